@@ -1,0 +1,34 @@
+# Two commands matter: `make demo` and `make test`. Both set up everything they need first.
+VENV   ?= .venv
+PYTHON ?= python3
+BIN     = $(VENV)/bin
+STAMP   = $(VENV)/.ready
+
+.PHONY: demo test check bench setup lock clean
+
+demo: setup            ## the main job on embedded Spark
+	@scripts/with-java $(BIN)/weir demo
+
+test: check            ## everything that must hold
+	@scripts/with-java $(BIN)/python -m pytest $(TESTS)
+
+check: setup           ## style and types
+	@$(BIN)/ruff check src tests papers examples
+	@$(BIN)/ruff format --check src tests papers examples
+	@$(BIN)/mypy
+
+bench: setup           ## Weir beside Spark's own stateful operators
+	@scripts/with-java $(BIN)/weir bench engine
+
+setup: $(STAMP)
+	@scripts/with-java true
+
+$(STAMP): pyproject.toml requirements.lock scripts/setup
+	@scripts/setup "$(PYTHON)" "$(VENV)"
+	@touch $(STAMP)
+
+lock:                  ## write requirements.lock anew from pyproject.toml
+	@scripts/lock "$(PYTHON)"
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,59 @@
+"""Everything Weir raises on purpose, in one tree.
+
+Each message says what is wrong, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WeirError(Exception):
+    """Base of every error that Weir raises on purpose."""
+
+
+class TopologyError(WeirError):
+    """The application as written cannot run: raised when it is built, before any work starts."""
+
+
+class UnknownColumn(TopologyError):
+    """A column was named that the stream does not have."""
+
+
+class GroupingError(TopologyError):
+    """A grouping and an operator that do not fit each other."""
+
+
+class CheckpointError(WeirError):
+    """A checkpoint that cannot be used: damaged, of another application, or of another version."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """A sound checkpoint, but of another application."""
+
+
+class OperatorError(WeirError):
+    """A user's function failed; names the operator, the key and the row."""
+
+
+class NullKeyError(OperatorError):
+    """A row without a key reached an operator whose ``null_keys`` policy is ``"error"``."""
+
+
+class EngineError(WeirError):
+    """The engine cannot run here or was asked for something impossible in its present state."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The part of a message that helps with a misspelt name.
+
+    >>> did_you_mean("hastag", ["state", "hashtag"])
+    "did you mean 'hashtag'? Known: 'hashtag', 'state'"
+    >>> did_you_mean("x", ["state"])
+    "known: 'state'"
+    """
+    names = sorted(known)
+    listed = ", ".join(repr(n) for n in names) or "none"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}? Known: {listed}" if close else f"known: {listed}"

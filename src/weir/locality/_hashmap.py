@@ -1,0 +1,143 @@
+"""Open-addressing hash maps over pairs of 64-bit numbers, shared by the counters and the manager.
+
+Entries live in dense arrays in order of arrival; a separate index of slots points into them. Growing or
+rebuilding only touches the index, and the dense arrays are what vectorised code wants to see.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+EMPTY = -1
+
+
+@nb.njit(inline="always")
+def _spread(left, right):  # type: ignore[no-untyped-def]
+    x = left ^ (right * np.uint64(0x9E3779B97F4A7C15))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@nb.njit(cache=True)
+def insert_all(index, lefts, rights, n, left, right):  # type: ignore[no-untyped-def]
+    """The entry of each pair, added at the end where it is new; the caller made room. Returns (ids, n)."""
+    mask = np.uint64(len(index) - 1)
+    ids = np.empty(len(left), np.int64)
+    for i in range(len(left)):
+        l = left[i]
+        r = right[i]
+        at = _spread(l, r) & mask
+        while True:
+            e = index[at]
+            if e == EMPTY:
+                index[at] = n
+                lefts[n] = l
+                rights[n] = r
+                ids[i] = n
+                n += 1
+                break
+            if lefts[e] == l and rights[e] == r:
+                ids[i] = e
+                break
+            at = (at + np.uint64(1)) & mask
+    return ids, n
+
+
+@nb.njit(cache=True)
+def find_all(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
+    """The entry of each pair, −1 where there is none."""
+    mask = np.uint64(len(index) - 1)
+    ids = np.empty(len(left), np.int64)
+    for i in range(len(left)):
+        l = left[i]
+        r = right[i]
+        at = _spread(l, r) & mask
+        while True:
+            e = index[at]
+            if e == EMPTY or (lefts[e] == l and rights[e] == r):
+                ids[i] = e
+                break
+            at = (at + np.uint64(1)) & mask
+    return ids
+
+
+@nb.njit(cache=True)
+def rebuild(index, lefts, rights, n):  # type: ignore[no-untyped-def]
+    """Fills an index afresh from the dense arrays, whose entries are all different."""
+    mask = np.uint64(len(index) - 1)
+    index[:] = EMPTY
+    for e in range(n):
+        at = _spread(lefts[e], rights[e]) & mask
+        while index[at] != EMPTY:
+            at = (at + np.uint64(1)) & mask
+        index[at] = e
+
+
+class PairIndex:
+    """Numbers distinct pairs 0, 1, 2 … in order of arrival.
+
+    >>> index = PairIndex()
+    >>> index.add(np.array([7, 8, 7], np.uint64), np.array([1, 1, 1], np.uint64)).tolist()
+    [0, 1, 0]
+    >>> index.find(np.array([8, 9], np.uint64), np.array([1, 1], np.uint64)).tolist()
+    [1, -1]
+    """
+
+    def __init__(self, room: int = 512) -> None:
+        self.n = 0
+        self._left = np.empty(room, np.uint64)
+        self._right = np.empty(room, np.uint64)
+        self._index = np.full(_slots(room), EMPTY, np.int64)
+
+    @property
+    def left(self) -> NDArray[np.uint64]:
+        return self._left[: self.n]
+
+    @property
+    def right(self) -> NDArray[np.uint64]:
+        return self._right[: self.n]
+
+    def _reserve(self, room: int) -> None:
+        if room <= len(self._left):
+            return
+        room = max(room, 2 * len(self._left))
+        for name in ("_left", "_right"):
+            grown = np.empty(room, np.uint64)
+            grown[: self.n] = getattr(self, name)[: self.n]
+            setattr(self, name, grown)
+        self._index = np.full(_slots(room), EMPTY, np.int64)
+        rebuild(self._index, self._left, self._right, self.n)
+
+    def add(self, left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The number of each pair; new ones get the next numbers."""
+        ids = np.empty(len(left), np.int64)
+        # in pieces, so that repeated pairs don't make it reserve room for every row
+        step = max(65_536, self.n)
+        for at in range(0, len(left), step):
+            piece = slice(at, at + step)
+            self._reserve(self.n + len(left[piece]))
+            ids[piece], self.n = insert_all(
+                self._index, self._left, self._right, self.n, left[piece], right[piece]
+            )
+        return ids
+
+    def find(self, left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The number of each pair, −1 for one never added."""
+        return np.asarray(find_all(self._index, self._left, self._right, left, right))
+
+    def keep(self, entries: NDArray[np.int64]) -> None:
+        """Keeps these entries only, renumbered in the order given."""
+        left, right = self._left[entries], self._right[entries]
+        self.n = len(entries)
+        room = max(512, len(entries))
+        self._left, self._right = np.empty(room, np.uint64), np.empty(room, np.uint64)
+        self._left[: self.n], self._right[: self.n] = left, right
+        self._index = np.full(_slots(room), EMPTY, np.int64)
+        rebuild(self._index, self._left, self._right, self.n)
+
+
+def _slots(room: int) -> int:
+    return 1 << max(10, (2 * room - 1).bit_length())

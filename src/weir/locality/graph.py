@@ -1,0 +1,169 @@
+"""The key graph: who travels with whom, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.locality.pairs import PairCounts, merge
+from weir.locality.stats import Edge
+
+
+@dataclass(frozen=True)
+class KeyGraph:
+    """One graph over the keys of all operators of an application.
+
+    A vertex is a key of one operator, weighted by its rows; an edge is a pair of keys that some row carried,
+    weighted by how many rows did. For two operators the graph is bipartite, for a chain of *k* it has *k*
+    layers, for a DAG it follows the DAG. Vertices are sorted by operator, then by key.
+
+    Attributes
+    ----------
+    operator, key, weight
+        Per vertex: the operator's number, the key's hash, its rows.
+    indptr, indices, edge_weight
+        Adjacency in compressed rows, each edge in both directions.
+    starts
+        Vertices of operator ``o`` are ``starts[o]`` … ``starts[o + 1] − 1``.
+
+    Examples
+    --------
+    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> state, tag = np.array([1, 1, 2], np.uint64), np.array([7, 7, 8], np.uint64)
+    >>> graph = KeyGraph.build([count_keys(state), count_keys(tag)], {(0, 1): count_pairs(state, tag)})
+    >>> graph.weight.tolist(), graph.indices.tolist(), graph.edge_weight.tolist()
+    ([2.0, 1.0, 2.0, 1.0], [2, 3, 0, 1], [2.0, 1.0, 2.0, 1.0])
+    >>> graph.locality(np.array([0, 1, 0, 0]))
+    0.6666666666666666
+    """
+
+    operator: NDArray[np.int32]
+    key: NDArray[np.uint64]
+    weight: NDArray[np.float64]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    edge_weight: NDArray[np.float64]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def build(cls, keys: Sequence[PairCounts], pairs: Mapping[Edge, PairCounts]) -> KeyGraph:
+        """From the key counts of each operator and the pair counts of each edge.
+
+        A key that occurs only in pairs (its own count was truncated away) weighs what its pairs weigh.
+        """
+        counts = list(keys)
+        for o, counted in enumerate(counts):
+            sides = [(p.left, p.count) for (a, _), p in pairs.items() if a == o]
+            sides += [(p.right, p.count) for (_, b), p in pairs.items() if b == o]
+            missing = [(k[gone], c[gone]) for k, c in sides if (gone := ~_within(counted.left, k)).any()]
+            if missing:
+                extra = [PairCounts(k, np.zeros(len(k), np.uint64), c) for k, c in missing]
+                counts[o] = merge([counted, *extra])
+        starts = np.cumsum([0, *(len(c) for c in counts)])
+        tails, heads, weights = [], [], []
+        for (a, b), p in sorted(pairs.items(), key=lambda item: item[0]):
+            tails.append(starts[a] + np.searchsorted(counts[a].left, p.left))
+            heads.append(starts[b] + np.searchsorted(counts[b].left, p.right))
+            weights.append(p.count)
+        empty = [np.zeros(0, np.int64)]
+        indptr, indices, edge_weight = _csr(
+            int(starts[-1]),
+            np.concatenate(tails or empty),
+            np.concatenate(heads or empty),
+            np.concatenate(weights or [np.zeros(0)]),
+        )
+        return cls(
+            np.repeat(np.arange(len(counts), dtype=np.int32), [len(c) for c in counts]),
+            np.concatenate([c.left for c in counts] or [np.zeros(0, np.uint64)]),
+            np.concatenate([c.count for c in counts] or [np.zeros(0)]),
+            indptr,
+            indices,
+            edge_weight,
+            starts.astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @property
+    def operators(self) -> int:
+        """How many operators the keys belong to."""
+        return len(self.starts) - 1
+
+    def vertices(self, operator: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The vertex of each key of an operator, −1 for keys that are not in the graph."""
+        first, last = self.starts[operator], self.starts[operator + 1]
+        own = self.key[first:last]
+        at = np.searchsorted(own, keys)
+        found = at < len(own)
+        found[found] = own[at[found]] == keys[found]
+        return np.where(found, first + at, -1)
+
+    def locality(self, parts: NDArray[np.int32]) -> float:
+        """The share of pair sightings whose two keys are on the same server."""
+        total = float(self.edge_weight.sum())
+        return float(_inside(self.indptr, self.indices, self.edge_weight, parts)) / total if total else 1.0
+
+    def loads(self, parts: NDArray[np.int32], n: int) -> NDArray[np.float64]:
+        """Rows per operator (first axis) and server (second)."""
+        flat = self.operator.astype(np.int64) * n + parts
+        return np.bincount(flat, weights=self.weight, minlength=self.operators * n).reshape(-1, n)
+
+    def overload(
+        self, parts: NDArray[np.int32], n: int, shares: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Per operator: the busiest server's load over its fair share; 1 is perfect balance."""
+        loads = self.loads(parts, n)
+        fair = loads.sum(axis=1, keepdims=True) * (np.full(n, 1 / n) if shares is None else shares)
+        return np.max(np.divide(loads, fair, out=np.ones_like(loads), where=fair > 0), axis=1)
+
+    def floor(self, n: int, shares: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Per operator: the overload that its heaviest key alone forces, whatever is done about the rest."""
+        largest = 1 / n if shares is None else float(np.max(shares))
+        out = np.ones(self.operators)
+        for o in range(self.operators):
+            weight = self.weight[self.starts[o] : self.starts[o + 1]]
+            if weight.sum() > 0:
+                out[o] = max(1.0, weight.max() / (weight.sum() * largest))
+        return out
+
+
+def _within(known: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    at = np.searchsorted(known, keys)
+    out = at < len(known)
+    out[out] = known[at[out]] == keys[out]
+    return out
+
+
+@nb.njit(cache=True)
+def _csr(n, tails, heads, weights):  # type: ignore[no-untyped-def]
+    indptr = np.zeros(n + 1, np.int64)
+    for i in range(len(tails)):
+        indptr[tails[i] + 1] += 1
+        indptr[heads[i] + 1] += 1
+    for v in range(n):
+        indptr[v + 1] += indptr[v]
+    at = indptr[:-1].copy()
+    indices = np.empty(2 * len(tails), np.int32)
+    values = np.empty(2 * len(tails), np.float64)
+    for i in range(len(tails)):
+        a, b, w = tails[i], heads[i], weights[i]
+        indices[at[a]], values[at[a]] = b, w
+        indices[at[b]], values[at[b]] = a, w
+        at[a] += 1
+        at[b] += 1
+    return indptr, indices, values
+
+
+@nb.njit(cache=True)
+def _inside(indptr, indices, weights, parts):  # type: ignore[no-untyped-def]
+    inside = 0.0
+    for v in range(len(indptr) - 1):
+        for e in range(indptr[v], indptr[v + 1]):
+            if parts[indices[e]] == parts[v]:
+                inside += weights[e]
+    return inside

@@ -111,7 +111,8 @@ class KeyGraph:
     def loads(self, parts: NDArray[np.int32], n: int) -> NDArray[np.float64]:
         """Rows per operator (first axis) and server (second)."""
         flat = self.operator.astype(np.int64) * n + parts
-        return np.bincount(flat, weights=self.weight, minlength=self.operators * n).reshape(-1, n)
+        loads = np.bincount(flat, weights=self.weight, minlength=self.operators * n)
+        return loads.astype(np.float64).reshape(-1, n)
 
     def overload(
         self, parts: NDArray[np.int32], n: int, shares: NDArray[np.float64] | None = None

@@ -1,9 +1,9 @@
 """Which keys travel together: pair counts on the edges between keyed operators, in bounded memory.
 
 A row that passes operator *a* with key ``k`` and operator *b* with key ``k'`` is one sighting of the pair
-``(k, k')``. Two counters find the frequent pairs. :class:`~weir.locality.space_saving.SpaceSaving` is the stream
-summary of the locality-aware routing paper; :class:`BatchCounter` counts a micro-batch exactly, keeps the heaviest pairs, and
-forgets with time. The second is both faster and closer to the truth on data that arrives in batches.
+``(k, k')``. Two counters find the frequent pairs. :class:`~weir.locality.space_saving.SpaceSaving` is the
+stream summary of the locality-aware routing paper; :class:`BatchCounter` counts a micro-batch exactly, keeps
+the heaviest pairs, and forgets with time. The second is closer to the truth on data that arrives in batches.
 
 Counts are canonical: whatever the order in which rows arrived, the same rows give the same arrays, so a task
 that Spark runs again reports the same statistics.

@@ -12,7 +12,7 @@ from weir.locality.pairs import PairCounts, check_capacity, count_pairs
 
 
 class SpaceSaving:
-    """The ``capacity`` most frequent pairs by Metwally's stream summary, as in the locality-aware routing paper.
+    """The ``capacity`` most frequent pairs by Metwally's stream summary, as the paper counts them.
 
     A known pair is counted. An unknown one, when all counters are taken, inherits the smallest counter: it
     replaces that pair and continues from its count. So no count is too small, none is too large by more than

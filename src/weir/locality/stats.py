@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -99,7 +100,7 @@ class BatchStats:
         about = msgspec.json.decode(table.schema.metadata[b"weir.stats"])
         part, left, right, count = (table.column(name).to_numpy() for name in _SCHEMA.names)
         ends = np.searchsorted(part, np.arange(len(about["keys"]) + len(about["pairs"]) + 1))
-        cut = [PairCounts(left[a:b], right[a:b], count[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+        cut = [PairCounts(left[a:b], right[a:b], count[a:b]) for a, b in pairwise(ends)]
         n = len(about["keys"])
         return cls(
             dict(zip(about["keys"], cut[:n], strict=True)),

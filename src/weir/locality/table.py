@@ -69,8 +69,8 @@ class RoutingTable:
     >>> table = RoutingTable.of(pa.table({"state": ["CA", "NY"]}), np.array([0, 2]), n=3, operator="states")
     >>> table.lookup("NY"), table.lookup("VT") is None
     (2, True)
-    >>> table.find(table.hashes).tolist()
-    [0, 2]
+    >>> table.find(table.hashes).tolist()  # in order of the hashes
+    [2, 0]
     >>> moved = table.patch(Patch(table.hashes[:1], np.array([1], np.int32)))
     >>> table.diff(moved).target.tolist(), moved.version
     ([1], 1)
@@ -175,8 +175,8 @@ class RoutingTable:
             "operator": self.operator,
             "version": self.version,
             "topology": self.topology,
-            "checksum": _checksum(table),
         }
+        about["checksum"] = _checksum(table, about)
         table = table.replace_schema_metadata({_META: msgspec.json.encode(about)})
         files, place = (filesystem, str(path)) if filesystem else pafs.FileSystem.from_uri(_uri(path))
         part = place + ".part"
@@ -200,7 +200,7 @@ class RoutingTable:
                 table = pa.ipc.open_file(source).read_all()
             about = msgspec.json.decode(table.schema.metadata[_META])
             newer = int(about["format"]) > FORMAT
-            sound = newer or about["checksum"] == _checksum(table.replace_schema_metadata(None))
+            sound = newer or about["checksum"] == _checksum(table, about)
         except FileNotFoundError:
             raise CheckpointError(f"no routing table at {path}: check the path") from None
         except Exception as error:
@@ -221,7 +221,8 @@ class RoutingTable:
             )
         if n is not None and about["n"] != n:
             raise CheckpointMismatch(
-                f"{path} is for {about['n']} servers, not for {n}: start with servers={about['n']} or make it again"
+                f"{path} is for {about['n']} servers, not for {n}: "
+                f"start with servers={about['n']} or make it again"
             )
         readable = [c for c in table.column_names if c not in _RESERVED]
         return cls(

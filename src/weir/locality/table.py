@@ -161,10 +161,10 @@ class RoutingTable:
 
     def to_arrow(self) -> pa.Table:
         """Readable key columns where known, then ``hash`` and ``server``."""
-        columns = (
-            {} if self.keys is None else dict(zip(self.keys.column_names, self.keys.columns, strict=True))
-        )
-        return pa.table({**columns, HASH: self.hashes, SERVER: self.servers})
+        table = pa.table({HASH: self.hashes, SERVER: self.servers})
+        for at, name in enumerate(self.keys.column_names if self.keys is not None else ()):
+            table = table.add_column(at, name, self.keys.column(name))  # type: ignore[union-attr]
+        return table
 
     def save(self, path: str | Path, filesystem: pafs.FileSystem | None = None) -> None:
         """Writes the table as one Arrow file, whole or not at all (local files are renamed into place)."""
@@ -236,12 +236,15 @@ class RoutingTable:
         )
 
 
-def _checksum(table: pa.Table) -> str:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as out:
-        for batch in table.combine_chunks().to_batches():
-            out.write_batch(batch)
-    return hashlib.blake2b(sink.getvalue(), digest_size=16).hexdigest()
+def _checksum(table: pa.Table, about: dict[str, Any]) -> str:
+    # over values, not over file bytes: how Arrow lays a file out may change between its versions
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(msgspec.json.encode({k: v for k, v in sorted(about.items()) if k != "checksum"}))
+    for name in table.column_names:
+        column = table.column(name)
+        values = column.to_numpy() if name in _RESERVED else hash_columns([column])
+        digest.update(name.encode() + b"\0" + np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
 
 
 def _uri(path: str | Path) -> str:

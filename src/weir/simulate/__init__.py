@@ -1,0 +1,32 @@
+"""A queueing simulator for what no machine at hand can hold.
+
+It drives the very routers that the engine uses through streams of messages, workers of any strength that may
+change, and networks of any distance, and measures what became of balance, memory, queues and latency.
+
+* :mod:`~weir.simulate.streams`: who is in the stream (keys), and when it comes (arrivals)
+* :mod:`~weir.simulate.cluster`: how strong the workers are, and when that changes
+* :mod:`~weir.simulate.network`: how far sources and workers are from each other
+* :mod:`~weir.simulate.run`: message by message through one keyed edge
+* :mod:`~weir.simulate.measures`: what is recorded
+* :mod:`~weir.simulate.dag`: rates through a whole graph of operators
+"""
+
+from weir.simulate.cluster import Cluster
+from weir.simulate.measures import Result, imbalance, memory
+from weir.simulate.network import Network
+from weir.simulate.run import simulate
+from weir.simulate.streams import Arrivals, Stream, page_views, words, zipf
+
+__all__ = [
+    "Arrivals",
+    "Cluster",
+    "Network",
+    "Result",
+    "Stream",
+    "imbalance",
+    "memory",
+    "page_views",
+    "simulate",
+    "words",
+    "zipf",
+]

@@ -103,6 +103,21 @@ class KeyGraph:
         found[found] = own[at[found]] == keys[found]
         return np.where(found, first + at, -1)
 
+    def subgraph(self, keep: NDArray[np.bool_]) -> KeyGraph:
+        """The graph of some of the vertices and the edges among them; operators keep their numbers."""
+        number = np.cumsum(keep) - 1
+        indptr, indices, edge_weight = _induce(self.indptr, self.indices, self.edge_weight, keep, number)
+        before = np.concatenate([[0], np.cumsum(keep)])
+        return KeyGraph(
+            self.operator[keep],
+            self.key[keep],
+            self.weight[keep],
+            indptr,
+            indices,
+            edge_weight,
+            before[self.starts],
+        )
+
     def locality(self, parts: NDArray[np.int32]) -> float:
         """The share of pair sightings whose two keys are on the same server."""
         total = float(self.edge_weight.sum())
@@ -158,6 +173,23 @@ def _csr(n, tails, heads, weights):  # type: ignore[no-untyped-def]
         at[a] += 1
         at[b] += 1
     return indptr, indices, values
+
+
+@nb.njit(cache=True)
+def _induce(indptr, indices, weights, keep, number):  # type: ignore[no-untyped-def]
+    ptr = np.zeros(keep.sum() + 1, np.int64)
+    ind = np.empty(len(indices), np.int32)
+    val = np.empty(len(indices), np.float64)
+    end = 0
+    for v in range(len(keep)):
+        if keep[v]:
+            for e in range(indptr[v], indptr[v + 1]):
+                if keep[indices[e]]:
+                    ind[end] = number[indices[e]]
+                    val[end] = weights[e]
+                    end += 1
+            ptr[number[v] + 1] = end
+    return ptr, ind[:end].copy(), val[:end].copy()
 
 
 @nb.njit(cache=True)

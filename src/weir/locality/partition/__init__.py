@@ -1,0 +1,86 @@
+"""Partitioners of key graphs behind one interface: NumPy in, one server per vertex out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.errors import EngineError, did_you_mean
+from weir.locality.graph import KeyGraph
+from weir.locality.partition.base import Parts
+from weir.locality.partition.hierarchy import Tree, partition_hierarchy
+from weir.locality.partition.multilevel import partition_multilevel, repair
+from weir.locality.partition.relabel import relabel
+
+METHODS = ("multilevel", "metis", "mtkahypar")
+
+
+def partition(
+    graph: KeyGraph,
+    n: int,
+    *,
+    method: str = "multilevel",
+    alpha: float = 1.03,
+    seed: int = 0,
+    warm: Parts | None = None,
+    stay_bonus: float = 0.0,
+    shares: NDArray[np.float64] | None = None,
+    fixed: Parts | None = None,
+    racks: Tree | None = None,
+) -> Parts:
+    """The server, 0 … n−1, of each vertex of a key graph, by any of the partitioners.
+
+    Parameters
+    ----------
+    method
+        ``"multilevel"`` (ours, the default), ``"metis"`` (as in the paper), ``"mtkahypar"`` (optional).
+    alpha
+        A server may hold this many times its share of each operator.
+    warm, stay_bonus
+        Where keys live now (−1: nowhere yet), and what staying there is worth. Only ``"multilevel"`` starts
+        from there; the others use it to name their parts.
+    shares
+        Relative capacity of each server.
+    fixed
+        Servers of the vertices that may not be placed freely, −1 for all others.
+    racks
+        Nested lists of servers, e.g. ``[[[0, 1], [2, 3]], [[4, 5]]]`` for racks of hosts of servers.
+
+    Examples
+    --------
+    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> a, b = np.array([1, 1, 2, 2], np.uint64), np.array([5, 6, 7, 8], np.uint64)
+    >>> graph = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
+    >>> graph.locality(partition(graph, 2))
+    1.0
+    """
+    terms: dict[str, Any] = {
+        "alpha": alpha,
+        "seed": seed,
+        "warm": warm,
+        "stay_bonus": stay_bonus,
+        "shares": shares,
+        "fixed": fixed,
+    }
+    if method not in METHODS:
+        raise EngineError(f"there is no partitioner {method!r}: {did_you_mean(method, METHODS)}")
+    if racks is not None:
+        if method != "multilevel":
+            raise EngineError(
+                f"the partitioner {method!r} knows no racks: use partitioner='multilevel', or no racks"
+            )
+        return partition_hierarchy(graph, racks, **terms)
+    if method == "metis":
+        from weir.locality.partition.metis import partition_metis
+
+        return partition_metis(graph, n, **terms)
+    if method == "mtkahypar":
+        from weir.locality.partition.mtkahypar import partition_mtkahypar
+
+        return partition_mtkahypar(graph, n, **terms)
+    return partition_multilevel(graph, n, **terms)
+
+
+__all__ = ["METHODS", "Parts", "Tree", "partition", "relabel", "repair"]

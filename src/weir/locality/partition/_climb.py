@@ -1,0 +1,121 @@
+"""Hill climbing on the coarsest graph (Fiduccia–Mattheyses): small enough to try moves that cost at first."""
+
+from __future__ import annotations
+
+import heapq
+
+import numba as nb
+import numpy as np
+
+from weir.locality.partition._refine import TINY, _fits, loads
+
+
+@nb.njit(cache=True)
+def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patience, passes, parts):  # type: ignore[no-untyped-def]
+    """Fiduccia–Mattheyses over all servers, for small graphs: the best move first, also when it costs.
+
+    Each vertex moves once per pass; limits may be exceeded by ``slack`` on the way; the best assignment passed
+    on the way is kept, a row over the limit counting as a row cut.
+    """
+    k, n = limit.shape
+    m = len(parts)
+    loose = limit * (1 + slack)
+    talk = np.zeros((m, n))
+    for v in range(m):
+        for e in range(indptr[v], indptr[v + 1]):
+            talk[v, parts[indices[e]]] += edge[e]
+        if home[v] >= 0:
+            talk[v, home[v]] += bonus[v]
+    load = loads(weight, parts, n)
+    for _ in range(passes):
+        stamp = np.zeros(m, np.int64)
+        locked = held.copy()
+        heap = [(np.inf, np.int64(0), np.int64(0), np.int64(0))]
+        heap.clear()
+        for v in range(m):
+            if not locked[v]:
+                own = parts[v]
+                to = -1
+                for p in range(n):
+                    if (
+                        p != own
+                        and (to < 0 or talk[v, p] > talk[v, to])
+                        and _fits(load, loose, weight, v, p, k)
+                    ):
+                        to = p
+                if to >= 0:
+                    heapq.heappush(heap, (talk[v, own] - talk[v, to], np.int64(v), np.int64(to), np.int64(0)))
+        excess = 0.0
+        for o in range(k):
+            for s in range(n):
+                excess += max(0.0, load[o, s] - limit[o, s])
+        gain = 0.0
+        first = -excess
+        best = first
+        trail_v = np.empty(m, np.int64)
+        trail_p = np.empty(m, np.int64)
+        made = 0
+        keep = 0
+        while len(heap) > 0 and made - keep < patience:
+            cost, v, to, at = heapq.heappop(heap)  # type: ignore[assignment]
+            if locked[v] or at != stamp[v]:
+                continue
+            own = parts[v]
+            if not _fits(load, loose, weight, v, to, k):
+                to = -1
+                for p in range(n):
+                    if (
+                        p != own
+                        and (to < 0 or talk[v, p] > talk[v, to])
+                        and _fits(load, loose, weight, v, p, k)
+                    ):
+                        to = p
+                if to >= 0:
+                    heapq.heappush(heap, (talk[v, own] - talk[v, to], np.int64(v), np.int64(to), at))
+                continue
+            for o in range(k):
+                if weight[v, o] > 0:
+                    excess -= max(0.0, load[o, own] - limit[o, own])
+                    excess -= max(0.0, load[o, to] - limit[o, to])
+                    load[o, own] -= weight[v, o]
+                    load[o, to] += weight[v, o]
+                    excess += max(0.0, load[o, own] - limit[o, own])
+                    excess += max(0.0, load[o, to] - limit[o, to])
+            gain -= cost
+            parts[v] = to
+            locked[v] = True
+            trail_v[made] = v
+            trail_p[made] = own
+            made += 1
+            for e in range(indptr[v], indptr[v + 1]):
+                u = indices[e]
+                talk[u, own] -= edge[e]
+                talk[u, to] += edge[e]
+                if not locked[u]:
+                    here = parts[u]
+                    go = -1
+                    for p in range(n):
+                        wanted = p != here and (go < 0 or talk[u, p] > talk[u, go])
+                        if wanted and _fits(load, loose, weight, u, p, k):
+                            go = p
+                    stamp[u] += 1
+                    if go >= 0:
+                        heapq.heappush(
+                            heap, (talk[u, here] - talk[u, go], np.int64(u), np.int64(go), stamp[u])
+                        )
+            if gain - excess > best + TINY:
+                best = gain - excess
+                keep = made
+        for i in range(made - 1, keep - 1, -1):
+            v = trail_v[i]
+            here = parts[v]
+            back = trail_p[i]
+            for o in range(k):
+                load[o, here] -= weight[v, o]
+                load[o, back] += weight[v, o]
+            parts[v] = back
+            for e in range(indptr[v], indptr[v + 1]):
+                talk[indices[e], here] -= edge[e]
+                talk[indices[e], back] += edge[e]
+        if best <= first + TINY:
+            break

@@ -1,0 +1,74 @@
+"""What all partitioners share: the limits that balance sets, and the hub rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.locality.graph import KeyGraph
+
+Parts = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of each operator a server may hold.
+
+    Attributes
+    ----------
+    weight
+        Per vertex: its rows, clipped by the hub rule.
+    limit
+        Per operator and server: the most rows that may live there.
+    """
+
+    weight: NDArray[np.float64]
+    limit: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, graph: KeyGraph, n: int, alpha: float = 1.03, shares: NDArray[np.float64] | None = None
+    ) -> Limits:
+        """Each server may hold ``alpha`` times its share of every operator.
+
+        *Hub rule.* A key heavier than a server's limit can't be balanced by anyone: it overloads whatever
+        server it is on, and an algorithm that tries to level the others against it overloads them too. So it
+        counts as exactly one full server: it gets one, the other keys of its operator go elsewhere, and all
+        other servers keep their bound. What remains is :meth:`KeyGraph.floor`; only splitting the key helps.
+
+        >>> from weir.locality.pairs import count_keys
+        >>> hub = KeyGraph.build([count_keys(np.array([1] * 8 + [2, 3], np.uint64))], {})
+        >>> Limits.of(hub, 2, alpha=1.0).weight.tolist(), hub.floor(2).tolist()
+        ([5.0, 1.0, 1.0], [1.6])
+        """
+        share = check_shares(n, shares)
+        total = np.bincount(graph.operator, weights=graph.weight, minlength=graph.operators)
+        limit = alpha * total[:, None] * share[None, :]
+        weight = np.minimum(graph.weight, limit.max(axis=1, initial=0)[graph.operator])
+        return cls(weight, np.maximum(limit, 1e-12))
+
+
+def check_shares(n: int, shares: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Shares of the servers, summing to one; equal ones by default."""
+    if n < 1:
+        raise ValueError(f"there must be at least one server, got {n}")
+    if shares is None:
+        return np.full(n, 1 / n)
+    share = np.asarray(shares, np.float64)
+    if share.shape != (n,) or not (share > 0).all():
+        raise ValueError(f"shares must be {n} positive numbers, got {shares!r}")
+    return share / share.sum()
+
+
+def check_parts(graph: KeyGraph, n: int, parts: Parts | None, what: str) -> Parts:
+    """An assignment per vertex, −1 where there is none."""
+    if parts is None:
+        return np.full(len(graph), -1, np.int32)
+    out = np.asarray(parts, np.int32)
+    if out.shape != (len(graph),):
+        raise ValueError(f"{what} must have one server per vertex ({len(graph)}), got shape {out.shape}")
+    if len(out) and (out.min() < -1 or out.max() >= n):
+        raise ValueError(f"{what} must name servers 0 … {n - 1}, or −1 for none")
+    return out

@@ -1,0 +1,102 @@
+"""Racks, hosts, servers: what can't share a server shares a host, what can't share a host shares a rack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.locality.graph import KeyGraph
+from weir.locality.partition.base import Limits, Parts, check_parts
+from weir.locality.partition.multilevel import partition_multilevel
+
+Tree = int | Sequence["Tree"]
+
+
+def servers_of(tree: Tree) -> list[int]:
+    """The servers below a place in the hierarchy.
+
+    >>> servers_of([[[0, 1], [2]], [[3]]])
+    [0, 1, 2, 3]
+    """
+    return [tree] if isinstance(tree, int) else [s for branch in tree for s in servers_of(branch)]
+
+
+def depth_of(tree: Tree) -> int:
+    """How many choices lie between the root and a server."""
+    return 0 if isinstance(tree, int) else 1 + max((depth_of(branch) for branch in tree), default=0)
+
+
+def check_tree(tree: Tree, n: int) -> None:
+    """Refuses a hierarchy that doesn't name each of the n servers once."""
+    if sorted(servers_of(tree)) != list(range(n)):
+        raise ValueError(f"racks must name each server 0 … {n - 1} once, got {servers_of(tree)}")
+
+
+def partition_hierarchy(
+    graph: KeyGraph,
+    tree: Tree,
+    *,
+    alpha: float = 1.03,
+    seed: int = 0,
+    warm: Parts | None = None,
+    stay_bonus: float = 0.0,
+    shares: NDArray[np.float64] | None = None,
+    fixed: Parts | None = None,
+) -> Parts:
+    """Partitions down a hierarchy given as nested lists: over racks, within each over its hosts, and so on.
+
+    Each cut is the cheapest at its level, so the most expensive links are relieved first. Limits add up: a
+    rack may hold what its servers may hold, with a little of ``alpha`` used at each level, so that in the end
+    every server keeps its bound for every operator. A hub counts as one full server all the way down.
+
+    ``warm``, ``stay_bonus``, ``shares`` and ``fixed`` are as in
+    :func:`~weir.locality.partition.multilevel.partition_multilevel`, by server.
+
+    Examples
+    --------
+    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> keys = np.arange(8, dtype=np.uint64)
+    >>> a, b = np.repeat(keys, 10), np.repeat(keys, 10)
+    >>> graph = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
+    >>> parts = partition_hierarchy(graph, [[0, 1], [2, 3]])
+    >>> graph.locality(parts), np.bincount(parts).tolist()
+    (1.0, [4, 4, 4, 4])
+    """
+    n = len(servers_of(tree))
+    check_tree(tree, n)
+    whole = Limits.of(graph, n, alpha, shares)
+    out = np.zeros(len(graph), np.int32)
+    start, bound = check_parts(graph, n, warm, "warm"), check_parts(graph, n, fixed, "fixed")
+    depth = max(1, depth_of(tree))
+
+    def descend(place: Tree, members: NDArray[np.int64], level: int) -> None:
+        if isinstance(place, int):
+            out[members] = place
+            return
+        if len(place) == 1:
+            descend(place[0], members, level)
+            return
+        branch_of = np.full(n + 1, -1, np.int32)  # the last entry stands for "no server"
+        for b, branch in enumerate(place):
+            branch_of[servers_of(branch)] = b
+        keep = np.zeros(len(graph), np.bool_)
+        keep[members] = True
+        # the server limits already carry all of alpha: give each level its part of it
+        spare = alpha ** ((level + 1) / depth - 1)
+        limit = np.stack([whole.limit[:, servers_of(b)].sum(axis=1) for b in place], axis=1) * spare
+        parts = partition_multilevel(
+            graph.subgraph(keep),
+            len(place),
+            seed=seed + level,
+            warm=None if warm is None else branch_of[start[members]],
+            stay_bonus=stay_bonus,
+            fixed=branch_of[bound[members]],
+            limits=Limits(whole.weight[members], limit),
+        )
+        for b, branch in enumerate(place):
+            descend(branch, members[parts == b], level + 1)
+
+    descend(tree, np.arange(len(graph)), 0)
+    return out

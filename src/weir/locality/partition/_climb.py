@@ -14,8 +14,8 @@ from weir.locality.partition._refine import TINY, _fits, loads
 def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patience, passes, parts):  # type: ignore[no-untyped-def]
     """Fiduccia–Mattheyses over all servers, for small graphs: the best move first, also when it costs.
 
-    Each vertex moves once per pass; limits may be exceeded by ``slack`` on the way; the best assignment passed
-    on the way is kept, a row over the limit counting as a row cut.
+    Each vertex moves once per pass; limits may be exceeded by ``slack`` on the way; the best assignment met is
+    kept, a row over the limit counting as a row cut.
     """
     k, n = limit.shape
     m = len(parts)

@@ -28,7 +28,7 @@ class _Level:
     group: NDArray[np.int32]
     home: NDArray[np.int32]
     bonus: NDArray[np.float64]
-    held: NDArray[np.bool_]
+    held: NDArray[np.bool_]  # these never move
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -183,7 +183,7 @@ def _cycle(bottom: _Level, limit: NDArray[np.float64], parts: Parts, known: bool
             break
         held = np.zeros(len(arrays[3]), np.bool_)
         held[coarse] = top.held
-        levels.append(_Level(*arrays, held=held))
+        levels.append(_Level(*arrays, held))  # type: ignore[call-arg]
         maps.append(coarse)
     coarsest = np.full(len(levels[-1]), -1, np.int32)
     projected = parts
@@ -192,6 +192,8 @@ def _cycle(bottom: _Level, limit: NDArray[np.float64], parts: Parts, known: bool
         projected[coarse] = finer
     if known:
         coarsest = projected
+        _settle(levels[-1], limit, coarsest, seed, rounds=10)
+        _climb(levels[-1], limit, coarsest)
     else:
         coarsest = np.where(levels[-1].held, projected, -1).astype(np.int32)
         coarsest = _initial(levels[-1], limit, coarsest, seed)
@@ -210,9 +212,7 @@ def _initial(level: _Level, limit: NDArray[np.float64], given: Parts, seed: int)
         order = _by_weight(level.weight, limit, seed + attempt, 0.5 if attempt else 0.0)
         grow(*level.graph, level.home, level.bonus, limit, order, parts)
         _settle(level, limit, parts, seed + attempt, rounds=10)
-        if len(level) <= _CLIMBABLE:
-            terms = (level.home, level.bonus, level.held, limit)
-            climb(*level.graph, *terms, 0.05, 100, 4, parts)
+        _climb(level, limit, parts)
         over = np.maximum(loads(level.weight, parts, limit.shape[1]) - limit, 0).sum()
         score = float(cut_weight(*level.graph[:3], parts)) + float(over)
         if score < best_score:
@@ -227,6 +227,11 @@ def _by_weight(
     if noise:
         size = size * np.exp(noise * np.random.default_rng(seed).standard_normal(len(size)))
     return np.argsort(-size, kind="stable")
+
+
+def _climb(level: _Level, limit: NDArray[np.float64], parts: Parts) -> None:
+    if len(level) <= _CLIMBABLE:
+        climb(*level.graph, level.home, level.bonus, level.held, limit, 0.05, 100, 4, parts)
 
 
 def _settle(level: _Level, limit: NDArray[np.float64], parts: Parts, seed: int, rounds: int) -> None:

@@ -1,0 +1,97 @@
+"""Counts that fade, in bounded memory: what the manager remembers of keys and of pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.hashing import mix
+from weir.locality._hashmap import PairIndex
+from weir.locality.pairs import PairCounts, heaviest
+
+_RENORMALISE = 1e9
+
+
+class FadingCounts:
+    """Counts of pairs (or of keys, as pairs with zero) that halve every so many ticks.
+
+    Instead of shrinking old counts, new ones count more; a tick is one multiplication. When more than
+    ``capacity`` and a quarter are held, the lightest are dropped down to ``capacity``.
+
+    Entries are numbered by arrival; :meth:`prune` renumbers and says how, so that arrays beside it can follow.
+
+    >>> counts = FadingCounts(capacity=10, half_life=1)
+    >>> keys = np.array([5], np.uint64)
+    >>> _ = counts.add(keys, np.zeros(1, np.uint64), np.array([8.0]))
+    >>> counts.tick()
+    >>> counts.values().tolist()
+    [4.0]
+    """
+
+    def __init__(self, capacity: int, half_life: float, seed: int = 0) -> None:
+        self.capacity, self.seed = capacity, seed
+        self._growth = 2.0 ** (1.0 / half_life)
+        self._unit = 1.0
+        self.index = PairIndex()
+        self._count = np.zeros(512)
+
+    def __len__(self) -> int:
+        return self.index.n
+
+    def tick(self) -> None:
+        """Lets time pass."""
+        self._unit *= self._growth
+        if self._unit > _RENORMALISE:
+            self._renormalise()
+
+    def _renormalise(self) -> None:
+        self._count[: len(self)] /= self._unit
+        self._unit = 1.0
+
+    def add(
+        self, left: NDArray[np.uint64], right: NDArray[np.uint64], count: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """Counts distinct pairs; returns their entries."""
+        ids = self.index.add(left, right)
+        if len(self._count) < len(self):
+            grown = np.zeros(2 * len(self))
+            grown[: len(self._count)] = self._count
+            self._count = grown
+        self._count[ids] += count * self._unit
+        return ids
+
+    def values(self) -> NDArray[np.float64]:
+        """The faded count of each entry."""
+        return self._count[: len(self)] / self._unit
+
+    def prune(self) -> NDArray[np.int64] | None:
+        """Drops the lightest if too many are held; returns the old numbers of those kept, or None."""
+        if len(self) <= self.capacity + self.capacity // 4:
+            return None
+        tie = mix(self.index.left ^ mix(self.index.right, np.uint64(0)), np.uint64(self.seed))
+        kept = heaviest(self._count[: len(self)], self.capacity, tie)
+        count = self._count[kept]
+        self.index.keep(kept)
+        self._count = np.zeros(max(512, len(kept)))
+        self._count[: len(kept)] = count
+        return kept
+
+    def counts(self, least: float = 0.0) -> PairCounts:
+        """Entries of at least that count, in canonical order."""
+        values = self.values()
+        chosen = np.flatnonzero(values >= least)
+        left, right = self.index.left[chosen], self.index.right[chosen]
+        order = np.lexsort((right, left))
+        return PairCounts(left[order], right[order], values[chosen][order])
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """All there is, as arrays."""
+        self._renormalise()  # so that the original and its copy round alike from here on
+        return {"left": self.index.left.copy(), "right": self.index.right.copy(), "count": self.values()}
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Goes on from :meth:`state`."""
+        self.index = PairIndex()
+        self._unit = 1.0
+        self._count = np.zeros(512)
+        self.add(state["left"], state["right"], state["count"])  # type: ignore[arg-type]

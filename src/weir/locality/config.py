@@ -1,0 +1,106 @@
+"""What a user says about locality-aware routing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weir.errors import TopologyError, did_you_mean
+from weir.locality.partition import METHODS, Tree
+
+NEW_KEYS = ("company", "first_seen", "hash")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the forecast weighs against each other; rough figures do.
+
+    Attributes
+    ----------
+    row_bytes
+        What a row weighs that has to leave its server.
+    state_bytes
+        What the state of an average key weighs when it moves.
+    bytes_per_second
+        What the network carries.
+    horizon
+        Periods within which a reconfiguration must have paid for itself.
+    confidence
+        By how many standard deviations the gain on held-out rows must exceed chance.
+    """
+
+    row_bytes: float = 200.0
+    state_bytes: float = 500.0
+    bytes_per_second: float = 100e6
+    horizon: float = 1.0
+    confidence: float = 2.0
+
+
+@dataclass(frozen=True)
+class Locality:
+    """Locality-aware routing: keys that travel together live together, learnt and changed as the stream runs.
+
+    Parameters
+    ----------
+    alpha
+        The busiest server may get this many times the average rows of each operator.
+    capacity
+        Most pairs remembered per edge, and most keys per operator's table.
+    period
+        Batches between two reconfigurations. The first ones come earlier, after 1, 2, 4 … batches.
+    partitioner
+        ``"multilevel"``, ``"metis"`` or ``"mtkahypar"``.
+    forecast
+        Costs to weigh a reconfiguration by; ``None`` adopts every one, as the paper does.
+    racks
+        Nested lists of servers, e.g. ``[[0, 1], [2, 3]]``: what can't share a server shares a rack.
+    start
+        A routing table to start with: a file, or one file per operator.
+    new_keys
+        Where a key lives that no reconfiguration has seen: ``"company"`` places it at the next batch boundary
+        by the company it keeps; ``"first_seen"`` also lets it start, in its first batch, on the server that
+        sees it (operators whose states merge); ``"hash"`` leaves it where its hash says, as the paper does.
+    split_hot
+        Hand keys heavier than a server's fair share to a splitting grouping, where the operator merges.
+    memory
+        Half-life of pair counts, in periods. Key counts, which balance, live a quarter of it.
+    stay_bonus
+        What staying is worth to a key when tables are refined, as a share of the average key's rows.
+    seed
+        Fixes every random choice.
+
+    Examples
+    --------
+    >>> Locality(period=50).alpha
+    1.03
+    >>> Locality(new_keys="compny")
+    Traceback (most recent call last):
+    weir.errors.TopologyError: new_keys='compny': did you mean 'company'? Known: 'company', 'first_seen', 'hash'
+    """
+
+    alpha: float = 1.03
+    capacity: int = 1_000_000
+    period: int = 20
+    partitioner: str = "multilevel"
+    forecast: Costs | None = field(default_factory=Costs)
+    racks: Tree | None = None
+    start: str | Path | dict[str, str] | None = None
+    new_keys: str = "company"
+    split_hot: bool = False
+    memory: float = 4.0
+    stay_bonus: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.alpha < 1:
+            raise TopologyError(f"alpha={self.alpha}: no server can stay below the average, use 1 or more")
+        if self.capacity < 1 or self.period < 1:
+            raise TopologyError("capacity and period must be at least 1")
+        if self.memory <= 0:
+            raise TopologyError(f"memory={self.memory}: the half-life of counts must be positive")
+        if self.partitioner not in METHODS:
+            raise TopologyError(
+                f"partitioner={self.partitioner!r}: {did_you_mean(self.partitioner, METHODS)}"
+            )
+        if self.new_keys not in NEW_KEYS:
+            raise TopologyError(f"new_keys={self.new_keys!r}: {did_you_mean(self.new_keys, NEW_KEYS)}")

@@ -1,0 +1,171 @@
+"""Does it pay? What a new table would gain on rows it has not seen, against what moving the keys costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.locality.config import Costs
+from weir.locality.graph import KeyGraph
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a table promises, measured on held-out recent rows.
+
+    Attributes
+    ----------
+    locality_now, locality_then
+        Share of held-out rows whose next key is on the same server, with the present and with the new table.
+    imbalance_now, imbalance_then
+        Per operator: busiest server over average.
+    moved
+        Keys that would move.
+    bytes, seconds
+        What moving them costs.
+    gain
+        Bytes per batch that no longer leave their server.
+    break_even
+        Batches until the gain has paid for the move; infinite if it never does.
+    deviations
+        The gain in standard deviations of pure chance.
+    pays
+        The verdict.
+    """
+
+    locality_now: float
+    locality_then: float
+    imbalance_now: list[float]
+    imbalance_then: list[float]
+    moved: int
+    bytes: float
+    seconds: float
+    gain: float
+    break_even: float
+    deviations: float
+    pays: bool
+    why: str
+
+
+@dataclass
+class Decision:
+    """One reconfiguration that was considered: what was foretold, what was done, what came of it.
+
+    ``outcome`` is filled in by the batches that follow: the mean locality they had, and how many they were.
+    """
+
+    batch: int
+    version: int
+    method: str
+    adopted: bool
+    forecast: Forecast | None
+    seconds: float
+    outcome: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        out = asdict(self)
+        if out["forecast"] and not math.isfinite(out["forecast"]["break_even"]):
+            out["forecast"]["break_even"] = None
+        return out
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Decision:
+        """Back from :meth:`to_dict`."""
+        told = data["forecast"]
+        if told is not None:
+            told = Forecast(
+                **{**told, "break_even": math.inf if told["break_even"] is None else told["break_even"]}
+            )
+        return cls(**{**data, "forecast": told})
+
+
+def forecast(
+    held_out: KeyGraph,
+    now: NDArray[np.int32],
+    then: NDArray[np.int32],
+    n: int,
+    *,
+    moved: int,
+    batches: float,
+    period: float,
+    costs: Costs,
+    alpha: float = 1.03,
+    shares: NDArray[np.float64] | None = None,
+) -> Forecast:
+    """Compares two assignments on a graph of rows that neither was computed from.
+
+    Parameters
+    ----------
+    held_out
+        Keys and pairs of the latest ``batches`` batches.
+    now, then
+        The server of each of its vertices at present and under the proposal.
+    moved
+        How many keys would move in all.
+    period
+        Batches between two reconfigurations.
+
+    Notes
+    -----
+    A proposal is worth it when (1) more held-out rows become local than become remote, by more than chance:
+    of ``c`` rows whose fate changes, chance alone makes a difference of about ``√c``; and (2) the bytes saved
+    until the horizon exceed the bytes moved. Or, for balance, when an operator beyond its limit by a tenth comes
+    down by half of that.
+
+    Examples
+    --------
+    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> a, b = np.repeat(np.array([1, 2], np.uint64), 50), np.repeat(np.array([3, 4], np.uint64), 50)
+    >>> rows = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
+    >>> apart, together = np.array([0, 1, 1, 0], np.int32), np.array([0, 1, 0, 1], np.int32)
+    >>> told = forecast(rows, apart, together, 2, moved=2, batches=1, period=10, costs=Costs())
+    >>> told.locality_now, told.locality_then, told.break_even, told.pays
+    (0.0, 1.0, 0.05, True)
+    """
+    tail = np.repeat(np.arange(len(held_out)), np.diff(held_out.indptr))
+    was, will = now[tail] == now[held_out.indices], then[tail] == then[held_out.indices]
+    rows = float(held_out.edge_weight.sum()) / 2
+    won = float(held_out.edge_weight[will & ~was].sum()) / 2
+    lost = float(held_out.edge_weight[was & ~will].sum()) / 2
+    kept = float(held_out.edge_weight[was & will].sum()) / 2
+    before = held_out.overload(now, n, shares)
+    after = held_out.overload(then, n, shares)
+    gain = (won - lost) / max(batches, 1e-9) * costs.row_bytes
+    weight = moved * costs.state_bytes
+    break_even = weight / gain if gain > 0 else (0.0 if moved == 0 else math.inf)
+    deviations = (won - lost) / math.sqrt(won + lost) if won + lost > 0 else 0.0
+    floor = np.maximum(alpha, held_out.floor(n, shares))
+    excess_before, excess_after = np.maximum(before / floor - 1, 0), np.maximum(after / floor - 1, 0)
+    relieves = bool(excess_before.max(initial=0) > 0.1 and excess_after.sum() < excess_before.sum() / 2)
+    topples = bool((excess_after > np.maximum(excess_before, 0.1) + 0.1).any())
+    if moved == 0:
+        pays, why = False, "nothing would move"
+    elif relieves:
+        pays, why = True, "relieves an overloaded server"
+    elif topples:
+        pays, why = False, "would overload a server"
+    elif deviations < costs.confidence:
+        pays, why = False, "the gain may be chance"
+    elif break_even > costs.horizon * period:
+        pays, why = False, "moving costs more than it gains within the horizon"
+    else:
+        pays, why = True, "gains more than it costs"
+    return Forecast(
+        (kept + lost) / rows if rows else 1.0,
+        (kept + won) / rows if rows else 1.0,
+        before.tolist(),
+        after.tolist(),
+        moved,
+        weight,
+        weight / costs.bytes_per_second,
+        gain,
+        break_even,
+        deviations,
+        pays,
+        why,
+    )

@@ -1,0 +1,418 @@
+"""The manager: fed with every batch's statistics, it decides where keys live from the next batch on.
+
+It knows nothing of Spark. One turn of the wheel is::
+
+    manager.observe(stats)                     # what the batch's tasks counted, merged
+    if manager.due:                            # a period is over, or somebody asked
+        proposal = propose(manager.snapshot()) # pure and slow: in the background if you like
+        manager.offer(proposal)
+    plan = manager.plan_next()                 # None, or what changes before the next batch
+
+Everything that later answers depend on is in :meth:`LocalityManager.state`, so that a manager restored from a
+checkpoint goes on exactly as the original would have.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.errors import CheckpointMismatch
+from weir.hashing import spark_mod
+from weir.locality._memory import FadingCounts
+from weir.locality.config import Locality
+from weir.locality.forecast import Decision
+from weir.locality.pairs import PairCounts, merge
+from weir.locality.partition.base import check_shares
+from weir.locality.partition.hierarchy import check_tree
+from weir.locality.placement import affinity, place
+from weir.locality.proposal import Proposal, Snapshot, propose
+from weir.locality.stats import BatchStats, Edge
+from weir.locality.table import Moves, Patch, RoutingTable
+
+_FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
+_DECISIONS = 1000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What changes before the next batch: per operator (by number), the table's patch and the states to move.
+
+    Moves are between the servers where keys really live, hash fallback included; a key that enters the table
+    where its hash had put it anyway is in the patch but doesn't move.
+    """
+
+    version: int
+    patches: Mapping[int, Patch]
+    moves: Mapping[int, Moves]
+    decision: Decision | None = None
+    placed: int = 0
+
+    @property
+    def moved(self) -> int:
+        """Keys whose state moves."""
+        return sum(len(m) for m in self.moves.values())
+
+
+class LocalityManager:
+    """Where keys live, batch after batch.
+
+    Parameters
+    ----------
+    config
+        What the user asked for.
+    operators
+        Names of the keyed operators in topological order. They are known by their position.
+    edges
+        Pairs of operators (names or positions) that rows pass one after the other.
+    servers
+        How many servers there are.
+    shares
+        Relative capacity of each server; equal by default.
+    topology
+        Fingerprint of the application, written into its tables.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> manager = LocalityManager(Locality(period=4), ["states", "tags"], [("states", "tags")], servers=2)
+    >>> for _ in range(3):
+    ...     state = rng.integers(8, size=1000).astype(np.uint64)
+    ...     stats = BatchStats.of({0: state, 1: state + 100}, {(0, 1): (state, state + 100)})
+    ...     manager.observe(stats)
+    ...     if manager.due:
+    ...         manager.offer(propose(manager.snapshot()))
+    ...     plan = manager.plan_next()
+    >>> manager.locality, manager.version
+    (1.0, 1)
+    """
+
+    def __init__(
+        self,
+        config: Locality,
+        operators: Sequence[str],
+        edges: Sequence[tuple[str, str] | Edge],
+        servers: int,
+        *,
+        shares: NDArray[np.float64] | None = None,
+        topology: str = "",
+    ) -> None:
+        self.config, self.operators, self.topology = config, list(operators), topology
+        position = {name: i for i, name in enumerate(self.operators)}
+        self.edges: list[Edge] = sorted(
+            (
+                position[a] if isinstance(a, str) else a,
+                position[b] if isinstance(b, str) else b,
+            )
+            for a, b in edges
+        )
+        self.servers = servers
+        self.shares = None if shares is None else check_shares(servers, shares)
+        if config.racks is not None:
+            check_tree(config.racks, servers)
+        half_life = config.memory * config.period
+        self._keys = [FadingCounts(config.capacity, half_life / 4, config.seed) for _ in self.operators]
+        self._homes = [np.full(512, -1, np.int32) for _ in self.operators]
+        self._history = {e: FadingCounts(config.capacity, half_life, config.seed) for e in self.edges}
+        self._held_out = max(1, config.period // 5)
+        self._recent: deque[dict[Edge, PairCounts]] = deque()
+        self._news: list[BatchStats] = []
+        self._proposal: Proposal | None = None
+        self._asked = False
+        self._since = 0
+        self._started = False
+        self._reconfigurations = 0
+        self.version = 0
+        self.batch = 0
+        self.locality = 1.0
+        self.imbalance: list[float] = [1.0] * len(self.operators)
+        self.decisions: deque[Decision] = deque(maxlen=_DECISIONS)
+
+    # ---------------------------------------------------------------- what it sees
+
+    def observe(self, stats: BatchStats) -> None:
+        """Takes in the merged statistics of one batch, routed by the tables as they are."""
+        self.batch += 1
+        self._since += 1
+        for o, counts in enumerate(self._keys):
+            counts.tick()
+            seen = stats.keys.get(o, PairCounts.empty())
+            counts.add(seen.left, seen.right, seen.count)
+        for (a, b), pairs in stats.pairs.items():
+            for o, side in ((a, pairs.left), (b, pairs.right)):  # truncated from the key counts, perhaps
+                unique = np.unique(side)
+                self._keys[o].add(unique, np.zeros(len(unique), np.uint64), np.zeros(len(unique)))
+        self._grow()
+        self._measure(stats)
+        room = max(1, self.config.capacity // self._held_out)
+        self._recent.append({e: stats.pairs.get(e, PairCounts.empty()).truncate(room) for e in self.edges})
+        for counts in self._history.values():
+            counts.tick()
+        while len(self._recent) > self._held_out:
+            for e, old in self._recent.popleft().items():
+                self._history[e].add(old.left, old.right, old.count)
+                self._history[e].prune()
+        self._news.append(stats)
+
+    def _measure(self, stats: BatchStats) -> None:
+        local = rows = 0.0
+        for (a, b), pairs in stats.pairs.items():
+            same = self.route(a, pairs.left) == self.route(b, pairs.right)
+            local += float(pairs.count[same].sum())
+            rows += pairs.total
+        self.locality = local / rows if rows else 1.0
+        share = check_shares(self.servers, self.shares)
+        for o, seen in stats.keys.items():
+            load = np.bincount(self.route(o, seen.left), weights=seen.count, minlength=self.servers)
+            self.imbalance[o] = float((load / share).max() / load.sum()) if seen.total else 1.0
+        if self.decisions and self.decisions[-1].adopted and rows:
+            outcome = self.decisions[-1].outcome
+            n = outcome.get("batches", 0.0)
+            outcome["locality"] = (outcome.get("locality", 0.0) * n + self.locality) / (n + 1)
+            outcome["batches"] = n + 1
+
+    def route(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Where keys live now, hash fallback included."""
+        entries = self._keys[operator].index.find(hashes, np.zeros(len(hashes), np.uint64))
+        home = np.where(entries >= 0, self._homes[operator][entries], -1)
+        return np.where(home >= 0, home, spark_mod(hashes, self.servers)).astype(np.int32)
+
+    # ---------------------------------------------------------------- what it plans
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a proposal: a period is over, the start is fresh, or somebody asked."""
+        if self._proposal is not None or not self.batch:
+            return False
+        early = min(self.config.period, 1 << min(self._reconfigurations, 30))
+        return self._asked or self._since >= early
+
+    def request(self) -> None:
+        """Asks for a reconfiguration at the next opportunity."""
+        self._asked = True
+
+    def snapshot(self) -> Snapshot:
+        """What a proposal needs, copied: batches may go on while it is computed."""
+        keys, homes = [], []
+        for o, counts in enumerate(self._keys):
+            faded = counts.counts()
+            keys.append(faded)
+            entries = counts.index.find(faded.left, faded.right)
+            homes.append(self._homes[o][entries])
+        self._asked, self._since = False, 0
+        self._reconfigurations += 1
+        return Snapshot(
+            self.config,
+            self.servers,
+            self.version,
+            keys,
+            homes,
+            {e: h.counts(_FAINT) for e, h in self._history.items()},
+            {e: merge([r[e] for r in self._recent]) for e in self.edges},
+            len(self._recent),
+            self.shares,
+            first=not self._started or not any(len(h) for h in self._history.values()),
+            fresh=self._reconfigurations % 4 == 0,
+        )
+
+    def offer(self, proposal: Proposal) -> None:
+        """Hands over a proposal; the next plan decides with it."""
+        self._proposal = proposal
+
+    def plan_next(self) -> Plan | None:
+        """What changes before the next batch; None if nothing does."""
+        before = [h[: len(k)].copy() for h, k in zip(self._homes, self._keys, strict=True)]
+        decision = self._decide()
+        placed = self._place() if self._started and self.config.new_keys != "hash" else 0
+        self._news.clear()
+        patches: dict[int, Patch] = {}
+        moves: dict[int, Moves] = {}
+        for o, counts in enumerate(self._keys):
+            hashes, old, new = counts.index.left, before[o], self._homes[o][: len(counts)].copy()
+            kept = counts.prune()
+            if kept is not None:
+                gone = np.ones(len(new), np.bool_)
+                gone[kept] = False
+                new[gone] = -1
+                self._homes[o] = self._homes[o][kept]
+                self._grow()
+            changed = np.flatnonzero(old != new)
+            changed = changed[np.argsort(hashes[changed])]
+            if not len(changed):
+                continue
+            patches[o] = Patch(hashes[changed], new[changed])
+            by_hash = spark_mod(hashes[changed], self.servers)
+            source = np.where(old[changed] >= 0, old[changed], by_hash).astype(np.int32)
+            target = np.where(new[changed] >= 0, new[changed], by_hash).astype(np.int32)
+            real = source != target
+            moves[o] = Moves(hashes[changed][real], source[real], target[real])
+        if not patches:
+            return Plan(self.version, {}, {}, decision) if decision else None
+        self.version += 1
+        return Plan(self.version, patches, moves, decision, placed)
+
+    def table(self, operator: int) -> RoutingTable:
+        """The table of an operator as it is now."""
+        counts, homes = self._keys[operator], self._homes[operator]
+        known = np.flatnonzero(homes[: len(counts)] >= 0)
+        return RoutingTable(
+            counts.index.left[known],
+            homes[known],
+            self.servers,
+            self.operators[operator],
+            self.version,
+            self.topology,
+        )
+
+    def start_from(self, tables: Mapping[int, RoutingTable]) -> None:
+        """Takes tables made offline as the beginning."""
+        for o, table in tables.items():
+            zeros = np.zeros(len(table), np.uint64)
+            entries = self._keys[o].add(table.hashes, zeros, np.zeros(len(table)))
+            self._grow()
+            self._homes[o][entries] = table.servers
+        self._started = True
+
+    def resize(self, servers: int, shares: NDArray[np.float64] | None = None) -> None:
+        """Changes the number of servers: keys of servers that go are placed anew, and a new plan is due.
+
+        Call it at a batch boundary. Keys that live by hash move with the hash, which is the caller's to see to.
+        """
+        self.servers = servers
+        self.shares = None if shares is None else check_shares(servers, shares)
+        self._proposal = None
+        for homes in self._homes:
+            homes[homes >= servers] = -1
+        self._asked = True
+
+    def _grow(self) -> None:
+        for o, counts in enumerate(self._keys):
+            if len(self._homes[o]) < len(counts):
+                grown = np.full(2 * len(counts), -1, np.int32)
+                grown[: len(self._homes[o])] = self._homes[o]
+                self._homes[o] = grown
+
+    def _decide(self) -> Decision | None:
+        proposal, self._proposal = self._proposal, None
+        if proposal is None:
+            return None
+        if proposal.adopt:
+            for o, (hashes, servers) in enumerate(zip(proposal.hashes, proposal.servers, strict=True)):
+                entries = self._keys[o].index.find(hashes, np.zeros(len(hashes), np.uint64))
+                known = entries >= 0  # a key may have been dropped while the proposal was computed
+                self._homes[o][entries[known]] = servers[known]
+            self._started = True
+        decision = Decision(
+            self.batch, self.version, proposal.method, proposal.adopt, proposal.forecast, proposal.seconds
+        )
+        self.decisions.append(decision)
+        return decision
+
+    def _place(self) -> int:
+        placed = 0
+        pairs = {e: merge([s.pairs[e] for s in self._news if e in s.pairs]) for e in self.edges}
+        share = check_shares(self.servers, self.shares)
+        for o, counts in enumerate(self._keys):
+            seen = merge([s.keys[o] for s in self._news if o in s.keys])
+            entries = counts.index.find(seen.left, seen.right)
+            entries = entries[self._homes[o][entries] < 0]
+            if not len(entries):
+                continue
+            row = np.full(len(counts), -1, np.int64)
+            row[entries] = np.arange(len(entries))
+            ties = np.zeros((len(entries), self.servers))
+            for (a, b), p in pairs.items():
+                for here, own, there, other in ((a, p.left, b, p.right), (b, p.right, a, p.left)):
+                    if here != o:
+                        continue
+                    at = row[counts.index.find(own, np.zeros(len(own), np.uint64))]
+                    new = at >= 0
+                    ties += affinity(
+                        len(entries), self.servers, at[new], self.route(there, other[new]), p.count[new]
+                    )
+            weight = counts.values()
+            hashes = counts.index.left
+            homes = self._homes[o][: len(counts)]
+            live = np.where(homes >= 0, homes, spark_mod(hashes, self.servers))
+            old = row < 0
+            load = np.bincount(live[old], weights=weight[old], minlength=self.servers)
+            limit = self.config.alpha * weight.sum() * share
+            to = place(ties, weight[entries], load.astype(np.float64), limit, hashes[entries])
+            self._homes[o][entries] = to
+            placed += int((to >= 0).sum())
+        return placed
+
+    # ---------------------------------------------------------------- what it keeps
+
+    def state(self) -> dict[str, Any]:
+        """Everything that later answers depend on: NumPy arrays and plain JSON values, by name.
+
+        Take it after :meth:`plan_next`. A proposal under way is not part of it: it is computed again from the
+        restored statistics.
+        """
+        out: dict[str, Any] = {
+            "about": {
+                "operators": self.operators,
+                "edges": [list(e) for e in self.edges],
+                "servers": self.servers,
+                "version": self.version,
+                "batch": self.batch,
+                "since": self._since,
+                "asked": self._asked or self._proposal is not None,
+                "started": self._started,
+                "reconfigurations": self._reconfigurations,
+                "recent": len(self._recent),
+                "locality": self.locality,
+                "imbalance": self.imbalance,
+                "decisions": [d.to_dict() for d in self.decisions],
+            }
+        }
+        if self.shares is not None:
+            out["shares"] = self.shares
+        for o, counts in enumerate(self._keys):
+            out.update({f"keys.{o}.{k}": v for k, v in counts.state().items()})
+            out[f"keys.{o}.home"] = self._homes[o][: len(counts)].copy()
+        for i, e in enumerate(self.edges):
+            out.update({f"history.{i}.{k}": v for k, v in self._history[e].state().items()})
+            for j, batch in enumerate(self._recent):
+                for name in ("left", "right", "count"):
+                    out[f"recent.{j}.{i}.{name}"] = getattr(batch[e], name)
+        return out
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state`."""
+        about = state["about"]
+        if list(about["operators"]) != self.operators or [tuple(e) for e in about["edges"]] != self.edges:
+            raise CheckpointMismatch(
+                f"the saved locality manager is for operators {about['operators']}, this application has "
+                f"{self.operators}: use the checkpoint of this application, or a new one"
+            )
+        self.servers, self.version, self.batch = about["servers"], about["version"], about["batch"]
+        self.shares = state.get("shares")
+        self._since, self._asked, self._started = about["since"], about["asked"], about["started"]
+        self._reconfigurations = about["reconfigurations"]
+        self.locality, self.imbalance = about["locality"], list(about["imbalance"])
+        self.decisions = deque((Decision.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)
+        for o, counts in enumerate(self._keys):
+            counts.restore({k: state[f"keys.{o}.{k}"] for k in ("left", "right", "count")})
+            self._grow()
+            self._homes[o][: len(counts)] = state[f"keys.{o}.home"]
+        for i, e in enumerate(self.edges):
+            self._history[e].restore({k: state[f"history.{i}.{k}"] for k in ("left", "right", "count")})
+        self._recent = deque(
+            {
+                e: PairCounts(*(state[f"recent.{j}.{i}.{name}"] for name in ("left", "right", "count")))
+                for i, e in enumerate(self.edges)
+            }
+            for j in range(about["recent"])
+        )
+        self._proposal = None
+        self._news = []
+
+
+__all__ = ["LocalityManager", "Plan", "propose"]

@@ -1,0 +1,90 @@
+"""New keys, placed at every batch boundary by the company they keep."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+
+def affinity(
+    keys: int,
+    n: int,
+    key: NDArray[np.int64],
+    server: NDArray[np.int32],
+    count: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """How many rows tie each of ``keys`` new keys to each of ``n`` servers.
+
+    One entry of ``key``, ``server`` and ``count`` per pair: which new key, where its partner lives, how often.
+
+    >>> affinity(2, 3, np.array([0, 0, 1]), np.array([2, 2, 0]), np.array([1.0, 4.0, 2.0])).tolist()
+    [[0.0, 0.0, 5.0], [2.0, 0.0, 0.0]]
+    """
+    flat = np.bincount(key * n + server, weights=count, minlength=keys * n)
+    return flat.astype(np.float64).reshape(keys, n)
+
+
+def place(
+    ties: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    load: NDArray[np.float64],
+    limit: NDArray[np.float64],
+    hashes: NDArray[np.uint64],
+) -> NDArray[np.int32]:
+    """A server for each new key of one operator: the best company that has room. −1 for a key without company.
+
+    Heaviest keys choose first, equals in the order of their hashes, so the answer doesn't depend on the order
+    in which keys are given. A key goes to the server with the most rows tied to it whose load, with the key,
+    stays within its limit; when all with any tie are full, to the one with the most room.
+
+    Parameters
+    ----------
+    ties
+        Rows by which each key is tied to each server, see :func:`affinity`.
+    weight
+        Rows of each key.
+    load, limit
+        Rows of each server now, and the most it may get.
+    hashes
+        The keys, to break ties.
+
+    Examples
+    --------
+    >>> ties = np.array([[5.0, 1.0], [4.0, 3.0], [0.0, 0.0]])
+    >>> keys = np.array([7, 8, 9], np.uint64)
+    >>> place(ties, np.array([6.0, 7.0, 1.0]), np.zeros(2), np.full(2, 10.0), keys).tolist()
+    [1, 0, -1]
+    """
+    order = np.lexsort((hashes, -weight))
+    return np.asarray(_place(ties, weight, load.astype(np.float64).copy(), limit, order))
+
+
+@nb.njit(cache=True)
+def _place(ties, weight, load, limit, order):  # type: ignore[no-untyped-def]
+    out = np.full(len(order), -1, np.int32)
+    n = len(load)
+    for v in order:
+        best = -1
+        some = False
+        for s in range(n):
+            if ties[v, s] <= 0:
+                continue
+            some = True
+            if load[s] + weight[v] > limit[s]:
+                continue
+            better = best < 0 or ties[v, s] > ties[v, best]
+            if not better and ties[v, s] == ties[v, best]:
+                better = load[s] / limit[s] < load[best] / limit[best]
+            if better:
+                best = s
+        if not some:
+            continue
+        if best < 0:
+            best = 0
+            for s in range(1, n):
+                if load[s] / limit[s] < load[best] / limit[best]:
+                    best = s
+        out[v] = best
+        load[best] += weight[v]
+    return out

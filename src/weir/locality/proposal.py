@@ -1,0 +1,152 @@
+"""The expensive step, apart: from a snapshot of the statistics to a proposal for new tables.
+
+:func:`propose` is a pure function, so an engine can run it in the background while batches go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.hashing import spark_mod
+from weir.locality.config import Locality
+from weir.locality.forecast import Forecast, forecast
+from weir.locality.graph import KeyGraph
+from weir.locality.pairs import PairCounts, count_keys, merge
+from weir.locality.partition import partition, relabel
+from weir.locality.stats import Edge
+
+Servers = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a proposal depends on.
+
+    Attributes
+    ----------
+    keys
+        Per operator: known keys and their recent rows, sorted by hash.
+    homes
+        Per operator: the table's server of each of those keys, −1 where its hash decides.
+    history, recent
+        Per edge: pairs to learn from, and the latest batches' pairs, which judge what was learnt.
+    batches
+        How many batches ``recent`` holds.
+    """
+
+    config: Locality
+    servers: int
+    version: int
+    keys: Sequence[PairCounts]
+    homes: Sequence[Servers]
+    history: Mapping[Edge, PairCounts]
+    recent: Mapping[Edge, PairCounts]
+    batches: int
+    shares: NDArray[np.float64] | None = None
+    first: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """New homes for keys, per operator, and what they promise."""
+
+    version: int
+    method: str
+    hashes: Sequence[NDArray[np.uint64]]
+    servers: Sequence[Servers]
+    forecast: Forecast | None
+    adopt: bool
+    seconds: float
+
+
+def propose(snapshot: Snapshot) -> Proposal:
+    """Partitions what the history says, judges it by the recent rows, and takes the best candidate that pays.
+
+    Candidates are the present assignment, refined, and (where the snapshot asks for it, or nothing is placed
+    yet) a fresh partition named after the servers that hold most of each part. The one adopted is refined once
+    more with the recent rows included; the forecast stays that of the candidate that had not seen them.
+    """
+    began = time.perf_counter()
+    config, n = snapshot.config, snapshot.servers
+    learnt = snapshot.recent if snapshot.first else snapshot.history
+    graph = KeyGraph.build(list(snapshot.keys), learnt)
+    warm, live = _present(snapshot, graph)
+    candidates: list[tuple[str, Servers]] = []
+    terms = {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
+    if not snapshot.first and config.partitioner == "multilevel":
+        bonus = {"warm": warm, "stay_bonus": config.stay_bonus, "racks": config.racks}
+        candidates.append(("refine", partition(graph, n, **terms, **bonus)))  # type: ignore[arg-type]
+    if not candidates or snapshot.fresh:
+        fresh = partition(graph, n, method=config.partitioner, racks=config.racks, **terms)  # type: ignore[arg-type]
+        if config.racks is None:
+            fresh = relabel(fresh, live, None, n)
+        candidates.append(("fresh", fresh))
+    told: list[tuple[Forecast, str, Servers]] = []
+    for method, parts in candidates:
+        told.append((_judge(snapshot, graph, live, parts), method, parts))
+    best, method, parts = max(told, key=lambda c: (c[0].pays, c[0].locality_then))
+    adopt = config.forecast is None or best.pays or snapshot.first
+    if adopt and not snapshot.first and config.partitioner == "multilevel":
+        whole = {e: merge([learnt[e], snapshot.recent[e]], config.capacity) for e in learnt}
+        graph2 = KeyGraph.build(list(snapshot.keys), whole)
+        start = _carry(graph, parts, graph2, _present(snapshot, graph2)[0])
+        bonus = {"warm": start, "stay_bonus": config.stay_bonus, "racks": config.racks}
+        graph, parts = graph2, partition(graph2, n, **terms, **bonus)  # type: ignore[arg-type]
+    return Proposal(
+        snapshot.version,
+        method,
+        [graph.key[a:b] for a, b in zip(graph.starts[:-1], graph.starts[1:], strict=True)],
+        [parts[a:b] for a, b in zip(graph.starts[:-1], graph.starts[1:], strict=True)],
+        best if config.forecast is not None else None,
+        adopt,
+        time.perf_counter() - began,
+    )
+
+
+def _present(snapshot: Snapshot, graph: KeyGraph) -> tuple[Servers, Servers]:
+    """Where each vertex lives: by table (−1: not in it), and in fact (by hash where not in it)."""
+    warm = np.full(len(graph), -1, np.int32)
+    for o, (counted, homes) in enumerate(zip(snapshot.keys, snapshot.homes, strict=True)):
+        at = graph.vertices(o, counted.left)
+        warm[at[at >= 0]] = homes[at >= 0]
+    return warm, np.where(warm >= 0, warm, spark_mod(graph.key, snapshot.servers)).astype(np.int32)
+
+
+def _carry(old: KeyGraph, parts: Servers, new: KeyGraph, otherwise: Servers) -> Servers:
+    out = otherwise.copy()
+    for o in range(old.operators):
+        a, b = old.starts[o], old.starts[o + 1]
+        at = new.vertices(o, old.key[a:b])
+        out[at[at >= 0]] = parts[a:b][at >= 0]
+    return out
+
+
+def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -> Forecast:
+    config, n = snapshot.config, snapshot.servers
+    seen = []
+    for o in range(len(snapshot.keys)):
+        sides = [count_keys(p.left, p.count) for (a, _), p in snapshot.recent.items() if a == o]
+        ins = [count_keys(p.right, p.count) for (_, b), p in snapshot.recent.items() if b == o]
+        seen.append(max([*ins, *sides], key=lambda c: c.total, default=PairCounts.empty()))
+    held_out = KeyGraph.build(seen, snapshot.recent)
+    now = _present(snapshot, held_out)[1]
+    from weir.locality.config import Costs
+
+    return forecast(
+        held_out,
+        now,
+        _carry(graph, parts, held_out, now),
+        n,
+        moved=int((parts != live).sum()),
+        batches=snapshot.batches,
+        period=config.period,
+        costs=config.forecast or Costs(),
+        alpha=config.alpha,
+        shares=snapshot.shares,
+    )

@@ -1,0 +1,76 @@
+"""Weir steers keyed streams on Spark.
+
+Keys that travel together live together, no server drowns, near beats far, and the river bed widens while the
+water runs. Start with :func:`source`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from weir.app import Flow, Stream, source, tumbling
+from weir.errors import (
+    CheckpointError,
+    CheckpointMismatch,
+    EngineError,
+    GroupingError,
+    NullKeyError,
+    OperatorError,
+    TopologyError,
+    UnknownColumn,
+    WeirError,
+)
+from weir.grouping.base import Grouping, Router
+from weir.grouping.hashed import Hash
+from weir.grouping.shuffle import LocalOrShuffle, Shuffle
+from weir.grouping.table import Table, WorstCase
+from weir.operators.aggregate import Aggregate, Count
+from weir.operators.process import Process
+from weir.operators.stateless import Filter, Map
+
+if TYPE_CHECKING:
+    from weir.spark.query import Query
+    from weir.spark.state import read_state
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aggregate",
+    "CheckpointError",
+    "CheckpointMismatch",
+    "Count",
+    "EngineError",
+    "Filter",
+    "Flow",
+    "Grouping",
+    "GroupingError",
+    "Hash",
+    "LocalOrShuffle",
+    "Map",
+    "NullKeyError",
+    "OperatorError",
+    "Process",
+    "Query",
+    "Router",
+    "Shuffle",
+    "Stream",
+    "Table",
+    "TopologyError",
+    "UnknownColumn",
+    "WeirError",
+    "WorstCase",
+    "read_state",
+    "source",
+    "tumbling",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # what needs pyspark is imported when it is used: the algorithms work without it
+    if name == "read_state":
+        from weir.spark.state import read_state
+
+        return read_state
+    if name == "Query":
+        from weir.spark.query import Query
+
+        return Query
+    raise AttributeError(f"module 'weir' has no attribute {name!r}")

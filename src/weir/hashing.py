@@ -130,7 +130,7 @@ def _fold(array: pa.Array, seeds: NDArray[np.uint64]) -> None:
         return
     valid = _valid(array)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        width = np.int32
+        width: type[np.signedinteger] = np.int32
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         width = np.int64
     elif pa.types.is_timestamp(kind):

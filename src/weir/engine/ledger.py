@@ -1,0 +1,333 @@
+"""The checkpoint's book-keeping: what has happened, what is about to, and what may be thrown away.
+
+Per batch two small documents are written: the *plan* before anything runs, and the *commit* when everything the
+tasks wrote is known. A batch has happened exactly when its commit exists. Nothing else decides anything.
+
+====================  ==================================================================
+``weir``              written once: the checkpoint's identity
+``plans/B-E``         what batch B will do (E counts changes of the topology)
+``commits/B-E``       what batch B did: names every file of the state from then on
+``delivered/B``       the sinks have had batch B
+``state/OP/B/…``      segments; only those that a commit names exist
+``outputs/SINK/B/…``  rows for sinks
+``tables/OP/V``       routing tables
+``source/``           Spark's own record of the source's offsets
+====================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from weir.engine.plan import BatchPlan, Commit, FileRef, Manifest, Move, TableRef, TaskReport
+from weir.errors import CheckpointError, CheckpointMismatch
+from weir.faults import reach
+from weir.hashing import mix
+from weir.state.segment import SegmentRef, run_to_merge
+from weir.state.storage import Storage
+from weir.topology import Topology, fingerprint
+
+HEAD = "weir"
+FOREVER = (1 << 63) - 1
+
+
+class Ledger:
+    """Plans and commits of one checkpoint, for one topology."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        topology: Topology,
+        mode: str,
+        *,
+        clock: Callable[[], int] | None = None,
+        retain: int = 10,
+        drop_state: Iterable[str] = (),
+    ) -> None:
+        self.storage = storage
+        self.topology = topology
+        self.fingerprint = fingerprint(topology)
+        self.retain = max(1, retain)
+        self._clock = clock or (lambda: time.time_ns() // 1000)
+        self.last = latest_commit(storage)
+        self.identity = self._open(mode)
+        saved = self.last.signature if self.last else topology.signature()
+        self.needs_migration = compare(saved, topology.signature(), storage.root, drop_state)
+        self._delivered: set[int] = set()
+
+    def _open(self, mode: str) -> str:
+        storage = self.storage
+        if not storage.exists(HEAD):
+            if self.last is not None:
+                raise CheckpointError(
+                    f"{storage.path(HEAD)}: missing, although there are commits. Restore it."
+                )
+            head = {"id": uuid.uuid4().hex, "mode": mode, "created": int(time.time())}
+            storage.write_document(HEAD, "checkpoint", head)
+            return str(head["id"])
+        head = storage.read_document(HEAD, "checkpoint")
+        if head["mode"] != mode:
+            raise CheckpointMismatch(
+                f"{storage.root}: belongs to a {head['mode']} run, this is a {mode} one; their batches count "
+                "differently. Use another checkpoint folder."
+            )
+        return str(head["id"])
+
+    @property
+    def epoch(self) -> int:
+        return self.last.epoch if self.last else 0
+
+    @property
+    def manifest(self) -> Manifest:
+        """The segments of each operator on each server."""
+        saved = self.last.manifest if self.last else {}
+        return {
+            n.name: [list(s) for s in saved.get(n.name, [[] for _ in range(self.topology.servers)])]
+            for n in self.topology.stateful
+        }
+
+    # ------------------------------------------------------------------ plan
+
+    def plan(
+        self,
+        batch: int,
+        *,
+        end_of_input: bool = False,
+        tables: dict[str, TableRef] | None = None,
+        table_version: int | None = None,
+        moves: list[Move] | None = None,
+    ) -> BatchPlan:
+        """The plan of a batch: the one on disk if it was planned before, else a new one, saved."""
+        expected = self.last.batch + 1 if self.last else 0
+        if batch != expected:
+            raise CheckpointMismatch(
+                f"{self.storage.root}: the source hands over batch {batch}, but batch {expected} is next. "
+                "The folder 'source' and the commits are not of one run; restore both from the same copy."
+            )
+        name = f"plans/{batch:012d}-{self.epoch:04d}"
+        if self.storage.exists(name):
+            plan = msgspec.convert(self.storage.read_document(name, "plan"), BatchPlan)
+            if plan.fingerprint == self.fingerprint:
+                return plan
+            # planned by another version of the application and never committed: nothing of it counts
+            self.storage.delete(name)
+        last = self.last
+        clock = max(self._clock(), last.clock if last else 0)
+        watermarks = self._watermarks(end_of_input)
+        plan = BatchPlan(
+            batch=batch,
+            epoch=self.epoch,
+            fingerprint=self.fingerprint,
+            servers=self.topology.servers,
+            seed=int(mix(np.uint64(int(self.identity[:15], 16)), np.uint64(batch))) >> 1,
+            clock=clock,
+            previous_clock=last.clock if last else 0,
+            watermarks=watermarks,
+            previous_watermarks=last.watermarks if last else {},
+            tables=tables if tables is not None else (last.tables if last else {}),
+            table_version=table_version if table_version is not None else (last.table_version if last else 0),
+            moves=moves or [],
+            counters=last.counters if last else {},
+            merges=self._merges(),
+            end_of_input=end_of_input,
+        )
+        self.storage.write_document(name, "plan", plan)
+        reach("plan-written", batch)
+        return plan
+
+    def _watermarks(self, end_of_input: bool) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for node in self.topology.stateful:
+            if node.window is None:
+                continue
+            if end_of_input:
+                out[node.name] = FOREVER - 1
+            elif self.last and node.name in self.last.event_times:
+                reached = self.last.event_times[node.name] - node.window.lateness
+                out[node.name] = max(reached, self.last.watermarks.get(node.name, reached))
+        return out
+
+    def _merges(self) -> dict[str, list[tuple[int, int] | None]]:
+        runs = {name: [run_to_merge(s) for s in servers] for name, servers in self.manifest.items()}
+        return {name: r for name, r in runs.items() if any(r)}
+
+    # ------------------------------------------------------------------ commit
+
+    def commit(self, plan: BatchPlan, reports: list[TaskReport], progress: dict[str, Any]) -> Commit:
+        """Makes a batch happen: one document, all or nothing."""
+        manifest = self.manifest
+        for report in reports:  # merges first: they replace runs of what was there when the batch began
+            for made in report.segments:
+                if made.replaces is not None:
+                    start, end = made.replaces
+                    segments = manifest[made.operator][report.server]
+                    merged = [made.ref] if made.ref is not None else []
+                    manifest[made.operator][report.server] = segments[:start] + merged + segments[end:]
+        for report in sorted(reports, key=lambda r: r.step):
+            for made in report.segments:
+                if made.replaces is None and made.ref is not None:
+                    servers = manifest[made.operator]
+                    servers[report.server] = [*servers[report.server], made.ref]
+        keys = dict(self.last.keys) if self.last else {}
+        event_times = dict(self.last.event_times) if self.last else {}
+        outputs: dict[str, list[FileRef]] = {}
+        counters = dict(plan.counters)
+        for report in reports:
+            for name, op in report.operators.items():
+                if op.keys_delta or name not in keys:
+                    keys[name] = keys.get(name, 0) + op.keys_delta
+                if op.max_event_time is not None:
+                    event_times[name] = max(event_times.get(name, op.max_event_time), op.max_event_time)
+            for sink, files in report.outputs.items():
+                outputs.setdefault(sink, []).extend(files)
+            counters.update(report.counters)
+        commit = Commit(
+            batch=plan.batch,
+            epoch=plan.epoch,
+            fingerprint=self.fingerprint,
+            signature=self.topology.signature(),
+            servers=self.topology.servers,
+            clock=plan.clock,
+            watermarks=plan.watermarks,
+            event_times=event_times,
+            tables=plan.tables,
+            table_version=plan.table_version,
+            counters=counters,
+            manifest=manifest,
+            keys={n.name: keys.get(n.name, 0) for n in self.topology.stateful},
+            outputs=outputs,
+            progress=progress,
+            end_of_input=plan.end_of_input,
+        )
+        self._write_commit(commit)
+        reach("commit-written", plan.batch)
+        return commit
+
+    def migrate(self, manifest: Manifest, keys: dict[str, int]) -> Commit:
+        """Records the state as laid out anew for a changed topology; the batch number stays."""
+        last = self.last
+        assert last is not None
+        commit = Commit(
+            batch=last.batch,
+            epoch=last.epoch + 1,
+            fingerprint=self.fingerprint,
+            signature=self.topology.signature(),
+            servers=self.topology.servers,
+            clock=last.clock,
+            watermarks=last.watermarks,
+            event_times=last.event_times,
+            manifest=manifest,
+            keys=keys,
+            outputs=last.outputs,
+            progress=last.progress,
+            end_of_input=last.end_of_input,
+        )
+        self._write_commit(commit)
+        reach("migration-written", last.batch)
+        self.needs_migration = False
+        return commit
+
+    def _write_commit(self, commit: Commit) -> None:
+        self.storage.write_document(f"commits/{commit.batch:012d}-{commit.epoch:04d}", "commit", commit)
+        self.last = commit
+
+    # ------------------------------------------------------------------ sinks
+
+    def was_delivered(self, batch: int) -> bool:
+        return batch in self._delivered or self.storage.exists(f"delivered/{batch:012d}")
+
+    def delivered(self, batch: int) -> None:
+        self._delivered.add(batch)
+        self.storage.write_document(f"delivered/{batch:012d}", "delivery", {"batch": batch})
+        reach("sink-delivered", batch)
+
+    # ------------------------------------------------------------------ cleaning
+
+    def clean(self) -> int:
+        """Deletes what no retained commit names; returns the number of files."""
+        storage = self.storage
+        names = storage.names("commits")
+        keep, old = names[-self.retain :], names[: -self.retain]
+        if not keep:
+            return 0
+        horizon = int(keep[-1].split("-")[0])
+        oldest = int(keep[0].split("-")[0])
+        living: set[str] = set()
+        for name in keep:
+            commit = read_commit(storage, name)
+            living.update(_files_of(commit))
+        deleted = 0
+        for folder in ("state", "outputs", "tables", "routers", "moves"):
+            for file in storage.files(folder):
+                batch = file.rsplit("/", 2)[-2]
+                of_this_batch = batch.isdigit() and int(batch) > horizon
+                if file not in living and not of_this_batch and folder != "tables":
+                    storage.delete(file)
+                    deleted += 1
+        for name in old:
+            storage.delete(f"commits/{name}")
+        for folder in ("plans", "delivered"):
+            for name in storage.names(folder):
+                if int(name.split("-")[0].split(".")[0]) < oldest:
+                    storage.delete(f"{folder}/{name}")
+        return deleted
+
+
+def _files_of(commit: Commit) -> set[str]:
+    files: set[str] = {r.name for servers in commit.manifest.values() for refs in servers for r in refs}
+    files.update(f.name for refs in commit.outputs.values() for f in refs)
+    files.update(f.name for f in commit.counters.values())
+    files.update(t.file.name for t in commit.tables.values())
+    return files
+
+
+def read_commit(storage: Storage, name: str) -> Commit:
+    return msgspec.convert(storage.read_document(f"commits/{name}", "commit"), Commit)
+
+
+def latest_commit(storage: Storage) -> Commit | None:
+    """The last thing that happened."""
+    names = [n for n in storage.names("commits") if not n.endswith(".tmp")]
+    return read_commit(storage, names[-1]) if names else None
+
+
+def compare(saved: dict[str, Any], now: dict[str, Any], where: str, drop_state: Iterable[str] = ()) -> bool:
+    """Whether saved state must be laid out anew for this topology; refuses what can't be."""
+    dropped = set(drop_state)
+    for name, before in saved["operators"].items():
+        after = now["operators"].get(name)
+        if after is None:
+            if name in dropped:
+                continue
+            raise CheckpointMismatch(
+                f"{where}: holds the state of operator {name!r}, which the application no longer has. Put it "
+                f"back, pass drop_state=[{name!r}] to give its state up, or use another checkpoint folder."
+            )
+        for aspect, what in (
+            ("key", "key"),
+            ("operator", "definition"),
+            ("window", "window"),
+            ("state", "state columns"),
+        ):
+            if before[aspect] != after[aspect]:
+                raise CheckpointMismatch(
+                    f"{where}: operator {name!r} has another {what} now ({before[aspect]} → {after[aspect]}), "
+                    "so its saved state does not fit. Give the changed operator a new name, or use another "
+                    "checkpoint folder."
+                )
+    if saved["servers"] != now["servers"] or dropped & set(saved["operators"]):
+        return True
+    return any(
+        before[aspect] != now["operators"][name][aspect]
+        for name, before in saved["operators"].items()
+        for aspect in ("placement", "grouping")
+    )
+
+
+__all__ = ["Ledger", "SegmentRef", "compare", "latest_commit", "read_commit"]

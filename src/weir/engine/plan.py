@@ -1,0 +1,127 @@
+"""What a batch will do, written down before it runs, and what its tasks report when they have run.
+
+A replayed batch reads its plan back and does exactly the same: same clock, same watermarks, same tables, same
+counters, same merges. Plans, reports and commits are msgspec structures and become JSON in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from weir.state.segment import SegmentRef
+
+Manifest = dict[str, list[list[SegmentRef]]]  # operator → server → segments, oldest first
+
+
+class FileRef(msgspec.Struct, frozen=True, array_like=True):
+    """A file that a task wrote: all that is needed to find and verify it."""
+
+    name: str
+    rows: int
+    bytes: int
+    crc: int
+
+
+class TableRef(msgspec.Struct, frozen=True):
+    """A routing table in the checkpoint."""
+
+    version: int
+    file: FileRef
+
+
+class Move(msgspec.Struct, frozen=True):
+    """State of an operator that changes its server at the beginning of a batch."""
+
+    operator: str
+    file: FileRef  # Arrow: h1, from, to
+
+
+class BatchPlan(msgspec.Struct, kw_only=True):
+    """Everything that decides what a batch does."""
+
+    batch: int
+    epoch: int = 0
+    fingerprint: str
+    servers: int
+    seed: int
+    clock: int  # µs; what ttl is measured by
+    previous_clock: int
+    watermarks: dict[str, int] = {}  # windowed operator → µs
+    previous_watermarks: dict[str, int] = {}
+    tables: dict[str, TableRef] = {}
+    table_version: int = 0
+    moves: list[Move] = []
+    counters: dict[str, FileRef] = {}  # "edge/source" → router counters
+    merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
+    end_of_input: bool = False
+
+
+class OperatorReport(msgspec.Struct):
+    """What one operator did in one task."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    null_keys: int = 0
+    late: int = 0
+    diverted: int = 0
+    busy: float = 0.0
+    max_event_time: int | None = None
+    keys_delta: int = 0  # keys that came into being minus keys that went
+
+
+class EdgeReport(msgspec.Struct):
+    """What crossed one edge in one task."""
+
+    local: int = 0  # rows handed on in memory
+    remote: int = 0
+    bytes: int = 0
+
+
+class MadeSegment(msgspec.Struct, frozen=True):
+    """A segment that a task wrote; ``replaces`` a run of older ones if it merged them."""
+
+    operator: str
+    ref: SegmentRef | None
+    replaces: tuple[int, int] | None = None
+
+
+class TaskReport(msgspec.Struct, kw_only=True):
+    """What one task (a server in a step; server −1: a source task) did and wrote."""
+
+    server: int
+    step: int
+    host: str = ""
+    process: str = ""
+    rows: int = 0
+    bytes: int = 0
+    busy: float = 0.0
+    operators: dict[str, OperatorReport] = {}
+    edges: dict[int, EdgeReport] = {}
+    segments: list[MadeSegment] = []
+    outputs: dict[str, list[FileRef]] = {}  # sink → files
+    counters: dict[str, FileRef] = {}
+    statistics: list[FileRef] = []
+
+
+class Commit(msgspec.Struct, kw_only=True):
+    """A batch that has happened: names every file that is the state from now on."""
+
+    batch: int
+    epoch: int = 0
+    fingerprint: str
+    signature: dict[str, object] = {}
+    servers: int
+    clock: int
+    watermarks: dict[str, int] = {}
+    event_times: dict[str, int] = {}  # windowed operator → greatest event time seen
+    tables: dict[str, TableRef] = {}
+    table_version: int = 0
+    counters: dict[str, FileRef] = {}
+    manifest: Manifest = {}
+    keys: dict[str, int] = {}
+    outputs: dict[str, list[FileRef]] = {}
+    progress: dict[str, object] = {}
+    end_of_input: bool = False
+
+
+DEAD_LETTERS = "__dead_letters"

@@ -1,0 +1,78 @@
+"""Rows on their way through a server: a batch, and optionally which of its rows are meant.
+
+Passing rows on to an operator on the same server copies nothing: the next operator takes the columns that it
+reads, and only those, out of the batch it shares with the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.hashing import SECOND_SEED, hash_columns
+
+Index = NDArray[np.int64]
+
+
+class Rows:
+    """A view of some rows of a batch; columns are taken when asked for."""
+
+    __slots__ = ("_taken", "batch", "h1", "index", "origin")
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        index: Index | None = None,
+        h1: NDArray[np.uint64] | None = None,
+        origin: tuple[str, NDArray[np.uint64]] | None = None,
+    ) -> None:
+        self.batch = batch
+        self.index = index
+        self.h1 = h1  # hash of the receiving operator's key, if known already
+        self.origin = origin  # the last keyed operator they passed, and their keys' hashes there
+        self._taken: dict[str, pa.Array] = {}
+
+    def __len__(self) -> int:
+        return self.batch.num_rows if self.index is None else len(self.index)
+
+    def column(self, name: str) -> pa.Array:
+        if self.index is None:
+            return self.batch.column(name)
+        taken = self._taken.get(name)
+        if taken is None:
+            taken = self._taken[name] = self.batch.column(name).take(pa.array(self.index))
+        return taken
+
+    def hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
+        """The hash of each row's key."""
+        if self.h1 is None:
+            self.h1 = hash_columns([self.column(k) for k in key])
+        return self.h1
+
+    def second_hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
+        return hash_columns([self.column(k) for k in key], SECOND_SEED)
+
+    def select(self, chosen: NDArray[np.bool_] | Index) -> Rows:
+        """Some of the rows, by mask or by position."""
+        positions: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+        index = positions if self.index is None else self.index[positions]
+        h1 = None if self.h1 is None else self.h1[positions]
+        origin = None if self.origin is None else (self.origin[0], self.origin[1][positions])
+        return Rows(self.batch, index, h1, origin)
+
+    def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows themselves, with the columns of a schema."""
+        return pa.RecordBatch.from_arrays([self.column(n) for n in schema.names], schema=schema)
+
+    def nulls(self, key: tuple[str, ...]) -> NDArray[np.bool_] | None:
+        """Which rows lack a part of their key; None if none does."""
+        missing: NDArray[np.bool_] | None = None
+        for name in key:
+            column = self.column(name)
+            if column.null_count:
+                here = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+                missing = here if missing is None else missing | here
+        return missing

@@ -1,0 +1,548 @@
+"""One server in one step: rows come in, go through every operator that lives here, and leave if they must.
+
+This is the engine without Spark. It is handed the batches that an exchange delivered to a server and yields
+the batches for the next exchange. Spark code only moves them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.engine import wire
+from weir.engine.canonical import canonical_order
+from weir.engine.instances import Context, Instance, make_instance
+from weir.engine.plan import (
+    DEAD_LETTERS,
+    BatchPlan,
+    EdgeReport,
+    FileRef,
+    MadeSegment,
+    Manifest,
+    OperatorReport,
+    TaskReport,
+)
+from weir.engine.rows import Rows
+from weir.engine.tables import grouping_in_force
+from weir.errors import NullKeyError
+from weir.grouping.base import Router
+from weir.hashing import mix, spark_mod
+from weir.state.segment import (
+    H1,
+    SegmentRef,
+    StateView,
+    newest,
+    open_segment,
+    stored_schema,
+    write_segment,
+)
+from weir.state.storage import Storage
+from weir.topology import Edge, Node, Topology
+
+SOURCE_NUMBER = "__source"
+DEAD_LETTER_SCHEMA = pa.schema(
+    [("operator", pa.string()), ("key", pa.string()), ("row", pa.string()), ("error", pa.string())]
+)
+
+
+@dataclass(frozen=True)
+class EntryLayout:
+    """How the rows of the first exchange look: which columns belong to which source."""
+
+    tagged: bool  # has the columns kind, edge (a set of entry edges, as bits) and payload
+    native: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # source → number, column names
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every task of a batch needs to know."""
+
+    topology: Topology
+    plan: BatchPlan
+    manifest: Manifest
+    location: str
+    slots: list[int]
+    layout: EntryLayout
+
+
+class Server:
+    """Runs one step of a batch on one server.
+
+    ``server`` −1 stands for a source task (step 0): no state, only stateless operators and routing.
+    """
+
+    def __init__(self, job: Job, step: int, server: int, task: int = 0) -> None:
+        self.job = job
+        self.topology, self.plan = job.topology, job.plan
+        self.step, self.server, self.task = step, server, task
+        self.storage = Storage(job.location)
+        self.outbox = wire.Outbox(job.slots)
+        self.report = TaskReport(
+            server=server,
+            step=step,
+            host=socket.gethostname(),
+            process=f"{socket.gethostname()}:{os.getppid()}",
+        )
+        self.carried: list[bytes] = []  # reports of earlier steps, on their way to the driver
+        self.fresh: dict[str, list[SegmentRef]] = {}  # segments this server wrote in this batch
+        self.instances: dict[str, Instance] = {}
+        self.routers: dict[int, Router] = {}
+        self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
+        self.sinks: dict[str, list[pa.RecordBatch]] = {}
+        self.dead: list[dict[str, str]] = []
+        self.arrived: dict[str, list[pa.RecordBatch]] = {}
+        self.last = step >= self.topology.steps
+
+    # ------------------------------------------------------------------ the step
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Takes what the exchange delivers, yields what goes into the next."""
+        for batch in batches:
+            if batch.num_rows:
+                with _Busy(self.report):
+                    self._receive(batch)
+                if self.outbox.full():
+                    yield from self.outbox.flush()
+        with _Busy(self.report):
+            self._finish()
+        self._send_reports()
+        yield from self.outbox.flush()
+
+    def run_source(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Step 0: rows as the sources have them; stateless operators run here, then rows are routed."""
+        for batch in batches:
+            if batch.num_rows:
+                with _Busy(self.report):
+                    self._receive_source(batch)
+                if self.outbox.full():
+                    yield from self.outbox.flush()
+        with _Busy(self.report):
+            self._finish()
+        self._send_reports()
+        yield from self.outbox.flush()
+
+    def _receive_source(self, batch: pa.RecordBatch) -> None:
+        names = batch.schema.names
+        numbers = batch.column(SOURCE_NUMBER).to_numpy() if SOURCE_NUMBER in names else None
+        for number, (source, schema) in enumerate(self.topology.sources.items()):
+            part = batch if numbers is None else batch.filter(pa.array(numbers == number))
+            if part.num_rows:
+                whole = wire.normalised(part, schema, [f"{number}:{c}" for c in schema.names])
+                self.report.rows += whole.num_rows
+                self.report.bytes += whole.nbytes
+                for edge in self.topology.out_edges[source]:
+                    self._route(edge, Rows(whole))
+
+    def _receive(self, batch: pa.RecordBatch) -> None:
+        layout = self.job.layout
+        if self.step > 1 or not layout.native:
+            self._receive_wire(batch)
+        elif not layout.tagged:
+            (source,) = layout.native
+            self._receive_native(source, batch, None)
+        else:
+            kinds = batch.column("kind").to_numpy()
+            packed = kinds < wire.NATIVE
+            if packed.any():
+                self._receive_wire(batch.select(["slot", "kind", "edge", "payload"]).filter(pa.array(packed)))
+            for source, (number, _) in layout.native.items():
+                mine = kinds == wire.NATIVE + number
+                if mine.any():
+                    part = batch if mine.all() else batch.filter(pa.array(mine))
+                    self._receive_native(source, part, part.column("edge").to_numpy())
+
+    def _receive_native(self, source: str, batch: pa.RecordBatch, edges: NDArray[np.int32] | None) -> None:
+        schema = self.topology.sources[source]
+        whole = wire.normalised(batch, schema, self.job.layout.native[source][1])
+        self.report.rows += whole.num_rows
+        self.report.bytes += whole.nbytes
+        for bit, edge in enumerate(self.topology.out_edges[source]):
+            rows = Rows(whole)
+            if edges is not None:
+                rows = rows.select((edges >> bit) & 1 == 1)
+            kept = self._with_key(self.topology.by_name[edge.target], rows)
+            self._deliver(edge, kept)
+
+    def _receive_wire(self, batch: pa.RecordBatch) -> None:
+        kinds, edges = batch.column("kind").to_pylist(), batch.column("edge").to_pylist()
+        for kind, edge, payload in zip(kinds, edges, wire.payloads(batch), strict=True):
+            if kind == wire.DATA:
+                target = self.topology.edges[edge]
+                rows = wire.unpack(payload, target.schema)
+                self.report.rows += rows.num_rows
+                self.report.bytes += payload.size
+                self._deliver(target, Rows(rows))
+            elif kind == wire.CONTROL:
+                self._carry(payload.to_pybytes())
+            elif kind == wire.PARTIAL:
+                node = self.topology.nodes[edge]
+                self._instance(node).absorb(wire.unpack(payload, partial_schema(node)))
+            elif kind == wire.STATE:
+                node = self.topology.nodes[edge]
+                self.arrived.setdefault(node.name, []).append(wire.unpack(payload, stored_schema(node.state)))
+
+    def _carry(self, payload: bytes) -> None:
+        self.carried.append(payload)
+        report = msgspec.json.decode(payload, type=TaskReport)
+        for made in report.segments:
+            if made.replaces is None and made.ref is not None and report.server == self.server:
+                self.fresh.setdefault(made.operator, []).append(made.ref)
+
+    # ------------------------------------------------------------------ rows through operators
+
+    def _deliver(self, edge: Edge, rows: Rows) -> None:
+        """Hands rows to an operator on this server, or keeps them for the step in which it can start."""
+        if not len(rows):
+            return
+        node = self.topology.by_name[edge.target]
+        if node.waits and self.step < node.level:
+            self._send(edge, self.server, rows)
+            return
+        instance = self._instance(node)
+        instance.report.rows_in += len(rows)
+        origin = (node.name, rows.hash(node.key)) if node.operator.stateful else None
+        with _Busy(instance.report):
+            out = list(instance.push(rows))
+        for emitted in out:
+            if origin is not None and emitted.batch is rows.batch:
+                emitted = Rows(emitted.batch, emitted.index, origin=origin)
+            self._emit(node, emitted)
+
+    def _emit(self, node: Node, rows: Rows) -> None:
+        passed = node.operator.stateful and node.operator.passes_rows and node.window is None
+        if node.name in self.topology.sinks and not passed:
+            self.sinks.setdefault(node.name, []).append(rows.to_batch(node.sink_out))
+        for edge in self.topology.out_edges[node.name]:
+            self._route(edge, rows)
+
+    def _route(self, edge: Edge, rows: Rows) -> None:
+        node = self.topology.by_name[edge.target]
+        rows = Rows(rows.batch, rows.index, origin=rows.origin)  # hashes belong to the sender's key
+        rows = self._with_key(node, rows)
+        if not len(rows):
+            return
+        if not edge.crosses and (self.server >= 0 or self.topology.runs_at_source(node)):
+            self._count(edge).local += len(rows)
+            self._deliver(edge, rows)
+        elif edge.grouping.order_free:
+            self._dispatch(edge, rows, self._router(edge, node).route(rows.hash(node.key)))
+        else:
+            self.waiting.setdefault(edge.index, []).append(rows)
+
+    def _dispatch(self, edge: Edge, rows: Rows, instances: NDArray[np.int32]) -> None:
+        """Keeps the rows whose instance lives here, sends the others."""
+        node = self.topology.by_name[edge.target]
+        servers = np.asarray(node.placement, np.int32)[instances]
+        here = servers == self.server
+        stays = here.any()
+        if stays:
+            count = self._count(edge)
+            local = rows.select(here)
+            count.local += len(local)
+            self._deliver(edge, local)
+            if here.all():
+                return
+            rows, servers = rows.select(~here), servers[~here]
+        order = np.argsort(servers, kind="stable")
+        batch = rows.select(order).to_batch(edge.schema)
+        servers = servers[order]
+        cuts = np.flatnonzero(np.diff(servers)) + 1
+        starts = [0, *cuts.tolist()]
+        for start, end in zip(starts, [*cuts.tolist(), len(servers)], strict=True):
+            self._send_batch(edge, int(servers[start]), batch[start:end])
+
+    def _send(self, edge: Edge, server: int, rows: Rows) -> None:
+        self._send_batch(edge, server, rows.to_batch(edge.schema))
+
+    def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch) -> None:
+        payload = wire.pack(batch)
+        if server != self.server:
+            count = self._count(edge)
+            count.remote += batch.num_rows
+            count.bytes += payload.size
+        self.outbox.put(server, wire.DATA, edge.index, payload)
+
+    def _with_key(self, node: Node, rows: Rows) -> Rows:
+        """Without the rows that lack a key, by the operator's policy."""
+        missing = rows.nulls(node.key) if node.key else None
+        if missing is None:
+            return rows
+        if node.declared.null_keys == "error":
+            row = rows.select(np.flatnonzero(missing)[:1]).to_batch(node.input).to_pylist()[0]
+            raise NullKeyError(
+                f"operator {node.name!r}: a row has no key ({', '.join(node.key)} is null): {row!r}. "
+                'Filter such rows out before, or set null_keys="drop".'
+            )
+        self._operator(node).null_keys += int(missing.sum())
+        return rows.select(~missing)
+
+    # ------------------------------------------------------------------ the end of a step
+
+    def _finish(self) -> None:
+        if self.server >= 0 and self.step == 1:
+            self._take_in_states()
+            self._merge_segments()
+        for source in self.topology.sources:
+            self._flush_waiting(source)
+        for node in self.topology.nodes:
+            if self.server < 0:
+                self._flush_waiting(node.name)
+                continue
+            idle = self.server not in node.placement and node.name not in self.instances
+            if idle and not (node.operator.stateful and self._has_state(node)):
+                continue
+            instance = self._instance(node)
+            with _Busy(instance.report):
+                out = list(instance.finish())
+            for emitted in out:
+                self._emit(node, emitted)
+            self._send_partials(node, instance)
+            if node.operator.stateful:
+                self._save(node, instance)
+            self._flush_waiting(node.name)
+        self._write_outputs()
+        self._save_counters()
+
+    def _has_state(self, node: Node) -> bool:
+        return any(self.job.manifest.get(node.name, [[]] * self.plan.servers)[self.server])
+
+    def _flush_waiting(self, source: str) -> None:
+        """Routes what waited for a router that must see all rows of the task, in canonical order."""
+        for edge in self.topology.out_edges[source]:
+            kept = self.waiting.pop(edge.index, None)
+            if not kept:
+                continue
+            node = self.topology.by_name[edge.target]
+            batch = (
+                pa.Table.from_batches([r.to_batch(edge.schema) for r in kept])
+                .combine_chunks()
+                .to_batches()[0]
+            )
+            rows = Rows(batch.take(pa.array(canonical_order(batch))))
+            keys = rows.hash(node.key) if node.key else np.zeros(len(rows), np.uint64)
+            self._dispatch(edge, rows, self._router(edge, node).route(keys))
+
+    def _send_partials(self, node: Node, instance: Instance) -> None:
+        table = instance.partials()
+        if table is None or not table.num_rows:
+            return
+        if not node.splits:
+            for batch in table.combine_chunks().to_batches():
+                self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch))
+            return
+        homes = np.asarray(node.placement, np.int32)[spark_mod(table[H1].to_numpy(), len(node.placement))]
+        for server in np.unique(homes):
+            part = table.filter(pa.array(homes == server)).combine_chunks()
+            for batch in part.to_batches():
+                self.outbox.put(int(server), wire.PARTIAL, node.index, wire.pack(batch))
+
+    def _save(self, node: Node, instance: Instance) -> None:
+        made = instance.written()
+        if made is not None and made.num_rows:
+            self._write_segment(node, newest(made))
+        final = self.step == node.state_level
+        if final and node.name in self.topology.sinks and node.operator.passes_rows and node.window is None:
+            updates = instance.updates()
+            if updates is not None and updates.num_rows:
+                self.sinks.setdefault(node.name, []).append(updates)
+
+    def _write_segment(self, node: Node, table: pa.Table) -> SegmentRef:
+        ref = write_segment(self.storage, self._file(f"state/{node.name}"), table)
+        self.report.segments.append(MadeSegment(node.name, ref))
+        self.fresh.setdefault(node.name, []).append(ref)
+        return ref
+
+    def _take_in_states(self) -> None:
+        """States of keys that moved here become this server's own before anything else is read."""
+        for name, batches in self.arrived.items():
+            table = newest(pa.Table.from_batches(batches))
+            node = self.topology.by_name[name]
+            self._operator(node).keys_delta += table.num_rows
+            self._write_segment(node, table)
+
+    def _merge_segments(self) -> None:
+        """Merges runs of old segments as planned."""
+        for name, runs in self.plan.merges.items():
+            run = runs[self.server]
+            if run is None:
+                continue
+            node = self.topology.by_name[name]
+            refs = self.job.manifest[name][self.server]
+            view = StateView(self.storage, refs[run[0] : run[1]], node.state)
+            table = view.everything(keep_dead=run[0] > 0)
+            ref = None
+            if table.num_rows:
+                ref = write_segment(self.storage, self._file(f"state/{name}", "merged"), table)
+            self.report.segments.append(MadeSegment(name, ref, (run[0], run[1])))
+
+    def _write_outputs(self) -> None:
+        for name, batches in self.sinks.items():
+            self._write_output(name, pa.Table.from_batches(batches))
+        if self.dead:
+            self._write_output(DEAD_LETTERS, pa.Table.from_pylist(self.dead, schema=DEAD_LETTER_SCHEMA))
+
+    def _write_output(self, sink: str, table: pa.Table) -> None:
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_file(buffer, table.schema) as writer:
+            writer.write_table(table.combine_chunks())
+        self.report.outputs.setdefault(sink, []).append(
+            self._write_file(f"outputs/{sink}", buffer.getvalue(), table.num_rows)
+        )
+
+    def _write_file(self, folder: str, data: pa.Buffer, rows: int) -> FileRef:
+        name = self._file(folder)
+        self.storage.write(name, data)
+        return FileRef(name, rows, data.size, zlib.crc32(data))
+
+    def _save_counters(self) -> None:
+        for edge, router in self.routers.items():
+            counters = router.counters()
+            if counters:
+                table = pa.table({k: pa.array([v]) for k, v in counters.items()})
+                buffer = pa.BufferOutputStream()
+                with pa.ipc.new_file(buffer, table.schema) as writer:
+                    writer.write_table(table)
+                key = f"{edge}/{self._source_number()}"
+                self.report.counters[key] = self._write_file("routers", buffer.getvalue(), 1)
+
+    def _send_reports(self) -> None:
+        payloads = [*self.carried, msgspec.json.encode(self.report)]
+        home = self.server if self.server >= 0 else self.task % self.plan.servers
+        for payload in payloads:
+            self.outbox.put(home, wire.CONTROL, 0, payload)
+
+    # ------------------------------------------------------------------ small helpers
+
+    def _instance(self, node: Node) -> Instance:
+        instance = self.instances.get(node.name)
+        if instance is None:
+            sink = node.name in self.topology.sinks
+            plan = self.plan
+            context = Context(
+                step=self.step,
+                clock=plan.clock,
+                previous_clock=plan.previous_clock,
+                watermark=plan.watermarks.get(node.name),
+                previous_watermark=plan.previous_watermarks.get(node.name),
+                view=lambda: self._view(node),
+                end_of_input=plan.end_of_input,
+                divert=self._divert,
+                want_updates=sink,
+                passes_on=node.operator.passes_rows
+                and node.window is None
+                and bool(self.topology.out_edges[node.name]),
+            )
+            instance = make_instance(node, context, self._operator(node))
+            self.instances[node.name] = instance
+        return instance
+
+    def _view(self, node: Node) -> StateView:
+        saved = self.job.manifest.get(node.name)
+        refs = list(saved[self.server]) if saved else []
+        return StateView(self.storage, [*refs, *self.fresh.get(node.name, ())], node.state)
+
+    def _operator(self, node: Node) -> OperatorReport:
+        return self.report.operators.setdefault(node.name, OperatorReport())
+
+    def _count(self, edge: Edge) -> EdgeReport:
+        return self.report.edges.setdefault(edge.index, EdgeReport())
+
+    def _source_number(self) -> int:
+        return self.server if self.server >= 0 else self.plan.servers + self.task
+
+    def _router(self, edge: Edge, node: Node) -> Router:
+        router = self.routers.get(edge.index)
+        if router is None:
+            grouping = grouping_in_force(self.storage, self.plan, node.name, edge.grouping)
+            source = self._source_number()
+            seed = int(mix(np.uint64(self.plan.seed), np.uint64(self.step * 1_000_003 + edge.index))) >> 1
+            local = node.instance_on.get(self.server, -1) if self.server >= 0 else -1
+            router = grouping.router(len(node.placement), seed=seed, source=source, local=local)
+            saved = self.plan.counters.get(f"{edge.index}/{source}")
+            if saved is not None:
+                data = self.storage.read_checked(saved.name, saved.bytes, saved.crc)
+                table = pa.ipc.open_file(data).read_all()
+                router.restore({n: np.asarray(table[n][0].values.to_numpy()) for n in table.column_names})
+            self.routers[edge.index] = router
+        return router
+
+    def _divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
+        self.dead.append(
+            {
+                "operator": node.name,
+                "key": "" if key is None else str(key),
+                "row": _as_json(row),
+                "error": f"{type(error).__name__}: {error}",
+            }
+        )
+
+    def _file(self, folder: str, what: str = "") -> str:
+        who = f"s{self.server}" if self.server >= 0 else f"t{self.task}"
+        suffix = f"-{what}" if what else ""
+        return f"{folder}/{self.plan.batch:012d}/{who}-{self.step}{suffix}-{uuid.uuid4().hex[:12]}.arrow"
+
+
+class _Busy:
+    """Adds the time spent inside to a report."""
+
+    def __init__(self, report: TaskReport | OperatorReport) -> None:
+        self.report = report
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.report.busy += time.perf_counter() - self.began
+
+
+def partial_schema(node: Node) -> pa.Schema:
+    """How partial states of an operator travel."""
+    return pa.schema([f for f in stored_schema(node.state) if f.name not in ("__dead", "__deadline")])
+
+
+def _as_json(row: Any) -> str:
+    return msgspec.json.encode(row, enc_hook=str).decode()
+
+
+def move_out(job: Job, server: int) -> Iterator[pa.RecordBatch]:
+    """Sends the states of keys that leave a server, and marks them as gone there."""
+    from weir.state.segment import tombstones
+
+    self = Server(job, 0, server)
+    for move in job.plan.moves:
+        node = job.topology.by_name[move.operator]
+        data = self.storage.read_checked(move.file.name, move.file.bytes, move.file.crc)
+        table = pa.ipc.open_file(data).read_all()
+        leaving = table["from"].to_numpy() == server
+        routes, targets = table["h1"].to_numpy()[leaving], table["to"].to_numpy()[leaving]
+        if not len(routes):
+            continue
+        order = np.argsort(routes)
+        routes, targets = routes[order], targets[order]
+        found = self._view(node).all_of(routes)
+        if not found.num_rows:
+            continue
+        homes = targets[np.searchsorted(routes, found[H1].to_numpy())]
+        for target in np.unique(homes):
+            part = found.filter(pa.array(homes == target)).combine_chunks()
+            for batch in part.to_batches():
+                self.outbox.put(int(target), wire.STATE, node.index, wire.pack(batch))
+        gone = tombstones(found[H1].to_numpy(), found["__h2"].to_numpy(), node.state)
+        self._write_segment(node, gone)
+        self._operator(node).keys_delta -= found.num_rows
+    self._send_reports()
+    yield from self.outbox.flush()
+
+
+__all__ = ["EntryLayout", "Job", "Server", "move_out", "open_segment"]

@@ -1,0 +1,76 @@
+"""The rows of an exchange: Arrow blobs with an address.
+
+Between two steps Spark moves few, large rows ``(slot, kind, edge, payload)``: everything that one task sends
+to one server on one edge is one blob. Edges may have different schemas; the JVM never sees a row of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from weir.schema import canonical_type
+
+DATA, CONTROL, STATE, PARTIAL = 1, 2, 3, 4
+NATIVE = 100  # + number of the source: a row of the user's own columns, routed in the JVM
+
+WIRE = pa.schema([("slot", pa.int32()), ("kind", pa.int32()), ("edge", pa.int32()), ("payload", pa.binary())])
+WIRE_DDL = "slot int, kind int, edge int, payload binary"
+FLUSH_BYTES = 16 << 20
+
+
+class Outbox:
+    """Collects what a task sends, and hands it to Spark in batches of bounded size."""
+
+    def __init__(self, slots: list[int]) -> None:
+        self._slots = slots
+        self._rows: list[tuple[int, int, int, pa.Buffer | bytes]] = []
+        self._bytes = 0
+
+    def put(self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes) -> None:
+        self._rows.append((self._slots[server], kind, edge, payload))
+        self._bytes += len(payload)
+
+    def full(self) -> bool:
+        return self._bytes >= FLUSH_BYTES
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        if not self._rows:
+            return
+        slots, kinds, edges, payloads = zip(*self._rows, strict=True)
+        self._rows, self._bytes = [], 0
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(slots, pa.int32()),
+                pa.array(kinds, pa.int32()),
+                pa.array(edges, pa.int32()),
+                pa.array([memoryview(p) for p in payloads], pa.binary()),
+            ],
+            schema=WIRE,
+        )
+
+
+def pack(batch: pa.RecordBatch) -> pa.Buffer:
+    """A batch without its schema, which the receiver knows."""
+    return batch.serialize()
+
+
+def unpack(payload: pa.Buffer | bytes, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+
+
+def payloads(batch: pa.RecordBatch) -> list[pa.Buffer]:
+    """The payload of each row, not copied."""
+    return [value.as_buffer() for value in batch.column("payload")]
+
+
+def normalised(batch: pa.RecordBatch, schema: pa.Schema, names: list[str]) -> pa.RecordBatch:
+    """Columns as Spark sends them (session time zone, large types), as the topology spells them."""
+    arrays = []
+    for field, name in zip(schema, names, strict=True):
+        column = batch.column(name)
+        if column.type != field.type:
+            column = column.cast(canonical_type(field.type))
+        arrays.append(column)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,104 @@
+"""Stateless operators: an Arrow function applied to whole batches of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import TopologyError
+from weir.operators.base import Operator
+from weir.schema import to_schema
+
+ArrowFunction = Callable[[pa.RecordBatch], Any]
+
+
+class Map(Operator):
+    """Turns a batch of rows into another: fewer, as many, or more (a flat map).
+
+    Parameters
+    ----------
+    function
+        Takes a ``pyarrow.RecordBatch``; returns a RecordBatch, a Table, or a dict of columns. It must treat
+        rows independently of each other: how rows are cut into batches is not defined.
+    schema
+        What it returns, as ``{"column": "type"}`` with Spark's type names, or a ``pyarrow.Schema``. None if
+        it returns the columns it was given.
+    columns
+        The columns it reads; None for all. Others don't travel to it.
+    """
+
+    def __init__(
+        self,
+        function: ArrowFunction,
+        schema: Any = None,
+        columns: Iterable[str] | None = None,
+    ) -> None:
+        self.function = function
+        self.schema = None if schema is None else to_schema(schema)
+        self.columns = None if columns is None else tuple(columns)
+
+    def needs(self, schema: pa.Schema) -> set[str] | None:
+        return None if self.columns is None else set(self.columns)
+
+    def emits(self, schema: pa.Schema) -> pa.Schema:
+        if self.schema is not None:
+            return self.schema
+        if self.columns is not None:
+            return pa.schema([schema.field(c) for c in self.columns])
+        return schema
+
+    def __call__(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        return conform(self.function(batch), schema, "it")
+
+
+class Filter(Operator):
+    """Keeps the rows for which an Arrow function says so.
+
+    ``function`` takes a ``pyarrow.RecordBatch`` and returns one boolean per row (an Arrow or NumPy array);
+    null counts as false.
+    """
+
+    def __init__(self, function: ArrowFunction) -> None:
+        self.function = function
+
+    def emits(self, schema: pa.Schema) -> pa.Schema:
+        return schema
+
+    def mask(self, batch: pa.RecordBatch) -> pa.Array:
+        """Which rows to keep."""
+        mask = self.function(batch)
+        if isinstance(mask, pa.ChunkedArray):
+            mask = mask.combine_chunks()
+        if not isinstance(mask, pa.Array):
+            mask = pa.array(mask)
+        if not pa.types.is_boolean(mask.type) or len(mask) != batch.num_rows:
+            raise TopologyError(
+                f"a filter must return one boolean per row; for {batch.num_rows} rows it returned "
+                f"{len(mask)} values of type {mask.type}"
+            )
+        return pc.fill_null(mask, False)
+
+
+def conform(result: Any, schema: pa.Schema, who: str) -> pa.RecordBatch:
+    """What a user's function returned, as a batch of exactly the declared schema."""
+    if isinstance(result, dict):
+        result = pa.table(result)
+    if isinstance(result, pa.RecordBatch):
+        result = pa.Table.from_batches([result])
+    if not isinstance(result, pa.Table):
+        raise TopologyError(
+            f"{who} must return a pyarrow RecordBatch, Table or dict of columns, not {type(result).__name__}"
+        )
+    missing = [n for n in schema.names if n not in result.column_names]
+    if missing:
+        raise TopologyError(f"{who} returned no column {missing[0]!r}, which its declared schema has")
+    table = result.select(schema.names)
+    try:
+        table = table.cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+        raise TopologyError(f"{who} returned {table.schema} where {schema} was declared: {error}") from None
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)

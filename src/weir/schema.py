@@ -1,0 +1,99 @@
+"""Column types: Spark's names for Arrow's types, and what a key may be made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import TopologyError, did_you_mean
+
+TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def to_type(name: str | pa.DataType) -> pa.DataType:
+    """An Arrow type from Spark's name for it.
+
+    >>> to_type("bigint"), to_type("array<string>"), to_type("decimal(10,2)")
+    (DataType(int64), ListType(list<element: string>), Decimal128Type(decimal128(10, 2)))
+    """
+    if isinstance(name, pa.DataType):
+        return name
+    text = name.strip().lower()
+    if text in TYPES:
+        return TYPES[text]
+    if match := re.fullmatch(r"array<(.+)>", text):
+        return pa.list_(pa.field("element", to_type(match[1])))
+    if match := re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", text):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    raise TopologyError(f"unknown type {name!r}; {did_you_mean(text, TYPES)}")
+
+
+def to_schema(schema: pa.Schema | Mapping[str, str | pa.DataType] | str | Any) -> pa.Schema:
+    """An Arrow schema from a dict, from ``"a string, b long"`` or from itself.
+
+    >>> to_schema("place string, n long").names
+    ['place', 'n']
+    """
+    if isinstance(schema, pa.Schema):
+        return schema
+    if isinstance(schema, str):
+        pairs = []
+        for part in re.split(r",(?![^<(]*[>)])", schema):
+            words = part.strip().split(None, 1)
+            if len(words) != 2:
+                raise TopologyError(f"schema {schema!r}: expected 'name type' in {part.strip()!r}")
+            pairs.append((words[0], to_type(words[1])))
+        return pa.schema(pairs)
+    if isinstance(schema, Mapping):
+        return pa.schema([(name, to_type(kind)) for name, kind in schema.items()])
+    raise TopologyError(f"a schema is a dict, a string or a pyarrow.Schema, not {type(schema).__name__}")
+
+
+def can_be_key(kind: pa.DataType) -> bool:
+    """Whether a column of this type may be (part of) a key."""
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+        or types.is_boolean(kind)
+        or types.is_date(kind)
+        or types.is_timestamp(kind)
+    )
+
+
+def canonical(schema: pa.Schema) -> pa.Schema:
+    """The same columns with one spelling per type, so that equal data has equal schemas everywhere."""
+    return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in schema])
+
+
+def canonical_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC") if kind.tz else pa.timestamp("us")
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    return kind

@@ -1,0 +1,57 @@
+"""Servers that stay where they are: a cached row per server gives Spark a reason to come back.
+
+Each server has a *slot*, an integer that Spark's hash partitioning sends to the server's partition. A tiny
+cached DataFrame, partitioned by slot, is united with the rows of every exchange. Both sides being partitioned
+alike, Spark aligns the union partition by partition and prefers the hosts that hold the cached blocks. When a
+host dies the block is recomputed elsewhere, and that is the server's new home.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+
+class Homes:
+    """The homes of ``n`` servers in one Spark session."""
+
+    def __init__(self, session: SparkSession, n: int) -> None:
+        self.n = n
+        self.slots = find_slots(session, n)
+        data = pa.table({"slot": pa.array(self.slots, pa.int32()), "server": pa.array(range(n), pa.int32())})
+        frame = session.createDataFrame(data).repartition(n, "slot")
+        self.frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        self.frame.count()
+
+    def exchange(self, rows: DataFrame) -> DataFrame:
+        """Sends each row to the server of its slot, where that server lives."""
+        columns: list[Column] = []
+        for field in rows.schema.fields:
+            if field.name == "slot":
+                columns.append(F.col("slot"))
+            else:
+                columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+        # an empty branch, but one that Spark cannot see to be empty: it brings its place, not its rows
+        anchor = self.frame.where(F.col("server") < 0).select(*columns)
+        return anchor.union(rows.repartition(self.n, F.col("slot")))
+
+    def each(self) -> DataFrame:
+        """One row per server, in the server's own partition."""
+        return self.frame.select("slot", "server")
+
+    def release(self) -> None:
+        self.frame.unpersist()
+
+
+def find_slots(session: SparkSession, n: int) -> list[int]:
+    """For each server an integer that hash partitioning sends to its partition."""
+    slots: dict[int, int] = {}
+    start, width = 0, max(64, 16 * n)
+    while len(slots) < n:
+        numbers = session.range(start, start + width).select(F.col("id").cast("int").alias("slot"))
+        for row in numbers.select("slot", F.pmod(F.hash("slot"), F.lit(n)).alias("p")).collect():
+            slots.setdefault(row["p"], row["slot"])
+        start += width
+    return [slots[i] for i in range(n)]

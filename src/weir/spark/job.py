@@ -1,0 +1,250 @@
+"""A batch as one Spark job: route, exchange, step, exchange, step … and the reports home to the driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from weir.engine import wire
+from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
+from weir.engine.server import EntryLayout, Job, Server, move_out
+from weir.engine.tables import grouping_in_force
+from weir.errors import EngineError, NullKeyError, OperatorError, TopologyError, WeirError
+from weir.faults import reach
+from weir.grouping.base import Grouping
+from weir.spark import native
+from weir.spark.homes import Homes
+from weir.state.segment import SegmentRef
+from weir.state.storage import Storage
+from weir.topology import Topology
+
+SETTINGS = {
+    # adaptive execution would coalesce partitions, and a partition is a server
+    "spark.sql.adaptive.enabled": "false",
+    # vectorised work wants long vectors; the limit in bytes still holds
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+}
+SOURCE = "__source"
+
+
+def column_name(number: int, column: str) -> str:
+    """How a column of a source is called in the united DataFrame."""
+    return f"{number}:{column}"
+
+
+def unite(sources: dict[str, DataFrame], topology: Topology) -> DataFrame:
+    """All sources as one DataFrame: each keeps its columns, and only those that are needed."""
+    united: DataFrame | None = None
+    for number, (name, frame) in enumerate(sources.items()):
+        wanted = topology.sources[name].names
+        part = frame.select(*[F.col(f"`{c}`").alias(column_name(number, c)) for c in wanted])
+        if len(sources) > 1:
+            part = part.withColumn(SOURCE, F.lit(number))
+        united = part if united is None else united.unionByName(part, allowMissingColumns=True)
+    assert united is not None
+    return united
+
+
+class BatchRunner:
+    """Runs batches of one topology in one Spark session."""
+
+    def __init__(self, session: SparkSession, topology: Topology, storage: Storage) -> None:
+        for key, value in SETTINGS.items():
+            session.conf.set(key, value)
+        self.session = session
+        self.topology = topology
+        self.storage = storage
+        self.homes = Homes(session, topology.servers)
+
+    def run(self, rows: DataFrame, plan: BatchPlan, manifest: Manifest) -> list[TaskReport]:
+        """Runs one batch; returns what its tasks report. Nothing has happened until that is committed."""
+        topology = self.topology
+        in_jvm = self._routable(plan)
+        moving = bool(plan.moves)
+        if topology.steps == 0:
+            layout = EntryLayout(tagged=True)
+        elif in_jvm:
+            several = len(topology.sources) > 1 or any(
+                len(topology.out_edges[s]) > 1 for s in topology.sources
+            )
+            layout = EntryLayout(
+                tagged=several or moving,
+                native={
+                    name: (number, [column_name(number, c) for c in schema.names])
+                    for number, (name, schema) in enumerate(topology.sources.items())
+                },
+            )
+        else:
+            layout = EntryLayout(tagged=True)
+        job = Job(topology, plan, manifest, self.storage.location, self.homes.slots, layout)
+        if in_jvm and topology.steps:
+            entry = self._native(rows, plan, layout)
+        else:
+            entry = rows.mapInArrow(_source_task(job), wire.WIRE_DDL)
+        if moving:
+            movers = self.homes.each().mapInArrow(_move_task(job), wire.WIRE_DDL)
+            entry = entry.unionByName(movers, allowMissingColumns=True)
+        for step in range(1, topology.steps + 1):
+            entry = self.homes.exchange(entry).mapInArrow(_step_task(job, step), wire.WIRE_DDL)
+        reports = [msgspec.json.decode(r, type=TaskReport) for r in self._collect(entry)]
+        self._check(reports)
+        return reports
+
+    def _collect(self, frame: DataFrame) -> list[bytes]:
+        try:
+            return [bytes(row[0]) for row in frame.select("payload").collect()]
+        except PySparkException as error:
+            raise translated(error) from error
+
+    def _check(self, reports: list[TaskReport]) -> None:
+        """Every server must have reported every step, once; anything else is a bug or a Spark that differs."""
+        servers, steps = self.topology.servers, self.topology.steps
+        seen = sorted((r.server, r.step) for r in reports if r.server >= 0 and r.step > 0)
+        if seen != [(i, s) for i in range(servers) for s in range(1, steps + 1)]:
+            raise EngineError(
+                f"the batch's reports are not one per server and step (got {seen} for {servers} servers and "
+                f"{steps} steps). Nothing was committed. Please report this with the Spark version."
+            )
+
+    def _routable(self, plan: BatchPlan) -> bool:
+        return all(
+            native.can_route(self._grouping(plan, e.target, e.grouping))
+            for e in self.topology.edges
+            if e.source in self.topology.sources
+        )
+
+    def _grouping(self, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
+        return grouping_in_force(self.storage, plan, operator, declared)
+
+    def _native(self, rows: DataFrame, plan: BatchPlan, layout: EntryLayout) -> DataFrame:
+        """Source rows with their slot, computed in the JVM."""
+        topology = self.topology
+        frames: list[DataFrame] = []
+        for name, (number, columns) in layout.native.items():
+            part = rows.where(F.col(SOURCE) == number) if len(topology.sources) > 1 else rows
+            plain = {c: column_name(number, c) for c in topology.sources[name].names}
+            slots: list[Column] = []
+            for edge in topology.out_edges[name]:
+                node = topology.by_name[edge.target]
+                grouping = self._grouping(plan, edge.target, edge.grouping)
+                slots.append(native.slot_of(node, grouping, self.homes.slots, plain, columns))
+            own = [F.col(f"`{c}`") for c in columns]
+            if not layout.tagged:
+                frames.append(part.select(slots[0].alias("slot"), *own))
+                continue
+            edges: Column = F.lit(1)
+            if len(slots) > 1:
+                named = [s.alias(f"__slot{i}") for i, s in enumerate(slots)]
+                part = part.select(*own, *named)
+                places = [F.col(f"__slot{i}") for i in range(len(slots))]
+                # a row that several operators on one server want travels there once
+                part = part.withColumn("slot", F.explode(F.array_distinct(F.array(*places))))
+                edges = F.lit(0)
+                for i, place in enumerate(places):
+                    edges = edges + F.when(place == F.col("slot"), 1 << i).otherwise(0)
+            else:
+                part = part.select(*own, slots[0].alias("slot"))
+            frames.append(
+                part.select(
+                    F.col("slot"),
+                    F.lit(wire.NATIVE + number).alias("kind"),
+                    edges.cast("int").alias("edge"),
+                    F.lit(None).cast("binary").alias("payload"),
+                    *own,
+                )
+            )
+        out = frames[0]
+        for frame in frames[1:]:
+            out = out.unionByName(frame, allowMissingColumns=True)
+        return out
+
+    def lay_out(self, commit: Commit) -> list[dict[str, tuple[SegmentRef | None, int]]]:
+        """Lays saved state out anew for this topology, one task per server."""
+        from weir.engine.migrate import lay_out
+
+        topology, location = self.topology, self.storage.location
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for server in batch.column("server").to_pylist():
+                    made = lay_out(topology, commit, location, server)
+                    payload = msgspec.json.encode([server, made])
+                    yield pa.RecordBatch.from_arrays([pa.array([payload], pa.binary())], names=["payload"])
+
+        found = self._collect(self.homes.each().mapInArrow(task, "payload binary"))
+        kind = tuple[int, dict[str, tuple[SegmentRef | None, int]]]
+        answers = dict(msgspec.json.decode(f, type=kind) for f in found)
+        return [answers[i] for i in range(topology.servers)]
+
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _step_task(job: Job, step: int) -> Task:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        reach("step-started", job.plan.batch * 100 + step)
+        yield from Server(job, step, context.partitionId()).run(
+            _addressed(batches, job, context.partitionId())
+        )
+
+    return task
+
+
+def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iterator[pa.RecordBatch]:
+    """Lets through what is addressed to this server, and refuses to go on with anything else."""
+    for batch in batches:
+        if batch.num_rows:
+            slots = batch.column("slot").to_numpy()
+            if (slots != job.slots[server]).any():
+                raise EngineError(
+                    f"a row for slot {int(slots[slots != job.slots[server]][0])} reached server {server} "
+                    f"(slot {job.slots[server]}): this Spark did not align the exchange with the servers' homes"
+                )
+        yield batch
+
+
+def _source_task(job: Job) -> Task:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        yield from Server(job, 0, -1, context.partitionId()).run_source(batches)
+
+    return task
+
+
+def _move_task(job: Job) -> Task:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for server in batch.column("server").to_pylist():
+                yield from move_out(job, server)
+
+    return task
+
+
+_OURS: dict[str, type[WeirError]] = {
+    c.__name__: c for c in (OperatorError, NullKeyError, TopologyError, EngineError)
+}
+
+
+def translated(error: PySparkException) -> Exception:
+    """The error that a task raised, if it was one of ours, without Spark's wrapping."""
+    text = str(error)
+    found = re.search(
+        r"weir\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nDriver stacktrace|\Z| SQLSTATE)", text, re.DOTALL
+    )
+    if found and found[1] in _OURS:
+        return _OURS[found[1]](found[2].strip())
+    if found and found[1].startswith("Checkpoint"):
+        from weir import errors
+
+        return getattr(errors, found[1], EngineError)(found[2].strip())
+    return error

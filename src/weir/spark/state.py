@@ -1,0 +1,81 @@
+"""Saved state and outputs as DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from weir.engine.ledger import latest_commit
+from weir.engine.plan import Commit, FileRef
+from weir.engine.readable import readable, readable_schema, state_schema
+from weir.errors import CheckpointError, EngineError, did_you_mean
+from weir.spark.session import spark_schema
+from weir.state.segment import StateView
+from weir.state.storage import Storage
+
+
+def read_state(checkpoint: str, name: str, spark: SparkSession | None = None) -> DataFrame:
+    """The last committed state of an operator, from any process that can read the checkpoint.
+
+    Parameters
+    ----------
+    checkpoint
+        The folder or URI that the query was started with.
+    name
+        The operator's name.
+    spark
+        The session to read with; the active one if not given.
+    """
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise EngineError("read_state needs a Spark session; create one first or pass spark=")
+    storage = Storage(checkpoint)
+    commit = latest_commit(storage)
+    if commit is None:
+        raise CheckpointError(f"{storage.root}: no batch has been committed there yet")
+    return state_frame(session, storage, commit, name)
+
+
+def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: str) -> DataFrame:
+    """The state of an operator at a commit, one partition per server."""
+    operators: dict[str, Any] = commit.signature["operators"]  # type: ignore[assignment]
+    if name not in operators:
+        raise EngineError(f"no operator {name!r} keeps state; {did_you_mean(name, operators)}")
+    described = operators[name]
+    location, segments = storage.location, commit.manifest[name]
+    schema = readable_schema(described)
+    names = schema.names
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for server in batch.column("id").to_pylist():
+                view = StateView(Storage(location), segments[server], state_schema(described))
+                yield from readable(described, view.everything()).select(names).cast(schema).to_batches()
+
+    n = len(segments)
+    return session.range(0, n, 1, n).mapInArrow(read, spark_schema(schema))
+
+
+def output_frame(
+    session: SparkSession, storage: Storage, files: list[FileRef], schema: pa.Schema
+) -> DataFrame:
+    """What a batch has for a sink. Read it before the sink returns: the files are deleted some batches later."""
+    location = storage.location
+    if not files:
+        return session.createDataFrame([], spark_schema(schema))
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = Storage(location)
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                ref = files[number]
+                data = storage.read_checked(ref.name, ref.bytes, ref.crc)
+                yield from pa.ipc.open_file(data).read_all().cast(schema).to_batches(1 << 16)
+
+    n = len(files)
+    frame = session.range(0, n, 1, min(n, 32)).mapInArrow(read, spark_schema(schema))
+    return frame.select(*[F.col(f"`{c}`") for c in schema.names])

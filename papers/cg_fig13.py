@@ -1,0 +1,95 @@
+"""Fig. 13: the strength of the workers changes twice; 100 virtual workers per worker.
+
+python papers/cg_fig13.py [--quick] [--words PATH]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cg_common import (
+    COLOURS,
+    EPSILON,
+    SWING,
+    Report,
+    a_day,
+    capacity_for,
+    options,
+    over_a_day,
+    streams,
+    three_series,
+)
+from weir.grouping.consistent import Consistent
+from weir.grouping.hashed import Hash
+from weir.grouping.shuffle import Shuffle
+from weir.simulate import Arrivals, Cluster, Result, Stream
+
+PHASES = ((3, 5), (5, 4), (2, 10))
+HARD = 0.15  # a swing that lifts the average load above "busy" in the evening
+
+
+def changing(stream: Stream, swing: float) -> Cluster:
+    """{3, 5}, then {5, 4} and {2, 10} after 6/22 and 12/22 of the messages, with the same total."""
+    times = np.arange(0, 86_400, 10.0)
+    arrived = Arrivals.day(len(stream), swing).before(times)
+    total = capacity_for(stream)
+    cluster = Cluster.mixed(10, total, *PHASES[0])
+    for at, phase in zip((6 / 22, 12 / 22), PHASES[1:], strict=True):
+        when = float(times[np.searchsorted(arrived, at * len(stream))])
+        cluster = cluster.then(when, Cluster.mixed(10, total, *phase))
+    return cluster
+
+
+def recovery(run: Result, change: float, until: float) -> tuple[float, float, float]:
+    """Gap in utilisation just after a change and at the end of its phase; minutes until it is nearly there."""
+    within = np.flatnonzero((run.time > change + (run.time[1] - run.time[0])) & (run.time <= until))[:-1]
+    gap = run.spread("utilisation")[within]
+    final = float(np.nanmean(gap[-len(gap) // 4 :]))
+    near = np.flatnonzero(gap <= final + 0.1 * (gap[0] - final))
+    return float(gap[0]), final, float((run.time[within[near[0]]] - change) / 60)
+
+
+def main() -> None:
+    args = options(__doc__)
+    report = Report("cg_fig13", "CG Fig. 13: capacities change after 6/22 and 12/22 of the messages", args)
+    figure = None
+    for stream in streams(args):
+        cluster = changing(stream, SWING)
+        runs = {g.name: a_day(stream, g, cluster) for g in (Hash(), Shuffle(), Consistent(EPSILON, 100))}
+        for name, run in runs.items():
+            report.rows.append({"stream": stream.name, "grouping": name} | over_a_day(run))
+        if figure is None:
+            figure, axes = three_series(runs, COLOURS)
+            axes[0].set_title(stream.name, fontsize=10)
+            for axis in axes:
+                for at in cluster.starts[1:]:
+                    axis.axvline(at / 3600, color="black", linewidth=0.6, linestyle=":")
+        ends = [*cluster.starts[1:], 86_400.0]
+        for phase in (1, 2):
+            first, final, minutes = recovery(runs["CG"], cluster.starts[phase], ends[phase])
+            report.claim(
+                f"{stream.name}: CG adapts to change {phase} (utilisation gap down to a quarter)",
+                final <= 0.25 * first,
+                f"gap {first:.2f} at once, {final:.3f} at the end of the phase, nearly there after "
+                f"{minutes:.0f} minutes = {minutes * 60 / (runs['CG'].time[0]):.0f} slots",
+            )
+        loaded = a_day(stream, Consistent(EPSILON, 100), changing(stream, HARD), swing=HARD)
+        report.rows.append({"stream": stream.name, "grouping": f"CG, swing {HARD}"} | over_a_day(loaded))
+        first, final, _ = recovery(loaded, cluster.starts[2], ends[2])
+        report.claim(
+            f"{stream.name}: (ours) it still adapts when the evening brings 92 % load instead of 84 %",
+            final <= 0.25 * first,
+            f"gap {first:.2f} at once, {final:.3f} at the end: with everybody above the idle threshold no pair forms",
+        )
+        cg, sg, kg = (runs[name].mean_latency() for name in ("CG", "SG", "KG"))
+        report.claim(
+            f"{stream.name}: CG beats KG and SG all along",
+            cg < min(sg, kg),
+            f"mean latency CG {cg:,.0f} s, SG {sg:,.0f} s, KG {kg:,.0f} s",
+        )
+    assert figure is not None
+    report.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -40,7 +40,7 @@ COLOURS = {
 }
 MARKS = {"KG": "o", "PKG": "s", "PoTC": "^", "CH": "D", "PoRC": "v", "SG": "x", "CG": "P"}
 DASHES = {"SG": (0, (1, 1)), "PoTC": (0, (4, 2))}
-UNITS = {"queue": "messages", "latency": "seconds", "utilisation": "messages / capacity"}
+UNITS = {"queue": "messages", "latency": "seconds", "utilisation": "of capacity"}
 
 console = Console(width=140)
 

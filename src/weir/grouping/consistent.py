@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weir.errors import CheckpointError
 from weir.grouping.base import Counters, Grouping
 from weir.grouping.partial_key import taken
 from weir.grouping.random_choices import RandomChoicesRouter, check_bounds
@@ -78,7 +79,9 @@ class Consistent(Grouping):
     def signals(self, utilisation: ArrayLike) -> Signals:
         """What each worker says for its utilisation: ``IDLE`` (−1), ``CONTENT`` (0) or ``BUSY`` (+1).
 
-        Utilisation is busy time over time, rows over capacity, or queue length over queue capacity.
+        Utilisation is busy time over time, rows over capacity, or queue length over queue capacity. Where the
+        whole system may be saturated, take it relative to the busiest worker: if nobody is ever below
+        ``idle``, no pair forms and nothing moves.
         """
         used = np.asarray(utilisation, dtype=np.float64)
         return (used > self.busy).astype(np.int8) - (used < self.idle).astype(np.int8)
@@ -163,5 +166,8 @@ class ConsistentRouter(RandomChoicesRouter):
         super().restore(counters)
         self.owner[:] = taken(counters, "owner", self.owner)
         self.heard[:] = taken(counters, "heard", self.heard)
-        self._idle = [int(worker) for worker in counters["idle"]]  # type: ignore[call-overload]
-        self._busy = [int(worker) for worker in counters["busy"]]  # type: ignore[call-overload]
+        try:
+            self._idle = counters["idle"].astype(np.int64).tolist()
+            self._busy = counters["busy"].astype(np.int64).tolist()
+        except KeyError as missing:
+            raise CheckpointError(f"saved routing counters lack the queue {missing}") from None

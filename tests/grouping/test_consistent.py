@@ -18,10 +18,12 @@ def test_thresholds_make_signals() -> None:
     assert said.tolist() == [IDLE, CONTENT, CONTENT, CONTENT, BUSY, BUSY]
 
 
-@given(said=rounds, virtual=st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
-def test_the_number_of_virtual_workers_is_constant_and_nobody_is_left_without(said, virtual) -> None:
-    router = Consistent(virtual=virtual).router(6)
+@given(said=rounds, virtual=st.integers(1, 4), patience=st.integers(0, 3))
+@settings(max_examples=150, deadline=None)
+def test_the_number_of_virtual_workers_is_constant_and_nobody_is_left_without(
+    said, virtual, patience
+) -> None:
+    router = Consistent(virtual=virtual, patience=patience).router(6)
     for slot, signals in enumerate(said):
         before = router.owner.copy()
         moved = router.feedback(signals, slot)
@@ -48,11 +50,11 @@ def test_sources_that_hear_late_or_twice_end_up_alike(said, late, cut) -> None:
     assert np.array_equal(prompt.owner, slow.owner)
 
 
-@given(said=rounds, cut=st.floats(0, 1))
+@given(said=rounds, cut=st.floats(0, 1), patience=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
-def test_map_and_queues_survive_a_restart(said, cut) -> None:
+def test_map_and_queues_survive_a_restart(said, cut, patience) -> None:
     at = int(cut * len(said))
-    whole, first, second = (Consistent().router(6) for _ in range(3))
+    whole, first, second = (Consistent(patience=patience).router(6) for _ in range(3))
     for slot, signals in enumerate(said):
         whole.feedback(signals, slot)
         if slot < at:
@@ -70,6 +72,15 @@ def test_pairs_are_first_come_first_served() -> None:
     assert router.feedback([BUSY, BUSY, CONTENT, IDLE], 2) == 1
     assert router.owned().tolist() == [4, 5, 5, 6], "worker 0 has waited longer than worker 1"
     assert router.feedback([CONTENT, CONTENT, IDLE, CONTENT], 3) == 0, "a content worker waits no more"
+
+
+def test_a_patient_worker_tries_those_who_do_not_complain() -> None:
+    router = Consistent(virtual=5, patience=2).router(4)
+    assert router.feedback([CONTENT, BUSY, CONTENT, CONTENT], 0) == 0
+    assert router.feedback([BUSY, CONTENT, CONTENT, CONTENT], 1) == 0, "patience first"
+    assert router.feedback([BUSY, CONTENT, CONTENT, CONTENT], 2) == 1
+    assert router.owned().tolist() == [4, 5, 6, 5], "worker 1 has complained before, worker 2 never"
+    assert Consistent(virtual=5).router(4).feedback([BUSY, CONTENT, CONTENT, CONTENT], 9) == 0
 
 
 def test_silence_and_old_news_change_nothing() -> None:

@@ -38,6 +38,10 @@ class Consistent(Grouping):
         Virtual workers per worker at the start; finer shares with more, slower changes too.
     idle, busy
         Thresholds of utilisation.
+    patience
+        A worker that has been busy for so many slots on end, with nobody idle to pair it with, gives a virtual
+        worker to one that is merely content: the one whose last "busy" is longest ago. 0 turns this off.
+        It matters when the load of the whole system lies above ``idle``: without it nothing moves then.
 
     **Guarantee.** The number of virtual workers never changes, each worker keeps at least one (without rows
     it would have no acknowledgement to send a signal with), and no virtual worker exceeds its share by more
@@ -64,6 +68,7 @@ class Consistent(Grouping):
     virtual: int = 10
     idle: float = 0.75
     busy: float = 0.85
+    patience: int = 0
     name: ClassVar[str] = "CG"
     splits_keys: ClassVar[bool] = True
     order_free: ClassVar[bool] = False
@@ -72,9 +77,11 @@ class Consistent(Grouping):
         check_bounds(self.epsilon, self.virtual)
         if not 0 <= self.idle < self.busy:
             raise ValueError(f"thresholds must satisfy 0 <= idle < busy, got {self.idle} and {self.busy}")
+        if self.patience < 0:
+            raise ValueError(f"patience is a number of time slots, got {self.patience}")
 
     def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> ConsistentRouter:
-        return ConsistentRouter(n, self.virtual * n, self.epsilon, seed)
+        return ConsistentRouter(n, self.virtual * n, self.epsilon, seed, self.patience)
 
     def signals(self, utilisation: ArrayLike) -> Signals:
         """What each worker says for its utilisation: ``IDLE`` (−1), ``CONTENT`` (0) or ``BUSY`` (+1).
@@ -90,10 +97,13 @@ class Consistent(Grouping):
 class ConsistentRouter(RandomChoicesRouter):
     """One source's view: its loads, its map of virtual workers, its queues of idle and busy workers."""
 
-    def __init__(self, n: int, bins: int, epsilon: float, seed: int) -> None:
+    def __init__(self, n: int, bins: int, epsilon: float, seed: int, patience: int = 0) -> None:
         super().__init__(n, bins, epsilon, seed)
+        self.patience = patience
         self.first_owner = self.owner.copy()
         self.heard: NDArray[np.int64] = np.full(n, -1, dtype=np.int64)
+        self.streak: NDArray[np.int64] = np.zeros(n, dtype=np.int64)  # slots on end that a worker was busy
+        self.last_busy: NDArray[np.int64] = np.full(n, -1, dtype=np.int64)
         self._idle: list[int] = []
         self._busy: list[int] = []
 
@@ -125,9 +135,13 @@ class ConsistentRouter(RandomChoicesRouter):
                 continue
             self.heard[worker] = when[worker]
             self._enqueue(worker, int(said[worker]))
-        return self._pair()
+        moved = self._pair()
+        return moved + self._probe() if self.patience else moved
 
     def _enqueue(self, worker: int, said: int) -> None:
+        if said > 0:
+            self.last_busy[worker] = self.heard[worker]
+        self.streak[worker] = self.streak[worker] + 1 if said > 0 else 0
         for queue, member in ((self._idle, said < 0), (self._busy, said > 0)):
             if member and worker not in queue:
                 queue.append(worker)
@@ -142,11 +156,25 @@ class ConsistentRouter(RandomChoicesRouter):
             if owned[busy] <= 1:
                 continue
             idle = self._idle.pop(0)
-            self.owner[self._pick_move(busy, idle)] = idle
-            owned[busy] -= 1
-            owned[idle] += 1
+            self._move(busy, idle, owned)
             moved += 1
         return moved
+
+    def _probe(self) -> int:
+        """Nobody is idle: those who have been busy for long try the workers that have not complained."""
+        owned = self.owned()
+        calm = [w for w in np.argsort(self.last_busy, kind="stable").tolist() if not self.streak[w]]
+        ready = [w for w in self._busy if self.streak[w] >= self.patience and owned[w] > 1]
+        takers = [w for w in calm if self.heard[w] >= 0]
+        for busy, taker in zip(ready, takers, strict=False):
+            self._busy.remove(busy)
+            self._move(busy, taker, owned)
+        return min(len(ready), len(takers))
+
+    def _move(self, busy: int, taker: int, owned: NDArray[np.int64]) -> None:
+        self.owner[self._pick_move(busy, taker)] = taker
+        owned[busy] -= 1
+        owned[taker] += 1
 
     def _pick_move(self, busy: int, idle: int) -> int:
         """Sends a virtual worker home if it can, else a borrowed one on: fewer keys get another place."""
@@ -158,6 +186,8 @@ class ConsistentRouter(RandomChoicesRouter):
         return super().counters() | {
             "owner": self.owner.copy(),
             "heard": self.heard.copy(),
+            "streak": self.streak.copy(),
+            "last_busy": self.last_busy.copy(),
             "idle": np.array(self._idle, dtype=np.int32),
             "busy": np.array(self._busy, dtype=np.int32),
         }
@@ -166,6 +196,8 @@ class ConsistentRouter(RandomChoicesRouter):
         super().restore(counters)
         self.owner[:] = taken(counters, "owner", self.owner)
         self.heard[:] = taken(counters, "heard", self.heard)
+        self.streak[:] = taken(counters, "streak", self.streak)
+        self.last_busy[:] = taken(counters, "last_busy", self.last_busy)
         try:
             self._idle = counters["idle"].astype(np.int64).tolist()
             self._busy = counters["busy"].astype(np.int64).tolist()

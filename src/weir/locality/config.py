@@ -30,9 +30,9 @@ class Costs:
     """
 
     row_bytes: float = 200.0
-    state_bytes: float = 500.0
+    state_bytes: float = 100.0
     bytes_per_second: float = 100e6
-    horizon: float = 1.0
+    horizon: float = 4.0
     confidence: float = 2.0
 
 

@@ -96,6 +96,7 @@ def forecast(
     costs: Costs,
     alpha: float = 1.03,
     shares: NDArray[np.float64] | None = None,
+    worsens: NDArray[np.bool_] | None = None,
 ) -> Forecast:
     """Compares two assignments on a graph of rows that neither was computed from.
 
@@ -109,6 +110,9 @@ def forecast(
         How many keys would move in all.
     period
         Batches between two reconfigurations.
+    worsens
+        Per operator: whether balance gets clearly worse on the longer record too. Few held-out rows are never
+        well balanced; only what both say counts against a proposal.
 
     Notes
     -----
@@ -142,12 +146,12 @@ def forecast(
     floor = np.maximum(alpha, held_out.floor(n, shares))
     excess_before, excess_after = np.maximum(before / floor - 1, 0), np.maximum(after / floor - 1, 0)
     relieves = bool(excess_before.max(initial=0) > 0.1 and excess_after.sum() < excess_before.sum() / 2)
-    topples = bool((excess_after > np.maximum(excess_before, 0.1) + 0.1).any())
+    topples = (excess_after > np.maximum(excess_before, 0.1) + 0.1) & (True if worsens is None else worsens)
     if moved == 0:
         pays, why = False, "nothing would move"
     elif relieves:
         pays, why = True, "relieves an overloaded server"
-    elif topples:
+    elif topples.any():
         pays, why = False, "would overload a server"
     elif deviations < costs.confidence:
         pays, why = False, "the gain may be chance"

@@ -59,7 +59,7 @@ class KeyGraph:
         for o, counted in enumerate(counts):
             sides = [(p.left, p.count) for (a, _), p in pairs.items() if a == o]
             sides += [(p.right, p.count) for (_, b), p in pairs.items() if b == o]
-            missing = [(k[gone], c[gone]) for k, c in sides if (gone := ~_within(counted.left, k)).any()]
+            missing = [(k[gone], c[gone]) for k, c in sides if (gone := ~within(counted.left, k)).any()]
             if missing:
                 extra = [PairCounts(k, np.zeros(len(k), np.uint64), c) for k, c in missing]
                 counts[o] = merge([counted, *extra])
@@ -148,7 +148,8 @@ class KeyGraph:
         return out
 
 
-def _within(known: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def within(known: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which keys are among the known ones, which are sorted."""
     at = np.searchsorted(known, keys)
     out = at < len(known)
     out[out] = known[at[out]] == keys[out]

@@ -27,15 +27,18 @@ from weir.hashing import spark_mod
 from weir.locality._memory import FadingCounts
 from weir.locality.config import Locality
 from weir.locality.forecast import Decision
+from weir.locality.graph import within
 from weir.locality.pairs import PairCounts, merge
 from weir.locality.partition.base import check_shares
 from weir.locality.partition.hierarchy import check_tree
-from weir.locality.placement import affinity, place
+from weir.locality.placement import place
 from weir.locality.proposal import Proposal, Snapshot, propose
 from weir.locality.stats import BatchStats, Edge
 from weir.locality.table import Moves, Patch, RoutingTable
+from weir.locality.young import YoungKeys
 
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
+_INERTIA = 1.0  # rows by which another server must beat a young key's home
 _DECISIONS = 1000
 
 
@@ -118,7 +121,9 @@ class LocalityManager:
         half_life = config.memory * config.period
         self._keys = [FadingCounts(config.capacity, half_life / 4, config.seed) for _ in self.operators]
         self._homes = [np.full(512, -1, np.int32) for _ in self.operators]
+        self._hashed = [np.zeros(0, np.int32) for _ in self.operators]
         self._history = {e: FadingCounts(config.capacity, half_life, config.seed) for e in self.edges}
+        self._young = self._nursery()
         self._held_out = max(1, config.period // 5)
         self._recent: deque[dict[Edge, PairCounts]] = deque()
         self._news: list[BatchStats] = []
@@ -132,6 +137,10 @@ class LocalityManager:
         self.locality = 1.0
         self.imbalance: list[float] = [1.0] * len(self.operators)
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS)
+
+    def _nursery(self) -> list[YoungKeys]:
+        room = max(1, self.config.capacity // 10)
+        return [YoungKeys(self.servers, self.config.period, room) for _ in self.operators]
 
     # ---------------------------------------------------------------- what it sees
 
@@ -182,6 +191,10 @@ class LocalityManager:
         home = np.where(entries >= 0, self._homes[operator][entries], -1)
         return np.where(home >= 0, home, spark_mod(hashes, self.servers)).astype(np.int32)
 
+    def knows(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which keys it has met before; all others are new."""
+        return self._keys[operator].index.find(hashes, np.zeros(len(hashes), np.uint64)) >= 0
+
     # ---------------------------------------------------------------- what it plans
 
     @property
@@ -200,7 +213,7 @@ class LocalityManager:
         """What a proposal needs, copied: batches may go on while it is computed."""
         keys, homes = [], []
         for o, counts in enumerate(self._keys):
-            faded = counts.counts()
+            faded = counts.counts(_FAINT)
             keys.append(faded)
             entries = counts.index.find(faded.left, faded.right)
             homes.append(self._homes[o][entries])
@@ -212,7 +225,7 @@ class LocalityManager:
             self.version,
             keys,
             homes,
-            {e: h.counts(_FAINT) for e, h in self._history.items()},
+            {e: _among(h.counts(_FAINT), keys[e[0]], keys[e[1]]) for e, h in self._history.items()},
             {e: merge([r[e] for r in self._recent]) for e in self.edges},
             len(self._recent),
             self.shares,
@@ -239,7 +252,8 @@ class LocalityManager:
                 gone = np.ones(len(new), np.bool_)
                 gone[kept] = False
                 new[gone] = -1
-                self._homes[o] = self._homes[o][kept]
+                self._homes[o], self._hashed[o] = self._homes[o][kept], self._hashed[o][kept]
+                self._young[o].renumber(kept)
                 self._grow()
             changed = np.flatnonzero(old != new)
             changed = changed[np.argsort(hashes[changed])]
@@ -286,8 +300,10 @@ class LocalityManager:
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._proposal = None
-        for homes in self._homes:
+        for o, homes in enumerate(self._homes):
             homes[homes >= servers] = -1
+            self._hashed[o] = spark_mod(self._keys[o].index.left, servers)
+        self._young = self._nursery()
         self._asked = True
 
     def _grow(self) -> None:
@@ -296,6 +312,9 @@ class LocalityManager:
                 grown = np.full(2 * len(counts), -1, np.int32)
                 grown[: len(self._homes[o])] = self._homes[o]
                 self._homes[o] = grown
+            fresh = counts.index.left[len(self._hashed[o]) :]
+            if len(fresh):
+                self._hashed[o] = np.concatenate([self._hashed[o], spark_mod(fresh, self.servers)])
 
     def _decide(self) -> Decision | None:
         proposal, self._proposal = self._proposal, None
@@ -306,6 +325,7 @@ class LocalityManager:
                 entries = self._keys[o].index.find(hashes, np.zeros(len(hashes), np.uint64))
                 known = entries >= 0  # a key may have been dropped while the proposal was computed
                 self._homes[o][entries[known]] = servers[known]
+                self._young[o].clear()
             self._started = True
         decision = Decision(
             self.batch, self.version, proposal.method, proposal.adopt, proposal.forecast, proposal.seconds
@@ -317,34 +337,33 @@ class LocalityManager:
         placed = 0
         pairs = {e: merge([s.pairs[e] for s in self._news if e in s.pairs]) for e in self.edges}
         share = check_shares(self.servers, self.shares)
-        for o, counts in enumerate(self._keys):
+        for o, (counts, young) in enumerate(zip(self._keys, self._young, strict=True)):
+            young.forget(self.batch)
             seen = merge([s.keys[o] for s in self._news if o in s.keys])
             entries = counts.index.find(seen.left, seen.right)
-            entries = entries[self._homes[o][entries] < 0]
-            if not len(entries):
-                continue
-            row = np.full(len(counts), -1, np.int64)
-            row[entries] = np.arange(len(entries))
-            ties = np.zeros((len(entries), self.servers))
+            homes = self._homes[o][: len(counts)]
+            young.admit(entries[(homes[entries] < 0) & ~young.has(entries)], self.batch)
+            entries = entries[young.has(entries)]
             for (a, b), p in pairs.items():
                 for here, own, there, other in ((a, p.left, b, p.right), (b, p.right, a, p.left)):
-                    if here != o:
-                        continue
-                    at = row[counts.index.find(own, np.zeros(len(own), np.uint64))]
-                    new = at >= 0
-                    ties += affinity(
-                        len(entries), self.servers, at[new], self.route(there, other[new]), p.count[new]
-                    )
+                    if here == o:
+                        at = counts.index.find(own, np.zeros(len(own), np.uint64))
+                        new = young.has(at)
+                        young.add(at[new], self.route(there, other[new]), p.count[new])
+            if not len(entries):
+                continue
+            ties = young.ties(entries)
+            settled = np.flatnonzero(homes[entries] >= 0)
+            ties[settled, homes[entries[settled]]] += _INERTIA
             weight = counts.values()
-            hashes = counts.index.left
-            homes = self._homes[o][: len(counts)]
-            live = np.where(homes >= 0, homes, spark_mod(hashes, self.servers))
-            old = row < 0
-            load = np.bincount(live[old], weights=weight[old], minlength=self.servers)
+            old = np.ones(len(counts), np.bool_)
+            old[entries] = False
+            live = np.where(homes >= 0, homes, self._hashed[o])
+            load = np.bincount(live[old], weights=weight[old], minlength=self.servers).astype(np.float64)
             limit = self.config.alpha * weight.sum() * share
-            to = place(ties, weight[entries], load.astype(np.float64), limit, hashes[entries])
-            self._homes[o][entries] = to
-            placed += int((to >= 0).sum())
+            to = place(ties, weight[entries], load, limit, counts.index.left[entries])
+            placed += int((to != homes[entries]).sum())
+            homes[entries] = to
         return placed
 
     # ---------------------------------------------------------------- what it keeps
@@ -377,6 +396,7 @@ class LocalityManager:
         for o, counts in enumerate(self._keys):
             out.update({f"keys.{o}.{k}": v for k, v in counts.state().items()})
             out[f"keys.{o}.home"] = self._homes[o][: len(counts)].copy()
+            out.update({f"young.{o}.{k}": v for k, v in self._young[o].state().items()})
         for i, e in enumerate(self.edges):
             out.update({f"history.{i}.{k}": v for k, v in self._history[e].state().items()})
             for j, batch in enumerate(self._recent):
@@ -400,8 +420,12 @@ class LocalityManager:
         self.decisions = deque((Decision.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)
         for o, counts in enumerate(self._keys):
             counts.restore({k: state[f"keys.{o}.{k}"] for k in ("left", "right", "count")})
+            self._hashed[o] = np.zeros(0, np.int32)
             self._grow()
             self._homes[o][: len(counts)] = state[f"keys.{o}.home"]
+        self._young = self._nursery()
+        for o, young in enumerate(self._young):
+            young.restore({k: state[f"young.{o}.{k}"] for k in ("entry", "born", "ties")})
         for i, e in enumerate(self.edges):
             self._history[e].restore({k: state[f"history.{i}.{k}"] for k in ("left", "right", "count")})
         self._recent = deque(
@@ -413,6 +437,12 @@ class LocalityManager:
         )
         self._proposal = None
         self._news = []
+
+
+def _among(pairs: PairCounts, left: PairCounts, right: PairCounts) -> PairCounts:
+    # a key that has faded away keeps its home without taking part in planning, and so do its pairs
+    alive = within(left.left, pairs.left) & within(right.left, pairs.right)
+    return PairCounts(pairs.left[alive], pairs.right[alive], pairs.count[alive])
 
 
 __all__ = ["LocalityManager", "Plan", "propose"]

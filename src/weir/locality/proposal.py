@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.hashing import spark_mod
-from weir.locality.config import Locality
+from weir.locality.config import Costs, Locality
 from weir.locality.forecast import Forecast, forecast
 from weir.locality.graph import KeyGraph
 from weir.locality.pairs import PairCounts, count_keys, merge
@@ -129,15 +129,19 @@ def _carry(old: KeyGraph, parts: Servers, new: KeyGraph, otherwise: Servers) -> 
 
 def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -> Forecast:
     config, n = snapshot.config, snapshot.servers
+    # keys that the history doesn't know were placed by the very rows that judge here: they would flatter the
+    # present assignment, and go with their company under any
+    rows = {}
+    for (a, b), p in snapshot.recent.items():
+        old = (graph.vertices(a, p.left) >= 0) & (graph.vertices(b, p.right) >= 0)
+        rows[a, b] = PairCounts(p.left[old], p.right[old], p.count[old])
     seen = []
     for o in range(len(snapshot.keys)):
-        sides = [count_keys(p.left, p.count) for (a, _), p in snapshot.recent.items() if a == o]
-        ins = [count_keys(p.right, p.count) for (_, b), p in snapshot.recent.items() if b == o]
+        sides = [count_keys(p.left, p.count) for (a, _), p in rows.items() if a == o]
+        ins = [count_keys(p.right, p.count) for (_, b), p in rows.items() if b == o]
         seen.append(max([*ins, *sides], key=lambda c: c.total, default=PairCounts.empty()))
-    held_out = KeyGraph.build(seen, snapshot.recent)
+    held_out = KeyGraph.build(seen, rows)
     now = _present(snapshot, held_out)[1]
-    from weir.locality.config import Costs
-
     return forecast(
         held_out,
         now,
@@ -149,4 +153,5 @@ def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -
         costs=config.forecast or Costs(),
         alpha=config.alpha,
         shares=snapshot.shares,
+        worsens=graph.overload(parts, n, snapshot.shares) > graph.overload(live, n, snapshot.shares) + 0.1,
     )

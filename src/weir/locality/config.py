@@ -27,13 +27,17 @@ class Costs:
         Periods within which a reconfiguration must have paid for itself.
     confidence
         By how many standard deviations the gain on held-out rows must exceed chance.
+    calm
+        Locality that moving the whole state would have to gain; moving a part of it, that part. Keeps two
+        equally good assignments from taking turns.
     """
 
     row_bytes: float = 200.0
     state_bytes: float = 100.0
     bytes_per_second: float = 100e6
-    horizon: float = 4.0
-    confidence: float = 2.0
+    horizon: float = 8.0
+    confidence: float = 1.0
+    calm: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Locality:
     start: str | Path | dict[str, str] | None = None
     new_keys: str = "company"
     split_hot: bool = False
-    memory: float = 4.0
+    memory: float = 8.0
     stay_bonus: float = 0.05
     seed: int = 0
 

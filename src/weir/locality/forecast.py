@@ -91,6 +91,7 @@ def forecast(
     n: int,
     *,
     moved: int,
+    keys: int,
     batches: float,
     period: float,
     costs: Costs,
@@ -108,6 +109,8 @@ def forecast(
         The server of each of its vertices at present and under the proposal.
     moved
         How many keys would move in all.
+    keys
+        How many keys have state.
     period
         Batches between two reconfigurations.
     worsens
@@ -118,8 +121,8 @@ def forecast(
     -----
     A proposal is worth it when (1) more held-out rows become local than become remote, by more than chance:
     of ``c`` rows whose fate changes, chance alone makes a difference of about ``√c``; and (2) the bytes saved
-    until the horizon exceed the bytes moved. Or, for balance, when an operator beyond its limit by a tenth comes
-    down by half of that.
+    until the horizon exceed the bytes moved, and (3) the gain is worth the stir. Or, for balance, when an
+    operator beyond its limit by a tenth comes down by half of that.
 
     Examples
     --------
@@ -127,9 +130,9 @@ def forecast(
     >>> a, b = np.repeat(np.array([1, 2], np.uint64), 50), np.repeat(np.array([3, 4], np.uint64), 50)
     >>> rows = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
     >>> apart, together = np.array([0, 1, 1, 0], np.int32), np.array([0, 1, 0, 1], np.int32)
-    >>> told = forecast(rows, apart, together, 2, moved=2, batches=1, period=10, costs=Costs())
+    >>> told = forecast(rows, apart, together, 2, moved=2, keys=4, batches=1, period=10, costs=Costs())
     >>> told.locality_now, told.locality_then, told.break_even, told.pays
-    (0.0, 1.0, 0.05, True)
+    (0.0, 1.0, 0.01, True)
     """
     tail = np.repeat(np.arange(len(held_out)), np.diff(held_out.indptr))
     was, will = now[tail] == now[held_out.indices], then[tail] == then[held_out.indices]
@@ -155,6 +158,8 @@ def forecast(
         pays, why = False, "would overload a server"
     elif deviations < costs.confidence:
         pays, why = False, "the gain may be chance"
+    elif rows and (won - lost) / rows < costs.calm * moved / max(1, keys):
+        pays, why = False, "gains too little for so much to move"
     elif break_even > costs.horizon * period:
         pays, why = False, "moving costs more than it gains within the horizon"
     else:

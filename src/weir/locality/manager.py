@@ -129,7 +129,7 @@ class LocalityManager:
         self._news: list[BatchStats] = []
         self._proposal: Proposal | None = None
         self._asked = False
-        self._since = 0
+        self._last = 0
         self._started = False
         self._reconfigurations = 0
         self.version = 0
@@ -147,7 +147,6 @@ class LocalityManager:
     def observe(self, stats: BatchStats) -> None:
         """Takes in the merged statistics of one batch, routed by the tables as they are."""
         self.batch += 1
-        self._since += 1
         for o, counts in enumerate(self._keys):
             counts.tick()
             seen = stats.keys.get(o, PairCounts.empty())
@@ -202,8 +201,8 @@ class LocalityManager:
         """Whether it is time for a proposal: a period is over, the start is fresh, or somebody asked."""
         if self._proposal is not None or not self.batch:
             return False
-        early = min(self.config.period, 1 << min(self._reconfigurations, 30))
-        return self._asked or self._since >= early
+        last, period = self._last, self.config.period
+        return self._asked or self.batch - last >= min(period, max(1, last)) or last < period <= self.batch
 
     def request(self) -> None:
         """Asks for a reconfiguration at the next opportunity."""
@@ -217,7 +216,8 @@ class LocalityManager:
             keys.append(faded)
             entries = counts.index.find(faded.left, faded.right)
             homes.append(self._homes[o][entries])
-        self._asked, self._since = False, 0
+        early = self._last < self.config.period
+        self._asked, self._last = False, self.batch
         self._reconfigurations += 1
         return Snapshot(
             self.config,
@@ -230,7 +230,8 @@ class LocalityManager:
             len(self._recent),
             self.shares,
             first=not self._started or not any(len(h) for h in self._history.values()),
-            fresh=self._reconfigurations % 4 == 0,
+            fresh=early or self._reconfigurations % 4 == 0,
+            early=early,
         )
 
     def offer(self, proposal: Proposal) -> None:
@@ -381,7 +382,7 @@ class LocalityManager:
                 "servers": self.servers,
                 "version": self.version,
                 "batch": self.batch,
-                "since": self._since,
+                "last": self._last,
                 "asked": self._asked or self._proposal is not None,
                 "started": self._started,
                 "reconfigurations": self._reconfigurations,
@@ -414,7 +415,7 @@ class LocalityManager:
             )
         self.servers, self.version, self.batch = about["servers"], about["version"], about["batch"]
         self.shares = state.get("shares")
-        self._since, self._asked, self._started = about["since"], about["asked"], about["started"]
+        self._last, self._asked, self._started = about["last"], about["asked"], about["started"]
         self._reconfigurations = about["reconfigurations"]
         self.locality, self.imbalance = about["locality"], list(about["imbalance"])
         self.decisions = deque((Decision.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ class Snapshot:
         Per edge: pairs to learn from, and the latest batches' pairs, which judge what was learnt.
     batches
         How many batches ``recent`` holds.
+    first, fresh, early
+        Whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one, and
+        whether the stream is so young that moving is cheap.
     """
 
     config: Locality
@@ -50,6 +53,7 @@ class Snapshot:
     shares: NDArray[np.float64] | None = None
     first: bool = False
     fresh: bool = False
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,15 +146,17 @@ def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -
         seen.append(max([*ins, *sides], key=lambda c: c.total, default=PairCounts.empty()))
     held_out = KeyGraph.build(seen, rows)
     now = _present(snapshot, held_out)[1]
+    costs = config.forecast or Costs()
     return forecast(
         held_out,
         now,
         _carry(graph, parts, held_out, now),
         n,
         moved=int((parts != live).sum()),
+        keys=sum(map(len, snapshot.keys)),
         batches=snapshot.batches,
         period=config.period,
-        costs=config.forecast or Costs(),
+        costs=replace(costs, calm=0.0) if snapshot.early else costs,
         alpha=config.alpha,
         shares=snapshot.shares,
         worsens=graph.overload(parts, n, snapshot.shares) > graph.overload(live, n, snapshot.shares) + 0.1,

@@ -1,0 +1,168 @@
+"""One trip down the hierarchy of graphs and up again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.locality.graph import KeyGraph
+from weir.locality.partition._climb import climb
+from weir.locality.partition._coarsen import cluster, contract, shuffled
+from weir.locality.partition._refine import cut_weight, grow, loads, rebalance, refine
+from weir.locality.partition.base import Limits, Parts
+
+_EFFORT = 1_000_000  # edges that the attempts at the bottom may look at in all
+_CLIMBABLE = 5_000  # vertices of a graph that hill climbing can afford
+
+
+@dataclass
+class Level:
+    """One graph of the hierarchy: every vertex is a cluster of keys."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    edge: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    degree: NDArray[np.float64]
+    group: NDArray[np.int32]
+    home: NDArray[np.int32]
+    bonus: NDArray[np.float64]
+    held: NDArray[np.bool_]  # these never move
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    @property
+    def graph(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
+        return self.indptr, self.indices, self.edge, self.weight
+
+
+def bottom_level(
+    graph: KeyGraph, limits: Limits, home: Parts, stay_bonus: float, held: NDArray[np.bool_]
+) -> Level:
+    weight = np.zeros((len(graph), graph.operators))
+    weight[np.arange(len(graph)), graph.operator] = limits.weight
+    mean = np.bincount(graph.operator, weights=graph.weight) / np.maximum(1, np.bincount(graph.operator))
+    sums = np.concatenate([[0.0], np.cumsum(graph.edge_weight)])
+    return Level(
+        graph.indptr,
+        graph.indices,
+        graph.edge_weight,
+        weight,
+        np.diff(sums[graph.indptr]),
+        np.zeros(len(graph), np.int32),
+        home,
+        np.where(home >= 0, stay_bonus * mean[graph.operator], 0.0),
+        held,
+    )
+
+
+def cycle(
+    bottom: Level,
+    limit: NDArray[np.float64],
+    parts: Parts,
+    seed: int,
+    *,
+    known: bool = False,
+    other: Parts | None = None,
+    clusters: float = 1.5,
+    slack: float = 0.05,
+) -> Parts:
+    """Once down and up: from nothing, from ``parts`` (if known), or from what ``parts`` and ``other`` agree on.
+
+    A server's limit holds ``clusters`` of the largest clusters. ``slack`` is how far hill climbing may go beyond
+    the limits on its way.
+    """
+    n = limit.shape[1]
+    # clusters keep to one server, to one home, and to one fixed server
+    group = np.where(bottom.held, parts, -1).astype(np.int64)
+    if known:
+        group = group * (n + 1) + parts
+    if other is not None:
+        group = group * (n + 1) + other
+    if (bottom.home >= 0).any():
+        group = group * (n + 2) + bottom.home
+    bottom.group = np.unique(group, return_inverse=True)[1].astype(np.int32)
+    levels, maps = [bottom], []
+    enough = max(40 * n, 100)
+    small = limit.max(axis=1) / clusters
+    while len(levels[-1]) > enough:
+        top = levels[-1]
+        order = shuffled(len(top), seed + len(levels))
+        if len(levels) == 1:
+            order = order[np.argsort(np.diff(top.indptr)[order], kind="stable")]
+        label = cluster(
+            top.indptr, top.indices, top.edge, top.weight, top.degree, top.group, small, 3, order, 1.0
+        )
+        *arrays, coarse = contract(
+            top.indptr, top.indices, top.edge, top.weight, top.degree, top.group, top.home, top.bonus, label
+        )
+        if len(arrays[3]) > 0.95 * len(top):
+            break
+        held = np.zeros(len(arrays[3]), np.bool_)
+        held[coarse] = top.held
+        levels.append(Level(*arrays, held))  # type: ignore[call-arg]
+        maps.append(coarse)
+    coarsest = np.full(len(levels[-1]), -1, np.int32)
+    projected = parts
+    for coarse, level in zip(maps, levels[1:], strict=True):
+        finer, projected = projected, np.empty(len(level), np.int32)
+        projected[coarse] = finer
+    if known:
+        coarsest = projected
+        settle(levels[-1], limit, coarsest, seed, rounds=10)
+        _climb(levels[-1], limit, coarsest, slack)
+    else:
+        coarsest = np.where(levels[-1].held, projected, -1).astype(np.int32)
+        coarsest = _initial(levels[-1], limit, coarsest, seed, slack)
+    settle(levels[-1], limit, coarsest, seed, rounds=10)
+    for level, coarse in zip(levels[-2::-1], maps[::-1], strict=True):
+        coarsest = coarsest[coarse]
+        settle(level, limit, coarsest, seed, rounds=6)
+        _climb(level, limit, coarsest, slack)
+    return coarsest
+
+
+def _initial(level: Level, limit: NDArray[np.float64], given: Parts, seed: int, slack: float) -> Parts:
+    tries = int(np.clip(_EFFORT // max(1, len(level.indices)), 2, 20))
+    best, best_value = given, np.inf
+    for attempt in range(tries):
+        parts = given.copy()
+        order = by_weight(level.weight, limit, seed + attempt, 0.5 if attempt else 0.0)
+        grow(*level.graph, level.home, level.bonus, limit, order, parts)
+        settle(level, limit, parts, seed + attempt, rounds=10)
+        _climb(level, limit, parts, slack)
+        value = score(level, limit, parts)
+        if value < best_value:
+            best, best_value = parts, value
+    return best
+
+
+def by_weight(
+    weight: NDArray[np.float64], limit: NDArray[np.float64], seed: int, noise: float
+) -> NDArray[np.int64]:
+    size = (weight / limit.max(axis=1)).max(axis=1)
+    if noise:
+        size = size * np.exp(noise * np.random.default_rng(seed).standard_normal(len(size)))
+    return np.argsort(-size, kind="stable")
+
+
+def _climb(level: Level, limit: NDArray[np.float64], parts: Parts, slack: float) -> None:
+    if len(level) <= _CLIMBABLE:
+        climb(*level.graph, level.home, level.bonus, level.held, limit, slack, 100, 4, parts)
+
+
+def settle(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, rounds: int) -> None:
+    order = shuffled(len(level), seed)
+    terms = (level.home, level.bonus, level.held, limit)
+    rebalance(*level.graph, *terms, parts)
+    refine(*level.graph, *terms, order, rounds, parts)
+
+
+def score(level: Level, limit: NDArray[np.float64], parts: Parts) -> float:
+    """What is cut, what left home, and what is too much, in rows; less is better."""
+    over = np.maximum(loads(level.weight, parts, limit.shape[1]) - limit, 0).sum()
+    left = level.bonus[(level.home >= 0) & (parts != level.home)].sum()
+    return float(cut_weight(*level.graph[:3], parts)) + float(over) + float(left)

@@ -175,7 +175,7 @@ def log_axes(axis: plt.Axes, ticks: Any = None) -> None:
     """Logarithmic upwards, with enough labels to read values by; sideways too if ticks are given."""
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    if high / low < 100:
+    if low >= 1 and high / low < 100:
         axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.yaxis.set_major_formatter(EngFormatter(sep=""))
     axis.yaxis.set_minor_formatter(NullFormatter())

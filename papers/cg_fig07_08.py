@@ -101,7 +101,7 @@ def claims(report: Report, stream: Stream, by: dict) -> None:
         grown = (1 + imb("7", 100, name)) / (1 + imb("7", 10, name))
         report.claim(
             f"{stream.name}: the imbalance of {name} grows linearly with the number of workers",
-            8 <= grown <= 12,
+            9 <= grown <= 11,
             f"fullest over average grows {grown:.2f} × from 10 to 100 workers "
             f"(imbalance {imb('7', 10, name):.2f} → {imb('7', 100, name):.1f})",
         )

@@ -41,12 +41,20 @@ def main() -> None:
         for axis, what in zip(axes[:, column], ("imbalance", "memory"), strict=True):
             for s, shade in zip(SOURCES, shades, strict=True):
                 values = [by[n, s][what] for n in WORKERS]
-                axis.plot(WORKERS, values, marker="o", markersize=4, color=shade, label=f"{s} sources")
+                axis.plot(
+                    WORKERS,
+                    values,
+                    marker="o",
+                    markersize=4,
+                    color=shade,
+                    label="1 source" if s == 1 else f"{s} sources",
+                )
             log_axes(axis, WORKERS)
             axis.set_xlabel("workers")
             axis.set_ylabel(what if what == "imbalance" else "memory (pairs)")
         axes[0, column].set_title(stream.name, fontsize=10)
         axes[0, column].set_ylim(1e-4, 1)
+        axes[1, column].set_ylim(stream.distinct(), 10 * stream.distinct())
         axes[1, column].legend(frameon=False, fontsize=8)
 
         worst = max(row["imbalance"] for row in by.values())

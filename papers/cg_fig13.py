@@ -10,6 +10,7 @@ import numpy as np
 from cg_common import (
     COLOURS,
     EPSILON,
+    LOAD,
     SWING,
     Report,
     a_day,
@@ -25,6 +26,7 @@ from weir.grouping.shuffle import Shuffle
 from weir.simulate import Arrivals, Cluster, Result, Stream
 
 PHASES = ((3, 5), (5, 4), (2, 10))
+SWINGS = (0.0, 0.05, 0.1, 0.15)
 
 
 def changing(stream: Stream, swing: float) -> Cluster:
@@ -46,6 +48,25 @@ def recovery(run: Result, change: float, until: float) -> tuple[float, float, fl
     final = float(np.nanmean(gap[-len(gap) // 4 :]))
     near = np.flatnonzero(gap <= final + 0.1 * (gap[0] - final))
     return float(gap[0]), final, float((run.time[within[near[0]]] - change) / 60)
+
+
+def sensitivity(report: Report, stream: Stream) -> None:
+    """The day's swing decides how much of it lies above the idle threshold, and so the verdict on change 2."""
+    for patience in (0, 5):
+        ratios = {}
+        for swing in SWINGS:
+            cluster = changing(stream, swing)
+            run = a_day(stream, Consistent(EPSILON, 100, patience=patience), cluster, swing=swing)
+            name = f"CG, patience {patience}, swing {swing}"
+            report.rows.append({"stream": stream.name, "grouping": name} | over_a_day(run))
+            first, final, _ = recovery(run, cluster.starts[2], 86_400.0)
+            ratios[swing] = final / first
+        report.claim(
+            f"{stream.name}: (ours) CG with patience {patience} adapts to change 2 whatever the day's swing",
+            max(ratios.values()) <= 0.25,
+            "final over first gap: "
+            + ", ".join(f"{r:.2f} at {LOAD * (1 + s):.0%} peak load" for s, r in ratios.items()),
+        )
 
 
 def main() -> None:
@@ -84,6 +105,7 @@ def main() -> None:
             f"{patient.memory[-1] / runs['CG'].memory[-1]:.2f} ×: at 84 % load the strong are above the idle "
             "threshold before they have taken their share",
         )
+        sensitivity(report, stream)
         cg, sg, kg = (runs[name].mean_latency() for name in ("CG", "SG", "KG"))
         report.claim(
             f"{stream.name}: CG beats KG and SG all along",

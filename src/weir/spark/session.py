@@ -8,10 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_type
 
 from weir.errors import EngineError, TopologyError
-from weir.schema import canonical_type
+from weir.spark.types import to_arrow
 
 
 def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> SparkSession:
@@ -59,16 +58,8 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     for field in frame.schema.fields:
         if any(f.name == field.name for f in fields):
             raise TopologyError(f"a source has two columns named {field.name!r}; rename one of them")
-        fields.append(pa.field(field.name, canonical_type(to_arrow_type(field.dataType))))
+        fields.append(pa.field(field.name, to_arrow(field.dataType, field.name)))
     return pa.schema(fields)
-
-
-def spark_schema(schema: pa.Schema) -> str:
-    """An Arrow schema as Spark DDL."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    fields = from_arrow_schema(schema).fields
-    return ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in fields)
 
 
 def own_session(session: SparkSession) -> SparkSession:

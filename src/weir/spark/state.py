@@ -13,7 +13,7 @@ from weir.engine.ledger import latest_commit
 from weir.engine.plan import Commit, FileRef
 from weir.engine.readable import readable, readable_schema, state_schema
 from weir.errors import CheckpointError, EngineError, did_you_mean
-from weir.spark.session import spark_schema
+from weir.spark.types import to_ddl
 from weir.state.segment import StateView
 from weir.state.storage import Storage
 
@@ -57,7 +57,7 @@ def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: s
                 yield from readable(described, view.everything()).select(names).cast(schema).to_batches()
 
     n = len(segments)
-    return session.range(0, n, 1, n).mapInArrow(read, spark_schema(schema))
+    return session.range(0, n, 1, n).mapInArrow(read, to_ddl(schema))
 
 
 def output_frame(
@@ -66,7 +66,7 @@ def output_frame(
     """What a batch has for a sink. Read it before the sink returns: the files are deleted some batches later."""
     location = storage.location
     if not files:
-        return session.createDataFrame([], spark_schema(schema))
+        return session.createDataFrame([], to_ddl(schema))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = Storage(location)
@@ -77,5 +77,5 @@ def output_frame(
                 yield from pa.ipc.open_file(data).read_all().cast(schema).to_batches(1 << 16)
 
     n = len(files)
-    frame = session.range(0, n, 1, min(n, 32)).mapInArrow(read, spark_schema(schema))
+    frame = session.range(0, n, 1, min(n, 32)).mapInArrow(read, to_ddl(schema))
     return frame.select(*[F.col(f"`{c}`") for c in schema.names])

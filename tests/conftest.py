@@ -1,0 +1,33 @@
+"""One quiet Spark session for all tests that need Spark in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# operators defined in test modules must be importable where they run
+_here = Path(__file__).parent
+_paths = [str(p) for p in [_here, *_here.iterdir()] if p.is_dir()]
+os.environ["PYTHONPATH"] = os.pathsep.join([*_paths, os.environ.get("PYTHONPATH", "")])
+
+settings.register_profile("weir", deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+settings.load_profile("weir")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    from weir.spark.session import embedded
+
+    # task failures are retried, as on a cluster
+    session = embedded("local[2, 4]", "weir-tests", **{"spark.driver.memory": "3g"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return os.fspath(tmp_path / "checkpoint")

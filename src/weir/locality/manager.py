@@ -47,14 +47,16 @@ class Plan:
     """What changes before the next batch: per operator (by number), the table's patch and the states to move.
 
     Moves are between the servers where keys really live, hash fallback included; a key that enters the table
-    where its hash had put it anyway is in the patch but doesn't move.
+    where its hash had put it anyway is in the patch but doesn't move. ``first`` lists the keys that get their
+    first home: with ``new_keys="first_seen"`` their partial states are on the servers that saw them, not where
+    their hash says, and are merged at the target.
     """
 
     version: int
     patches: Mapping[int, Patch]
     moves: Mapping[int, Moves]
+    first: Mapping[int, NDArray[np.uint64]]
     decision: Decision | None = None
-    placed: int = 0
 
     @property
     def moved(self) -> int:
@@ -242,10 +244,12 @@ class LocalityManager:
         """What changes before the next batch; None if nothing does."""
         before = [h[: len(k)].copy() for h, k in zip(self._homes, self._keys, strict=True)]
         decision = self._decide()
-        placed = self._place() if self._started and self.config.new_keys != "hash" else 0
+        if self._started and self.config.new_keys != "hash":
+            self._place()
         self._news.clear()
         patches: dict[int, Patch] = {}
         moves: dict[int, Moves] = {}
+        first: dict[int, NDArray[np.uint64]] = {}
         for o, counts in enumerate(self._keys):
             hashes, old, new = counts.index.left, before[o], self._homes[o][: len(counts)].copy()
             kept = counts.prune()
@@ -261,15 +265,16 @@ class LocalityManager:
             if not len(changed):
                 continue
             patches[o] = Patch(hashes[changed], new[changed])
+            first[o] = hashes[changed][old[changed] < 0]
             by_hash = spark_mod(hashes[changed], self.servers)
             source = np.where(old[changed] >= 0, old[changed], by_hash).astype(np.int32)
             target = np.where(new[changed] >= 0, new[changed], by_hash).astype(np.int32)
             real = source != target
             moves[o] = Moves(hashes[changed][real], source[real], target[real])
         if not patches:
-            return Plan(self.version, {}, {}, decision) if decision else None
+            return Plan(self.version, {}, {}, {}, decision) if decision else None
         self.version += 1
-        return Plan(self.version, patches, moves, decision, placed)
+        return Plan(self.version, patches, moves, first, decision)
 
     def table(self, operator: int) -> RoutingTable:
         """The table of an operator as it is now."""
@@ -334,8 +339,7 @@ class LocalityManager:
         self.decisions.append(decision)
         return decision
 
-    def _place(self) -> int:
-        placed = 0
+    def _place(self) -> None:
         pairs = {e: merge([s.pairs[e] for s in self._news if e in s.pairs]) for e in self.edges}
         share = check_shares(self.servers, self.shares)
         for o, (counts, young) in enumerate(zip(self._keys, self._young, strict=True)):
@@ -363,9 +367,7 @@ class LocalityManager:
             load = np.bincount(live[old], weights=weight[old], minlength=self.servers).astype(np.float64)
             limit = self.config.alpha * weight.sum() * share
             to = place(ties, weight[entries], load, limit, counts.index.left[entries])
-            placed += int((to != homes[entries]).sum())
             homes[entries] = to
-        return placed
 
     # ---------------------------------------------------------------- what it keeps
 

@@ -21,6 +21,7 @@ from weir.locality.partition import partition, relabel
 from weir.locality.stats import Edge
 
 Servers = NDArray[np.int32]
+_STARTS = 24
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def propose(snapshot: Snapshot) -> Proposal:
         bonus = {"warm": warm, "stay_bonus": config.stay_bonus, "racks": config.racks}
         candidates.append(("refine", partition(graph, n, **terms, **bonus)))  # type: ignore[arg-type]
     if not candidates or snapshot.fresh:
-        fresh = partition(graph, n, method=config.partitioner, racks=config.racks, **terms)  # type: ignore[arg-type]
+        fresh = partition(graph, n, method=config.partitioner, racks=config.racks, starts=_STARTS, **terms)  # type: ignore[arg-type]
         if config.racks is None:
             fresh = relabel(fresh, live, None, n)
         candidates.append(("fresh", fresh))

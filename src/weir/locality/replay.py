@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from weir.hashing import spark_mod
 from weir.locality.config import Locality
 from weir.locality.graph import KeyGraph
-from weir.locality.manager import LocalityManager
+from weir.locality.manager import LocalityManager, Plan
 from weir.locality.pairs import PairCounts, count_keys, count_pairs, merge
 from weir.locality.partition.metis import partition_metis
 from weir.locality.partition.relabel import relabel
@@ -144,7 +144,11 @@ class _Meter:
 def replay_weir(
     stream: Stream, n: int, config: Locality, progress: Callable[[int], None] = lambda _: None
 ) -> tuple[Outcome, LocalityManager]:
-    """The manager, batch by batch. With ``new_keys="first_seen"``, a key starts where its first row is."""
+    """The manager, batch by batch.
+
+    With ``new_keys="first_seen"``, a key that nobody has met is processed, in its first batch, wherever its rows
+    are; its parts are merged at the home it then gets. That is right for operators whose states merge.
+    """
     operators = [str(o) for o in range(len(stream.keys))]
     edges = list(pairwise(range(len(stream.keys))))
     manager = LocalityManager(config, operators, edges, n)
@@ -155,9 +159,12 @@ def replay_weir(
         for first, last in pairwise(cuts):
             rows = stream.rows(first, last)
             homes = [manager.route(o, keys) for o, keys in enumerate(rows)]
+            started: list[NDArray[np.bool_]] = []
             if config.new_keys == "first_seen":
+                # a new key starts on every server that sees it; the parts are merged at its home afterwards
                 for o in range(1, len(rows)):
-                    homes[o] = _start_here(manager, o, rows[o], homes[o - 1], homes[o])
+                    started.append(~manager.knows(o, rows[o]))
+                    homes[o] = np.where(started[-1], homes[o - 1], homes[o])
             meter.add(homes)
             began = time.perf_counter()
             manager.observe(
@@ -168,6 +175,8 @@ def replay_weir(
             plan = manager.plan_next()
             seconds += time.perf_counter() - began
             moved += plan.moved if plan else 0
+            for o, new in enumerate(started, start=1):
+                moved += _merged(manager, o, rows[o][new], homes[o][new], plan)
         states = 0
         for o in range(len(operators)):
             known[o] = np.union1d(known[o], stream.keys[o][cuts[0] : cuts[-1]])
@@ -178,16 +187,19 @@ def replay_weir(
     return out, manager
 
 
-def _start_here(
+def _merged(
     manager: LocalityManager,
     operator: int,
     keys: NDArray[np.uint64],
-    upstream: NDArray[np.int32],
-    homes: NDArray[np.int32],
-) -> NDArray[np.int32]:
-    unknown = ~manager.knows(operator, keys)
-    _, first, back = np.unique(keys, return_index=True, return_inverse=True)
-    return np.where(unknown, upstream[first][back], homes).astype(np.int32)
+    where: NDArray[np.int32],
+    plan: Plan | None,
+) -> int:
+    """Parts of new keys that travelled to be merged, less what the plan took for moves from their hash's server."""
+    parts = count_pairs(keys, where.astype(np.uint64))
+    away = int((manager.route(operator, parts.left) != parts.right.astype(np.int32)).sum())
+    if plan is None or operator not in plan.moves:
+        return away
+    return away - int(np.isin(plan.moves[operator].hashes, parts.left).sum())
 
 
 def _tables(graph: KeyGraph, parts: NDArray[np.int32], n: int) -> list[RoutingTable]:

@@ -29,6 +29,7 @@ def partition(
     shares: NDArray[np.float64] | None = None,
     fixed: Parts | None = None,
     racks: Tree | None = None,
+    starts: int = 1,
 ) -> Parts:
     """The server, 0 … n−1, of each vertex of a key graph, by any of the partitioners.
 
@@ -47,6 +48,8 @@ def partition(
         Servers of the vertices that may not be placed freely, −1 for all others.
     racks
         Nested lists of servers, e.g. ``[[[0, 1], [2, 3]], [[4, 5]]]`` for racks of hosts of servers.
+    starts
+        How often ``"multilevel"`` may start anew on a small graph, to combine the best results.
 
     Examples
     --------
@@ -80,7 +83,7 @@ def partition(
         from weir.locality.partition.mtkahypar import partition_mtkahypar
 
         return partition_mtkahypar(graph, n, **terms)
-    return partition_multilevel(graph, n, **terms)
+    return partition_multilevel(graph, n, starts=starts, **terms)
 
 
 __all__ = ["METHODS", "Parts", "Tree", "partition", "relabel", "repair"]

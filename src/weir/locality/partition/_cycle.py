@@ -13,7 +13,7 @@ from weir.locality.partition._coarsen import cluster, contract, shuffled
 from weir.locality.partition._refine import cut_weight, grow, loads, rebalance, refine
 from weir.locality.partition.base import Limits, Parts
 
-_EFFORT = 1_000_000  # edges that the attempts at the bottom may look at in all
+_EFFORT = 300_000  # edges that the attempts at the bottom may look at in all
 _CLIMBABLE = 5_000  # vertices of a graph that hill climbing can afford
 
 
@@ -126,7 +126,7 @@ def cycle(
 
 
 def _initial(level: Level, limit: NDArray[np.float64], given: Parts, seed: int, slack: float) -> Parts:
-    tries = int(np.clip(_EFFORT // max(1, len(level.indices)), 2, 20))
+    tries = int(np.clip(_EFFORT // max(1, len(level.indices)), 2, 60))
     best, best_value = given, np.inf
     for attempt in range(tries):
         parts = given.copy()

@@ -11,7 +11,6 @@ from weir.locality.partition._refine import grow
 from weir.locality.partition.base import Limits, Parts, check_parts
 
 _EFFORT = 800_000  # edges, both ways, that all starts together may look at
-_STARTS = 24
 _CLUSTERS = (1.5, 4.0, 10.0)
 _SLACK = (0.05, 0.2)
 
@@ -27,6 +26,7 @@ def partition_multilevel(
     shares: NDArray[np.float64] | None = None,
     fixed: Parts | None = None,
     cycles: int = 1,
+    starts: int = 1,
     limits: Limits | None = None,
 ) -> Parts:
     """Partitions a key graph by label propagation on a hierarchy of ever coarser graphs.
@@ -60,6 +60,8 @@ def partition_multilevel(
         Vertices that must be on a given server, −1 for all others.
     cycles
         How often the way down and up is repeated from the result so far.
+    starts
+        How many partitions a small graph is given before the best are combined.
     limits
         Weights and limits worked out already; ``alpha`` and ``shares`` are then not looked at.
 
@@ -69,8 +71,8 @@ def partition_multilevel(
 
     Notes
     -----
-    Small graphs are partitioned several times, with coarser and finer clusters. Two results are combined by
-    going down once more with only those keys merged that both keep together.
+    With ``starts``, small graphs are partitioned several times, with coarser and finer clusters. Two results are
+    combined by going down once more with only those keys merged that both keep together.
 
     References
     ----------
@@ -96,18 +98,17 @@ def partition_multilevel(
     if known:
         order = by_weight(bottom.weight, limits.limit, seed, 0.0)
         grow(*bottom.graph, bottom.home, bottom.bonus, limits.limit, order, parts)
-        settle(bottom, limits.limit, parts, seed, rounds=2)
-        parts = cycle(bottom, limits.limit, parts, seed, known=True)
+        parts = cycle(bottom, limits.limit, parts, seed, known=True, clusters=4.0, slack=0.2)
     else:
-        parts = _best_of(bottom, limits.limit, parts, seed)
+        parts = _best_of(bottom, limits.limit, parts, seed, starts)
     for again in range(1, cycles):
         parts = cycle(bottom, limits.limit, parts, seed + 7919 * again, known=True)
     return parts
 
 
-def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int) -> Parts:
+def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int, starts: int) -> Parts:
     """Several starts where the graph is small enough, and then what the best can learn from the others."""
-    starts = int(np.clip(_EFFORT // max(1, len(bottom.indices)), 1, _STARTS))
+    starts = int(np.clip(_EFFORT // max(1, len(bottom.indices)), 1, starts))
     found = []
     for i in range(starts):
         clusters, slack = _CLUSTERS[i % len(_CLUSTERS)], _SLACK[i % len(_SLACK)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -117,6 +118,7 @@ class Process(Operator):
                     f"{who}: {make.__name__} must be creatable without arguments and hold only data that "
                     f"msgspec can write (numbers, text, bytes, times, lists, dicts, dataclasses): {error}"
                 ) from None
+            _forget_caches(kind)
 
     @property
     def configured(self) -> Process:
@@ -160,4 +162,27 @@ class Process(Operator):
     def signature(self) -> dict[str, Any]:
         kind = self.state
         fields = None if kind is None else msgspec.json.schema(kind)
+        _forget_caches(kind)
         return {"kind": "Process", "state": fields}
+
+
+def _forget_caches(kind: Any, seen: set[int] | None = None) -> None:
+    """Removes what msgspec notes on dataclasses that it has met.
+
+    A class defined in a notebook or script travels to the executors by value, and those notes cannot travel.
+    """
+    seen = set() if seen is None else seen
+    if id(kind) in seen:
+        return
+    seen.add(id(kind))
+    for part in typing.get_args(kind):
+        _forget_caches(part, seen)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if "__msgspec_cache__" in vars(kind):
+            del kind.__msgspec_cache__  # type: ignore[attr-defined]
+        try:
+            hints = typing.get_type_hints(kind)
+        except NameError:
+            hints = {}
+        for part in hints.values():
+            _forget_caches(part, seen)

@@ -1,0 +1,111 @@
+"""Faults on a cluster of several executor processes: run as a script, prints one JSON line per scenario.
+
+    python cluster_app.py DATA FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+import weir
+from weir.spark.session import embedded
+
+SCHEMA = "place string, topic string, n long"
+
+
+@dataclass
+class Seen:
+    rows: int = 0
+    total: int = 0
+
+
+def kill_my_executor_once(marker: str) -> None:
+    """Kills the JVM that owns this Python worker (worker → daemon → executor), the first time only."""
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    daemon = os.getppid()
+    executor = int(Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(executor, signal.SIGKILL)
+    time.sleep(60)
+
+
+def main(data: str, folder: str) -> None:
+    spark = embedded(
+        "local-cluster[2,1,1024]",
+        **{
+            "spark.task.maxFailures": "8",
+            "spark.stage.maxConsecutiveAttempts": "10",
+            "spark.executor.memory": "1g",
+            "spark.driver.memory": "1g",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.multiplier": "1.05",
+            "spark.speculation.quantile": "0.2",
+            "spark.speculation.minTaskRuntime": "50ms",
+            "spark.excludeOnFailure.enabled": "false",
+        },
+    )
+    frame = spark.read.schema(SCHEMA).parquet(data)
+
+    def total(key, rows, state):
+        state.rows += len(rows)
+        state.total += sum(row.n for row in rows)
+
+    def scenario(name, first_step=None, between=None):
+        """place → (a shuffled stateless operator) → topic, with a function that misbehaves on the way."""
+        app = weir.source(frame).keyed("place", weir.Count(), name="places")
+        app = app.map(first_step or (lambda b: b), name="shuffled", grouping=weir.Shuffle())
+        app = app.process("topic", between or total, name="topics", state=Seen)
+        query = app.run(f"{folder}/{name}", servers=3)
+        topics = sorted(map(list, query.state("topics").collect()))
+        places = sorted(map(list, query.state("places").collect()))
+        files = sum(len(names) for _, _, names in os.walk(f"{folder}/{name}/state"))
+        print(json.dumps({"scenario": name, "places": places, "topics": topics, "files": files}), flush=True)
+
+    def flaky(batch):
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context.attemptNumber() < 2 and random.random() < 0.5:
+            raise RuntimeError("this task fails at random")
+        return batch
+
+    def slow(batch):
+        from pyspark import TaskContext
+
+        if TaskContext.get().attemptNumber() == 0 and TaskContext.get().partitionId() == 1:
+            time.sleep(3)
+        return batch
+
+    def dies_in_step_two(batch):
+        if pc.sum(batch.column("n")).as_py():
+            kill_my_executor_once(f"{folder}/killed-in-batch")
+        return batch
+
+    def dies_in_step_three(key, rows, state):
+        # by now the outputs of both earlier steps lie on the executors; half of them die with this one,
+        # are computed again from input that arrives in another order, and must go where they went before
+        kill_my_executor_once(f"{folder}/killed-between")
+        total(key, rows, state)
+
+    scenario("undisturbed")
+    scenario("flaky", first_step=flaky)
+    scenario("speculation", first_step=slow)
+    scenario("executor dies in a step", first_step=dies_in_step_two)
+    scenario("executor dies between steps", between=dies_in_step_three)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

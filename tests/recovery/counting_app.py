@@ -1,0 +1,61 @@
+"""A query to be killed: run as a script by the recovery tests.
+
+    python counting_app.py DATA CHECKPOINT DELIVERIES
+
+Every delivery to the sink is written to a file of its own, so that repeated ones can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import weir
+from weir.spark.session import embedded
+
+SCHEMA = "place string, topic string, n long"
+
+
+@dataclass
+class Total:
+    rows: int = 0
+    total: int = 0
+
+
+class Totals(weir.Process):
+    state = Total
+    output = {"topic": "string", "rows": "long", "total": "long"}
+
+    def process(self, key, rows, state):
+        state.rows += len(rows)
+        state.total += sum(row.n for row in rows)
+        yield key, state.rows, state.total
+
+
+def main(data: str, checkpoint: str, deliveries: str) -> None:
+    spark = embedded("local[2]", **{"spark.driver.memory": "1g"})
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
+    Path(deliveries).mkdir(exist_ok=True)
+
+    def sink(frame, batch):
+        rows = sorted(map(list, frame.collect()))
+        (Path(deliveries) / f"{batch}-{uuid.uuid4().hex}.json").write_text(json.dumps(rows))
+
+    app = (
+        weir.source(stream)
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", Totals(), name="topics")
+    )
+    query = app.start(checkpoint, servers=3, sink=sink, trigger={"availableNow": True})
+    query.await_termination()
+    answer = {name: sorted(map(list, query.state(name).collect())) for name in ("places", "topics")}
+    answer["batches"] = query.progress["batch"] + 1
+    print(json.dumps(answer))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,40 @@
+"""Tasks that fail, run twice, or lose their executor: the result is plain Spark's all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support import posts, write_batches
+
+APP = Path(__file__).with_name("cluster_app.py")
+
+
+@pytest.mark.cluster
+@pytest.mark.faults
+def test_failing_speculative_and_killed_tasks_change_nothing(tmp_path):
+    tables = [posts(2500, seed) for seed in range(4)]
+    data = write_batches(tmp_path / "data", tables)
+    env = dict(os.environ, PYSPARK_PYTHON=sys.executable)
+    command = [sys.executable, str(APP), data, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = {a["scenario"]: a for a in map(json.loads, done.stdout.splitlines())}
+
+    places, rows, totals = Counter(), Counter(), Counter()
+    for table in tables:
+        for place, topic, n in zip(*(table[c].to_pylist() for c in ("place", "topic", "n")), strict=True):
+            places[place] += 1
+            rows[topic] += 1
+            totals[topic] += n
+    for name in ("undisturbed", "flaky", "speculation", "executor dies in a step", "executor dies between steps"):
+        assert answers[name]["places"] == sorted(map(list, places.items())), name
+        assert answers[name]["topics"] == sorted([t, rows[t], totals[t]] for t in rows), name
+    # the faults did happen
+    assert (tmp_path / "killed-in-batch").exists()
+    assert (tmp_path / "killed-between").exists()

@@ -180,8 +180,9 @@ class LocalityManager:
         for o, seen in stats.keys.items():
             load = np.bincount(self.route(o, seen.left), weights=seen.count, minlength=self.servers)
             self.imbalance[o] = float((load / share).max() / load.sum()) if seen.total else 1.0
-        if self.decisions and self.decisions[-1].adopted and rows:
-            outcome = self.decisions[-1].outcome
+        standing = next((d for d in reversed(self.decisions) if d.adopted), None)
+        if standing is not None and rows:
+            outcome = standing.outcome
             n = outcome.get("batches", 0.0)
             outcome["locality"] = (outcome.get("locality", 0.0) * n + self.locality) / (n + 1)
             outcome["batches"] = n + 1

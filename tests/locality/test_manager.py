@@ -1,0 +1,189 @@
+"""The manager: learns, places new keys, moves only what pays, and goes on from a checkpoint as if nothing was."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weir.errors import CheckpointMismatch, TopologyError
+from weir.hashing import mix, spark_mod
+from weir.locality import BatchStats, Locality, LocalityManager, RoutingTable, propose
+from weir.locality.placement import place
+
+N = 4
+
+
+def batch(rng, rows=2000, communities=16, tags=400, shift=0, mixing=0.1):
+    state = rng.integers(96, size=rows)
+    tag = rng.integers(tags // communities, size=rows) * communities + (state + shift) % communities
+    tag = np.where(rng.random(rows) < mixing, rng.integers(tags, size=rows), tag)
+    return mix(state.astype(np.uint64), np.uint64(1)), mix(tag.astype(np.uint64), np.uint64(2))
+
+
+def stats_of(left, right):
+    return BatchStats.of({0: left, 1: right}, {(0, 1): (left, right)})
+
+
+def turn(manager, left, right):
+    manager.observe(stats_of(left, right))
+    if manager.due:
+        manager.offer(propose(manager.snapshot()))
+    return manager.plan_next()
+
+
+def manager_for(**config):
+    return LocalityManager(Locality(**{"period": 5, **config}), ["states", "tags"], [("states", "tags")], N)
+
+
+def test_learns_and_then_leaves_well_alone():
+    rng, manager, moved = np.random.default_rng(0), manager_for(), []
+    for _ in range(30):
+        plan = turn(manager, *batch(rng))
+        moved.append(plan.moved if plan else 0)
+    assert manager.locality > 0.8
+    assert max(manager.imbalance) < 1.2
+    assert sum(moved[10:]) < 0.02 * (96 + 400) * 20
+    assert any(d.adopted for d in manager.decisions)
+    told = [d for d in manager.decisions if d.adopted and d.outcome.get("batches", 0) >= 3]
+    assert abs(told[-1].forecast.locality_then - told[-1].outcome["locality"]) < 0.1
+
+
+def test_follows_a_drift():
+    rng, manager = np.random.default_rng(1), manager_for(memory=1.0)
+    for _ in range(12):
+        turn(manager, *batch(rng))
+    turn(manager, *batch(rng, shift=5))
+    assert manager.locality < 0.5
+    for _ in range(15):
+        turn(manager, *batch(rng, shift=5))
+    assert manager.locality > 0.75
+
+
+def test_new_keys_join_their_company_at_the_next_boundary():
+    rng, manager = np.random.default_rng(2), manager_for()
+    for _ in range(12):
+        turn(manager, *batch(rng))
+    left, right = batch(rng, mixing=0.0)
+    new = right + np.uint64(1)
+    manager.observe(stats_of(left, new))
+    first = manager.locality
+    plan = manager.plan_next()
+    assert len(plan.first[1]) == len(np.unique(new))
+    manager.observe(stats_of(left, new))
+    assert first < 0.4 < 0.7 < manager.locality
+    paper = manager_for(new_keys="hash")
+    for _ in range(4):
+        turn(paper, left, right)
+    paper.observe(stats_of(left, new))
+    assert paper.plan_next() is None
+
+
+def test_patches_and_moves_tell_the_whole_story():
+    rng, manager = np.random.default_rng(3), manager_for()
+    tables = {o: manager.table(o) for o in range(2)}
+    for i in range(12):
+        plan = turn(manager, *batch(rng, shift=i // 6))
+        for o in range(2):
+            before = tables[o]
+            if plan and o in plan.patches:
+                tables[o] = before.patch(plan.patches[o], version=plan.version)
+                moves = before.diff(tables[o])
+                assert plan.moves[o].hashes.tolist() == moves.hashes.tolist()
+                assert plan.moves[o].source.tolist() == moves.source.tolist()
+                assert plan.moves[o].target.tolist() == moves.target.tolist()
+            now = manager.table(o)
+            assert tables[o].hashes.tolist() == now.hashes.tolist()
+            assert tables[o].servers.tolist() == now.servers.tolist()
+
+
+def test_goes_on_from_its_state_exactly():
+    rng = np.random.default_rng(4)
+    batches = [batch(rng, shift=i // 8) for i in range(20)]
+    manager = manager_for()
+    for b in batches[:9]:
+        turn(manager, *b)
+    state = manager.state()
+    state["about"] = json.loads(json.dumps(state["about"]))
+    assert all(isinstance(v, np.ndarray) for k, v in state.items() if k != "about")
+    copy = manager_for()
+    copy.restore(state)
+    for b in batches[9:]:
+        one, two = turn(manager, *b), turn(copy, *b)
+        assert (one is None) == (two is None)
+        for o in range(2):
+            assert manager.table(o).hashes.tolist() == copy.table(o).hashes.tolist()
+            assert manager.table(o).servers.tolist() == copy.table(o).servers.tolist()
+    other = LocalityManager(Locality(), ["a", "b"], [("a", "b")], N)
+    with pytest.raises(CheckpointMismatch, match="operators"):
+        other.restore(state)
+
+
+@given(st.permutations(range(200)))
+@settings(max_examples=10, deadline=None)
+def test_order_of_rows_within_a_batch_makes_no_difference(order):
+    left, right = batch(np.random.default_rng(5), rows=200)
+    one, two = manager_for(), manager_for()
+    for _ in range(3):
+        turn(one, left, right)
+        turn(two, left[order], right[order])
+    for o in range(2):
+        assert one.table(o).hashes.tolist() == two.table(o).hashes.tolist()
+        assert one.table(o).servers.tolist() == two.table(o).servers.tolist()
+
+
+def test_memory_is_bounded_and_old_keys_leave():
+    rng, manager = np.random.default_rng(6), manager_for(capacity=300)
+    for i in range(20):
+        left = rng.integers(50, size=500).astype(np.uint64)
+        right = (rng.integers(200, size=500) + 100 * i).astype(np.uint64)
+        plan = turn(manager, left, right)
+    state = manager.state()
+    assert len(state["keys.1.left"]) <= 375
+    assert len(state["history.0.left"]) <= 375
+    assert len(manager.table(1)) <= 375
+    assert plan is not None
+
+
+def test_starts_from_a_table_and_serves_other_sizes():
+    manager = manager_for()
+    table = RoutingTable(np.array([11, 12], np.uint64), np.array([3, 2], np.int32), N, "tags")
+    manager.start_from({1: table})
+    keys = np.array([11, 12, 13], np.uint64)
+    assert manager.route(1, keys).tolist() == [3, 2, int(spark_mod(keys[2:], N)[0])]
+    manager.resize(3)
+    assert manager.route(1, keys[:2]).tolist() == [int(spark_mod(keys[:1], 3)[0]), 2]
+    rng = np.random.default_rng(7)
+    for _ in range(4):
+        turn(manager, *batch(rng))
+    assert manager.table(0).n == 3
+    assert manager.table(0).servers.max() <= 2
+
+
+def test_racks_and_other_partitioners():
+    for config in ({"racks": [[0, 1], [2, 3]]}, {"partitioner": "metis", "forecast": None}):
+        rng, manager = np.random.default_rng(8), manager_for(**config)
+        for _ in range(6):
+            turn(manager, *batch(rng))
+        assert manager.locality > 0.7
+    with pytest.raises(TopologyError, match="did you mean 'metis'"):
+        Locality(partitioner="mettis")
+
+
+@given(st.integers(1, 40), st.integers(2, 5), st.integers(0, 1000))
+@settings(deadline=None)
+def test_placement_respects_room_and_order(keys, n, seed):
+    rng = np.random.default_rng(seed)
+    ties = rng.integers(0, 4, size=(keys, n)).astype(np.float64)
+    weight = rng.integers(1, 5, size=keys).astype(np.float64)
+    hashes = rng.permutation(keys).astype(np.uint64)
+    limit = np.full(n, 1.03 * weight.sum() / n)
+    to = place(ties, weight, np.zeros(n), limit, hashes)
+    assert ((to >= 0) == (ties.sum(axis=1) > 0)).all()
+    load = np.bincount(to[to >= 0], weights=weight[to >= 0], minlength=n)
+    assert load.max(initial=0) <= limit[0] + weight.max()
+    order = rng.permutation(keys)
+    assert (place(ties[order], weight[order], np.zeros(n), limit, hashes[order]) == to[order]).all()

@@ -64,7 +64,15 @@ def main() -> None:
             data[f"{way}, {n} servers"] = {"same rows": own, "next rows": later}
             if way != "METIS, truncated":
                 style = "-" if method == "multilevel" else "--"
-                axis.plot(sizes, own, style, marker="o", markersize=3, label=f"{way}, {n} servers")
+                axis.plot(
+                    sizes,
+                    own,
+                    style,
+                    color=f"C{n % 10}",
+                    marker="o",
+                    markersize=3,
+                    label=f"{way}, {n} servers",
+                )
             thousandth = int(np.argmin([abs(np.log(s / (len(counted) / 1000))) for s in sizes]))
             rows.append(
                 [

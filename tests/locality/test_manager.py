@@ -163,6 +163,15 @@ def test_starts_from_a_table_and_serves_other_sizes():
     assert manager.table(0).servers.max() <= 2
 
 
+def test_names_the_keys_that_only_splitting_can_balance():
+    rng, manager = np.random.default_rng(9), manager_for()
+    left, right = batch(rng)
+    right[:1000] = 77
+    turn(manager, left, right)
+    assert manager.hot_keys(1).tolist() == [77]
+    assert manager.hot_keys(0).tolist() == []
+
+
 def test_racks_and_other_partitioners():
     for config in ({"racks": [[0, 1], [2, 3]]}, {"partitioner": "metis", "forecast": None}):
         rng, manager = np.random.default_rng(8), manager_for(**config)

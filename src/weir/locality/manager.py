@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.errors import CheckpointMismatch
-from weir.hashing import spark_mod
 from weir.locality._memory import FadingCounts
 from weir.locality.config import Locality
 from weir.locality.forecast import Decision
@@ -31,14 +30,12 @@ from weir.locality.graph import within
 from weir.locality.pairs import PairCounts, merge
 from weir.locality.partition.base import check_shares
 from weir.locality.partition.hierarchy import check_tree
-from weir.locality.placement import place
 from weir.locality.proposal import Proposal, Snapshot, propose
+from weir.locality.residents import Residents
 from weir.locality.stats import BatchStats, Edge
 from weir.locality.table import Moves, Patch, RoutingTable
-from weir.locality.young import YoungKeys
 
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
-_INERTIA = 1.0  # rows by which another server must beat a young key's home
 _DECISIONS = 1000
 
 
@@ -121,11 +118,17 @@ class LocalityManager:
         if config.racks is not None:
             check_tree(config.racks, servers)
         half_life = config.memory * config.period
-        self._keys = [FadingCounts(config.capacity, half_life / 4, config.seed) for _ in self.operators]
-        self._homes = [np.full(512, -1, np.int32) for _ in self.operators]
-        self._hashed = [np.zeros(0, np.int32) for _ in self.operators]
+        self._residents = [
+            Residents(
+                servers,
+                capacity=config.capacity,
+                half_life=half_life / 4,
+                age=config.period,
+                seed=config.seed,
+            )
+            for _ in self.operators
+        ]
         self._history = {e: FadingCounts(config.capacity, half_life, config.seed) for e in self.edges}
-        self._young = self._nursery()
         self._held_out = max(1, config.period // 5)
         self._recent: deque[dict[Edge, PairCounts]] = deque()
         self._news: list[BatchStats] = []
@@ -140,24 +143,15 @@ class LocalityManager:
         self.imbalance: list[float] = [1.0] * len(self.operators)
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS)
 
-    def _nursery(self) -> list[YoungKeys]:
-        room = max(1, self.config.capacity // 10)
-        return [YoungKeys(self.servers, self.config.period, room) for _ in self.operators]
-
     # ---------------------------------------------------------------- what it sees
 
     def observe(self, stats: BatchStats) -> None:
         """Takes in the merged statistics of one batch, routed by the tables as they are."""
         self.batch += 1
-        for o, counts in enumerate(self._keys):
-            counts.tick()
-            seen = stats.keys.get(o, PairCounts.empty())
-            counts.add(seen.left, seen.right, seen.count)
-        for (a, b), pairs in stats.pairs.items():
-            for o, side in ((a, pairs.left), (b, pairs.right)):  # truncated from the key counts, perhaps
-                unique = np.unique(side)
-                self._keys[o].add(unique, np.zeros(len(unique), np.uint64), np.zeros(len(unique)))
-        self._grow()
+        for o, residents in enumerate(self._residents):
+            sides = [p.left for (a, _), p in stats.pairs.items() if a == o]
+            sides += [p.right for (_, b), p in stats.pairs.items() if b == o]
+            residents.observe(stats.keys.get(o, PairCounts.empty()), sides)
         self._measure(stats)
         room = max(1, self.config.capacity // self._held_out)
         self._recent.append({e: stats.pairs.get(e, PairCounts.empty()).truncate(room) for e in self.edges})
@@ -189,13 +183,11 @@ class LocalityManager:
 
     def route(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Where keys live now, hash fallback included."""
-        entries = self._keys[operator].index.find(hashes, np.zeros(len(hashes), np.uint64))
-        home = np.where(entries >= 0, self._homes[operator][entries], -1)
-        return np.where(home >= 0, home, spark_mod(hashes, self.servers)).astype(np.int32)
+        return self._residents[operator].route(hashes)
 
     def knows(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which keys it has met before; all others are new."""
-        return self._keys[operator].index.find(hashes, np.zeros(len(hashes), np.uint64)) >= 0
+        return self._residents[operator].find(hashes) >= 0
 
     # ---------------------------------------------------------------- what it plans
 
@@ -214,11 +206,10 @@ class LocalityManager:
     def snapshot(self) -> Snapshot:
         """What a proposal needs, copied: batches may go on while it is computed."""
         keys, homes = [], []
-        for o, counts in enumerate(self._keys):
-            faded = counts.counts(_FAINT)
+        for residents in self._residents:
+            faded = residents.counts.counts(_FAINT)
             keys.append(faded)
-            entries = counts.index.find(faded.left, faded.right)
-            homes.append(self._homes[o][entries])
+            homes.append(residents.homes[residents.find(faded.left)])
         early = self._last < self.config.period
         self._asked, self._last = False, self.batch
         self._reconfigurations += 1
@@ -243,7 +234,6 @@ class LocalityManager:
 
     def plan_next(self) -> Plan | None:
         """What changes before the next batch; None if nothing does."""
-        before = [h[: len(k)].copy() for h, k in zip(self._homes, self._keys, strict=True)]
         decision = self._decide()
         if self._started and self.config.new_keys != "hash":
             self._place()
@@ -251,27 +241,10 @@ class LocalityManager:
         patches: dict[int, Patch] = {}
         moves: dict[int, Moves] = {}
         first: dict[int, NDArray[np.uint64]] = {}
-        for o, counts in enumerate(self._keys):
-            hashes, old, new = counts.index.left, before[o], self._homes[o][: len(counts)].copy()
-            kept = counts.prune()
-            if kept is not None:
-                gone = np.ones(len(new), np.bool_)
-                gone[kept] = False
-                new[gone] = -1
-                self._homes[o], self._hashed[o] = self._homes[o][kept], self._hashed[o][kept]
-                self._young[o].renumber(kept)
-                self._grow()
-            changed = np.flatnonzero(old != new)
-            changed = changed[np.argsort(hashes[changed])]
-            if not len(changed):
-                continue
-            patches[o] = Patch(hashes[changed], new[changed])
-            first[o] = hashes[changed][old[changed] < 0]
-            by_hash = spark_mod(hashes[changed], self.servers)
-            source = np.where(old[changed] >= 0, old[changed], by_hash).astype(np.int32)
-            target = np.where(new[changed] >= 0, new[changed], by_hash).astype(np.int32)
-            real = source != target
-            moves[o] = Moves(hashes[changed][real], source[real], target[real])
+        for o, residents in enumerate(self._residents):
+            changes = residents.publish()
+            if changes is not None:
+                patches[o], moves[o], first[o] = changes
         if not patches:
             return Plan(self.version, {}, {}, {}, decision) if decision else None
         self.version += 1
@@ -279,24 +252,28 @@ class LocalityManager:
 
     def table(self, operator: int) -> RoutingTable:
         """The table of an operator as it is now."""
-        counts, homes = self._keys[operator], self._homes[operator]
-        known = np.flatnonzero(homes[: len(counts)] >= 0)
+        residents = self._residents[operator]
+        known = np.flatnonzero(residents.homes >= 0)
         return RoutingTable(
-            counts.index.left[known],
-            homes[known],
+            residents.counts.index.left[known],
+            residents.homes[known],
             self.servers,
             self.operators[operator],
             self.version,
             self.topology,
         )
 
+    def hot_keys(self, operator: int) -> NDArray[np.uint64]:
+        """Keys heavier than a fair share of their operator: no placement balances them, only splitting does."""
+        counts = self._residents[operator].counts
+        weight = counts.values()
+        fair = weight.sum() * float(check_shares(self.servers, self.shares).max())
+        return np.sort(counts.index.left[weight > fair])
+
     def start_from(self, tables: Mapping[int, RoutingTable]) -> None:
         """Takes tables made offline as the beginning."""
         for o, table in tables.items():
-            zeros = np.zeros(len(table), np.uint64)
-            entries = self._keys[o].add(table.hashes, zeros, np.zeros(len(table)))
-            self._grow()
-            self._homes[o][entries] = table.servers
+            self._residents[o].enter(table.hashes, table.servers)
         self._started = True
 
     def resize(self, servers: int, shares: NDArray[np.float64] | None = None) -> None:
@@ -307,32 +284,19 @@ class LocalityManager:
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._proposal = None
-        for o, homes in enumerate(self._homes):
-            homes[homes >= servers] = -1
-            self._hashed[o] = spark_mod(self._keys[o].index.left, servers)
-        self._young = self._nursery()
+        for residents in self._residents:
+            residents.resize(servers)
         self._asked = True
-
-    def _grow(self) -> None:
-        for o, counts in enumerate(self._keys):
-            if len(self._homes[o]) < len(counts):
-                grown = np.full(2 * len(counts), -1, np.int32)
-                grown[: len(self._homes[o])] = self._homes[o]
-                self._homes[o] = grown
-            fresh = counts.index.left[len(self._hashed[o]) :]
-            if len(fresh):
-                self._hashed[o] = np.concatenate([self._hashed[o], spark_mod(fresh, self.servers)])
 
     def _decide(self) -> Decision | None:
         proposal, self._proposal = self._proposal, None
         if proposal is None:
             return None
         if proposal.adopt:
-            for o, (hashes, servers) in enumerate(zip(proposal.hashes, proposal.servers, strict=True)):
-                entries = self._keys[o].index.find(hashes, np.zeros(len(hashes), np.uint64))
-                known = entries >= 0  # a key may have been dropped while the proposal was computed
-                self._homes[o][entries[known]] = servers[known]
-                self._young[o].clear()
+            for residents, hashes, servers in zip(
+                self._residents, proposal.hashes, proposal.servers, strict=True
+            ):
+                residents.adopt(hashes, servers)
             self._started = True
         decision = Decision(
             self.batch, self.version, proposal.method, proposal.adopt, proposal.forecast, proposal.seconds
@@ -343,32 +307,11 @@ class LocalityManager:
     def _place(self) -> None:
         pairs = {e: merge([s.pairs[e] for s in self._news if e in s.pairs]) for e in self.edges}
         share = check_shares(self.servers, self.shares)
-        for o, (counts, young) in enumerate(zip(self._keys, self._young, strict=True)):
-            young.forget(self.batch)
+        for o, residents in enumerate(self._residents):
+            ties = [(p.left, self.route(b, p.right), p.count) for (a, b), p in pairs.items() if a == o]
+            ties += [(p.right, self.route(a, p.left), p.count) for (a, b), p in pairs.items() if b == o]
             seen = merge([s.keys[o] for s in self._news if o in s.keys])
-            entries = counts.index.find(seen.left, seen.right)
-            homes = self._homes[o][: len(counts)]
-            young.admit(entries[(homes[entries] < 0) & ~young.has(entries)], self.batch)
-            entries = entries[young.has(entries)]
-            for (a, b), p in pairs.items():
-                for here, own, there, other in ((a, p.left, b, p.right), (b, p.right, a, p.left)):
-                    if here == o:
-                        at = counts.index.find(own, np.zeros(len(own), np.uint64))
-                        new = young.has(at)
-                        young.add(at[new], self.route(there, other[new]), p.count[new])
-            if not len(entries):
-                continue
-            ties = young.ties(entries)
-            settled = np.flatnonzero(homes[entries] >= 0)
-            ties[settled, homes[entries[settled]]] += _INERTIA
-            weight = counts.values()
-            old = np.ones(len(counts), np.bool_)
-            old[entries] = False
-            live = np.where(homes >= 0, homes, self._hashed[o])
-            load = np.bincount(live[old], weights=weight[old], minlength=self.servers).astype(np.float64)
-            limit = self.config.alpha * weight.sum() * share
-            to = place(ties, weight[entries], load, limit, counts.index.left[entries])
-            homes[entries] = to
+            residents.place(seen, ties, self.batch, self.config.alpha, share)
 
     # ---------------------------------------------------------------- what it keeps
 
@@ -397,10 +340,8 @@ class LocalityManager:
         }
         if self.shares is not None:
             out["shares"] = self.shares
-        for o, counts in enumerate(self._keys):
-            out.update({f"keys.{o}.{k}": v for k, v in counts.state().items()})
-            out[f"keys.{o}.home"] = self._homes[o][: len(counts)].copy()
-            out.update({f"young.{o}.{k}": v for k, v in self._young[o].state().items()})
+        for o, residents in enumerate(self._residents):
+            out.update({f"keys.{o}.{k}": v for k, v in residents.state().items()})
         for i, e in enumerate(self.edges):
             out.update({f"history.{i}.{k}": v for k, v in self._history[e].state().items()})
             for j, batch in enumerate(self._recent):
@@ -422,14 +363,10 @@ class LocalityManager:
         self._reconfigurations = about["reconfigurations"]
         self.locality, self.imbalance = about["locality"], list(about["imbalance"])
         self.decisions = deque((Decision.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)
-        for o, counts in enumerate(self._keys):
-            counts.restore({k: state[f"keys.{o}.{k}"] for k in ("left", "right", "count")})
-            self._hashed[o] = np.zeros(0, np.int32)
-            self._grow()
-            self._homes[o][: len(counts)] = state[f"keys.{o}.home"]
-        self._young = self._nursery()
-        for o, young in enumerate(self._young):
-            young.restore({k: state[f"young.{o}.{k}"] for k in ("entry", "born", "ties")})
+        for o, residents in enumerate(self._residents):
+            residents.resize(self.servers)
+            start = f"keys.{o}."
+            residents.restore({k.removeprefix(start): v for k, v in state.items() if k.startswith(start)})
         for i, e in enumerate(self.edges):
             self._history[e].restore({k: state[f"history.{i}.{k}"] for k in ("left", "right", "count")})
         self._recent = deque(

@@ -160,6 +160,11 @@ def test_starts_from_a_table_and_serves_other_sizes():
     for _ in range(4):
         turn(manager, *batch(rng))
     assert manager.table(0).n == 3
+    late = propose(manager.snapshot())
+    manager.resize(2)
+    manager.offer(late)
+    assert manager.due
+    assert manager.plan_next() is None or manager.table(1).servers.max(initial=0) < 2
     assert manager.table(0).servers.max() <= 2
 
 

@@ -229,8 +229,11 @@ class LocalityManager:
         )
 
     def offer(self, proposal: Proposal) -> None:
-        """Hands over a proposal; the next plan decides with it."""
-        self._proposal = proposal
+        """Hands over a proposal; the next plan decides with it. One for another number of servers is dropped."""
+        if proposal.n == self.servers:
+            self._proposal = proposal
+        else:
+            self._asked = True
 
     def plan_next(self) -> Plan | None:
         """What changes before the next batch; None if nothing does."""

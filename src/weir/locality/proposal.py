@@ -62,6 +62,7 @@ class Proposal:
     """New homes for keys, per operator, and what they promise."""
 
     version: int
+    n: int
     method: str
     hashes: Sequence[NDArray[np.uint64]]
     servers: Sequence[Servers]
@@ -105,6 +106,7 @@ def propose(snapshot: Snapshot) -> Proposal:
         graph, parts = graph2, partition(graph2, n, **terms, **bonus)  # type: ignore[arg-type]
     return Proposal(
         snapshot.version,
+        n,
         method,
         [graph.key[a:b] for a, b in zip(graph.starts[:-1], graph.starts[1:], strict=True)],
         [parts[a:b] for a, b in zip(graph.starts[:-1], graph.starts[1:], strict=True)],

@@ -7,6 +7,7 @@ it, also while the query runs: nothing here writes, locks or deletes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from rich.text import Text
 
 from weir.engine.ledger import HEAD, read_commit
 from weir.engine.plan import BatchPlan, Commit, FileRef
+from weir.engine.tables import load_table
 from weir.errors import CheckpointError
 from weir.state.segment import DEAD, H1, H2, SegmentRef
 from weir.state.storage import FORMAT, Storage
@@ -124,7 +126,7 @@ def inspect(
         "epoch": now.epoch if now else 0,
         "batches": _batches(commits, last),
         "operators": read.operators,
-        "tables": _tables(now),
+        "tables": _tables(storage, now, verify),
         "table_version": now.table_version if now else 0,
     }
     undelivered = _undelivered(storage, now)
@@ -296,19 +298,28 @@ def _batches(commits: dict[str, Commit], last: int) -> list[dict[str, Any]]:
                 "late": sum(o.get("late", 0) for o in operators.values()),
                 "diverted": sum(o.get("diverted", 0) for o in operators.values()),
                 "table_version": progress.get("table_version", 0),
+                "moved_keys": progress.get("moved_keys", 0),
                 "seconds": sum(seconds.values()) if seconds else None,
             }
         )
     return out
 
 
-def _tables(commit: Commit | None) -> dict[str, dict[str, Any]]:
-    if commit is None:
-        return {}
-    return {
-        name: {"version": t.version, "keys": t.file.rows, "bytes": t.file.bytes, "file": t.file.name}
-        for name, t in commit.tables.items()
-    }
+def _tables(storage: Storage, commit: Commit | None, verified: bool) -> dict[str, dict[str, Any]]:
+    """The routing tables in force; how many keys they list is only known by reading base and patches."""
+    out: dict[str, dict[str, Any]] = {}
+    for name, ref in (commit.tables if commit else {}).items():
+        keys: int | None = None
+        if verified:
+            with contextlib.suppress(CheckpointError, pa.ArrowException):  # damage is told elsewhere
+                keys = len(load_table(storage, ref))
+        out[name] = {
+            "version": ref.version,
+            "keys": keys,
+            "files": len(ref.files),
+            "bytes": sum(f.bytes for f in ref.files),
+        }
+    return out
 
 
 def _planned(storage: Storage, commit: Commit | None) -> BatchPlan | None:
@@ -389,10 +400,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(_operator_table(name, operator))
     if result["tables"]:
         table = RichTable(title="routing tables", title_justify="left", title_style="bold")
-        for column in ("operator", "version", "keys", "size"):
+        for column in ("operator", "version", "keys", "files", "size"):
             table.add_column(column, justify="left" if column == "operator" else "right")
         for name, t in result["tables"].items():
-            table.add_row(name, str(t["version"]), f"{t['keys']:,}", size(t["bytes"]))
+            table.add_row(name, str(t["version"]), _number(t["keys"]), str(t["files"]), size(t["bytes"]))
         console.print(table)
     _show_health(result["health"], console)
 
@@ -407,7 +418,7 @@ def _age(created: str) -> str:
 
 
 def _batch_table(batches: list[dict[str, Any]]) -> RichTable:
-    extras = [c for c in ("null_keys", "late", "diverted") if any(b[c] for b in batches)]
+    extras = [c for c in ("moved_keys", "null_keys", "late", "diverted") if any(b[c] for b in batches)]
     table = RichTable(title="batches", title_justify="left", title_style="bold")
     for column in ("batch", "rows"):
         table.add_column(column, justify="right")

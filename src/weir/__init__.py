@@ -22,6 +22,8 @@ from weir.grouping.base import Grouping, Router
 from weir.grouping.hashed import Hash
 from weir.grouping.shuffle import LocalOrShuffle, Shuffle
 from weir.grouping.table import Table, WorstCase
+from weir.locality.config import Locality
+from weir.locality.table import RoutingTable
 from weir.operators.aggregate import Aggregate, Count
 from weir.operators.process import Process
 from weir.operators.stateless import Filter, Map
@@ -44,12 +46,14 @@ __all__ = [
     "GroupingError",
     "Hash",
     "LocalOrShuffle",
+    "Locality",
     "Map",
     "NullKeyError",
     "OperatorError",
     "Process",
     "Query",
     "Router",
+    "RoutingTable",
     "Shuffle",
     "Stream",
     "Table",

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from weir.durations import microseconds
 from weir.errors import TopologyError
 from weir.grouping.base import Grouping
+from weir.locality.config import Locality
 from weir.operators.base import Operator
 from weir.operators.process import Process
 from weir.operators.stateless import ArrowFunction, Filter, Map
@@ -76,7 +77,7 @@ class Flow:
         operator: Operator,
         *,
         after: str | Stream | Sequence[str | Stream],
-        grouping: Grouping | None = None,
+        grouping: Grouping | Locality | None = None,
         key: str | Sequence[str] = (),
         parallelism: int | None = None,
         placement: Iterable[int] | None = None,
@@ -103,7 +104,7 @@ class Flow:
         *,
         key: str | Sequence[str],
         after: str | Stream | Sequence[str | Stream],
-        grouping: Grouping | None = None,
+        grouping: Grouping | Locality | None = None,
         parallelism: int | None = None,
         placement: Iterable[int] | None = None,
         null_keys: str = "drop",
@@ -160,7 +161,7 @@ class Flow:
         self,
         servers: int,
         *,
-        routing: Grouping | None = None,
+        routing: Grouping | Locality | None = None,
         sinks: Sequence[str] = (),
         prune: bool = True,
     ) -> Topology:
@@ -180,7 +181,7 @@ class Flow:
         checkpoint: str,
         *,
         servers: int,
-        routing: Grouping | None = None,
+        routing: Grouping | Locality | None = None,
         sink: Sink | Mapping[str, Sink] | None = None,
         dead_letters: Sink | None = None,
         trigger: Mapping[str, Any] | None = None,
@@ -199,7 +200,8 @@ class Flow:
         servers
             Number of servers; each is one Spark partition of every step.
         routing
-            The grouping of keyed operators that name none; by hash if not given.
+            The grouping of keyed operators that name none; by hash if not given. With
+            :class:`~weir.Locality`, where keys live is learnt and changed while the stream runs.
         sink
             A callable ``(DataFrame, batch_id)`` or a path to write Parquet to, for the last operator; or a
             dict from operators' names to such. Delivered after the commit; a callable may see a batch id

@@ -20,8 +20,10 @@ import pyarrow as pa
 from weir.errors import GroupingError, TopologyError, UnknownColumn, did_you_mean
 from weir.grouping.base import Grouping
 from weir.grouping.hashed import Hash
+from weir.grouping.learnt import Learnt, LearntSplit
 from weir.grouping.shuffle import LocalOrShuffle
 from weir.grouping.table import Table, WorstCase
+from weir.locality.config import Locality
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import WINDOW_END, WINDOW_START, Operator
 from weir.operators.process import Process
@@ -46,7 +48,7 @@ class Declared:
     operator: Operator
     inputs: tuple[str, ...]
     key: tuple[str, ...] = ()
-    grouping: Grouping | None = None
+    grouping: Grouping | Locality | None = None
     parallelism: int | None = None
     placement: tuple[int, ...] | None = None
     null_keys: str = "drop"
@@ -202,7 +204,7 @@ def build(
     declared: Sequence[Declared],
     servers: int,
     *,
-    routing: Grouping | None = None,
+    routing: Grouping | Locality | None = None,
     sinks: Sequence[str] = (),
     prune: bool = True,
 ) -> Topology:
@@ -379,13 +381,25 @@ def _check_key(d: Declared, schema: pa.Schema) -> None:
         raise TopologyError(f"{where}: ttl must be positive")
 
 
-def _grouping(d: Declared, routing: Grouping | None) -> Grouping:
-    if d.grouping is not None:
+def _grouping(d: Declared, routing: Grouping | Locality | None) -> Grouping:
+    grouping: Grouping
+    if isinstance(d.grouping, Locality):
+        if d.parallelism is not None or d.placement is not None:
+            raise GroupingError(
+                f"operator {d.name!r}: locality-aware routing needs the operator on every server; "
+                "leave out parallelism and placement, or use Hash"
+            )
+        grouping = _learnt(d, d.grouping)
+    elif d.grouping is not None:
         grouping = d.grouping
-    elif d.operator.stateful:
-        grouping = routing or Hash()
-    else:
+    elif not d.operator.stateful:
         grouping = LocalOrShuffle()
+    elif isinstance(routing, Locality):
+        # an operator that is not everywhere cannot follow its keys' company; it stays with the hash
+        everywhere = d.parallelism is None and d.placement is None
+        grouping = _learnt(d, routing) if everywhere else Hash()
+    else:
+        grouping = routing or Hash()
     where = f"operator {d.name!r}"
     if grouping.keyed and not d.key:
         raise GroupingError(f"{where}: grouping {grouping.name} routes by key; give the operator a key=")
@@ -401,6 +415,14 @@ def _grouping(d: Declared, routing: Grouping | None) -> Grouping:
             "use Hash or Table for this operator"
         )
     return grouping
+
+
+def _learnt(d: Declared, config: Locality) -> Grouping:
+    """How a learning operator routes: keys stay with their rows at times only where states merge."""
+    plain = d.window is None and d.ttl is None
+    if d.operator.mergeable and plain and (config.new_keys == "first_seen" or config.split_hot):
+        return LearntSplit(first_seen=config.new_keys == "first_seen")
+    return Learnt()
 
 
 def _placement(d: Declared, servers: int) -> tuple[int, ...]:

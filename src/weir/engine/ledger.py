@@ -102,6 +102,7 @@ class Ledger:
         tables: dict[str, TableRef] | None = None,
         table_version: int | None = None,
         moves: list[Move] | None = None,
+        hot: dict[str, list[int]] | None = None,
     ) -> BatchPlan:
         """The plan of a batch: the one on disk if it was planned before, else a new one, saved."""
         expected = self.last.batch + 1 if self.last else 0
@@ -110,13 +111,11 @@ class Ledger:
                 f"{self.storage.root}: the source hands over batch {batch}, but batch {expected} is next. "
                 "The folder 'source' and the commits are not of one run; restore both from the same copy."
             )
+        if (known := self.planned(batch)) is not None:
+            return known
         name = f"plans/{batch:012d}-{self.epoch:04d}"
-        if self.storage.exists(name):
-            plan = msgspec.convert(self.storage.read_document(name, "plan"), BatchPlan)
-            if plan.fingerprint == self.fingerprint:
-                return plan
-            # planned by another version of the application and never committed: nothing of it counts
-            self.storage.delete(name)
+        # a plan of another version of the application that was never committed: nothing of it counts
+        self.storage.delete(name)
         last = self.last
         clock = max(self._clock(), last.clock if last else 0)
         watermarks = self._watermarks(end_of_input)
@@ -133,6 +132,7 @@ class Ledger:
             tables=tables if tables is not None else (last.tables if last else {}),
             table_version=table_version if table_version is not None else (last.table_version if last else 0),
             moves=moves or [],
+            hot=hot or {},
             counters=last.counters if last else {},
             merges=self._merges(),
             end_of_input=end_of_input,
@@ -159,7 +159,21 @@ class Ledger:
 
     # ------------------------------------------------------------------ commit
 
-    def commit(self, plan: BatchPlan, reports: list[TaskReport], progress: dict[str, Any]) -> Commit:
+    def planned(self, batch: int) -> BatchPlan | None:
+        """The plan of a batch, if it was planned before by this very application."""
+        name = f"plans/{batch:012d}-{self.epoch:04d}"
+        if not self.storage.exists(name):
+            return None
+        plan = msgspec.convert(self.storage.read_document(name, "plan"), BatchPlan)
+        return plan if plan.fingerprint == self.fingerprint else None
+
+    def commit(
+        self,
+        plan: BatchPlan,
+        reports: list[TaskReport],
+        progress: dict[str, Any],
+        manager: FileRef | None = None,
+    ) -> Commit:
         """Makes a batch happen: one document, all or nothing."""
         manifest = self.manifest
         for report in reports:  # merges first: they replace runs of what was there when the batch began
@@ -201,6 +215,7 @@ class Ledger:
             counters=counters,
             manifest=manifest,
             keys={n.name: keys.get(n.name, 0) for n in self.topology.stateful},
+            manager=manager or (self.last.manager if self.last else None),
             outputs=outputs,
             progress=progress,
             end_of_input=plan.end_of_input,
@@ -263,11 +278,11 @@ class Ledger:
             commit = read_commit(storage, name)
             living.update(_files_of(commit))
         deleted = 0
-        for folder in ("state", "outputs", "tables", "routers", "moves"):
+        for folder in ("state", "outputs", "tables", "routers", "moves", "manager"):
             for file in storage.files(folder):
                 batch = file.rsplit("/", 2)[-2]
                 of_this_batch = batch.isdigit() and int(batch) > horizon
-                if file not in living and not of_this_batch and folder != "tables":
+                if file not in living and not of_this_batch:
                     storage.delete(file)
                     deleted += 1
         for name in old:
@@ -283,7 +298,9 @@ def _files_of(commit: Commit) -> set[str]:
     files: set[str] = {r.name for servers in commit.manifest.values() for refs in servers for r in refs}
     files.update(f.name for refs in commit.outputs.values() for f in refs)
     files.update(f.name for f in commit.counters.values())
-    files.update(t.file.name for t in commit.tables.values())
+    files.update(f.name for t in commit.tables.values() for f in t.files)
+    if commit.manager is not None:
+        files.add(commit.manager.name)
     return files
 
 

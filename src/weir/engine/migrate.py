@@ -16,14 +16,19 @@ from numpy.typing import NDArray
 from weir.engine.plan import Commit
 from weir.grouping.base import Grouping
 from weir.grouping.hashed import Hash
+from weir.grouping.learnt import Learnt
 from weir.state.segment import H1, SegmentRef, StateView, write_segment
 from weir.state.storage import Storage
 from weir.topology import Node, Topology
 
 
-def homes(node: Node, grouping: Grouping, h1: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """The server on which each key's state lives."""
-    rule = Hash() if node.splits else grouping
+def homes_of(node: Node, grouping: Grouping, h1: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """The server on which each key's state lives, also where its rows are worked on elsewhere."""
+    rule: Grouping = grouping
+    if isinstance(grouping, Learnt):
+        rule = grouping.table
+    elif node.splits:
+        rule = Hash()
     return np.asarray(node.placement, np.int32)[rule.router(len(node.placement)).route(h1)]
 
 
@@ -37,7 +42,7 @@ def lay_out(
         parts: list[pa.Table] = []
         for refs in commit.manifest.get(node.name, []):
             table = StateView(storage, refs, node.state).everything()
-            where = homes(node, topology.grouping_of(node), table[H1].to_numpy())
+            where = homes_of(node, topology.grouping_of(node), table[H1].to_numpy())
             parts.append(table.filter(pa.array(where == server)))
         mine = pa.concat_tables(parts) if parts else None
         ref = None

@@ -23,10 +23,10 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TableRef(msgspec.Struct, frozen=True):
-    """A routing table in the checkpoint."""
+    """A routing table in the checkpoint: a base and the patches since."""
 
     version: int
-    file: FileRef
+    files: list[FileRef]
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -50,6 +50,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     previous_watermarks: dict[str, int] = {}
     tables: dict[str, TableRef] = {}
     table_version: int = 0
+    hot: dict[str, list[int]] = {}  # operator → hashes of keys that are worked on where their rows are
     moves: list[Move] = []
     counters: dict[str, FileRef] = {}  # "edge/source" → router counters
     merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
@@ -100,7 +101,6 @@ class TaskReport(msgspec.Struct, kw_only=True):
     segments: list[MadeSegment] = []
     outputs: dict[str, list[FileRef]] = {}  # sink → files
     counters: dict[str, FileRef] = {}
-    statistics: list[FileRef] = []
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -119,6 +119,7 @@ class Commit(msgspec.Struct, kw_only=True):
     counters: dict[str, FileRef] = {}
     manifest: Manifest = {}
     keys: dict[str, int] = {}
+    manager: FileRef | None = None  # what the locality manager remembers
     outputs: dict[str, list[FileRef]] = {}
     progress: dict[str, object] = {}
     end_of_input: bool = False

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from weir.engine import wire
 from weir.engine.canonical import canonical_order
 from weir.engine.instances import Context, Instance, make_instance
+from weir.engine.learning import Learning, Sightings
+from weir.engine.migrate import homes_of
 from weir.engine.plan import (
     DEAD_LETTERS,
     BatchPlan,
@@ -36,8 +38,8 @@ from weir.engine.plan import (
 from weir.engine.rows import Rows
 from weir.engine.tables import grouping_in_force
 from weir.errors import NullKeyError
-from weir.grouping.base import Router
-from weir.hashing import mix, spark_mod
+from weir.grouping.base import Grouping, Router
+from weir.hashing import mix
 from weir.state.segment import (
     H1,
     SegmentRef,
@@ -74,6 +76,7 @@ class Job:
     location: str
     slots: list[int]
     layout: EntryLayout
+    learning: Learning | None = None
 
 
 class Server:
@@ -102,7 +105,8 @@ class Server:
         self.sinks: dict[str, list[pa.RecordBatch]] = {}
         self.dead: list[dict[str, str]] = []
         self.arrived: dict[str, list[pa.RecordBatch]] = {}
-        self.last = step >= self.topology.steps
+        self.sightings = Sightings(job.learning) if job.learning else None
+        self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
 
     # ------------------------------------------------------------------ the step
 
@@ -185,6 +189,8 @@ class Server:
                 self._deliver(target, Rows(rows))
             elif kind == wire.CONTROL:
                 self._carry(payload.to_pybytes())
+            elif kind == wire.STATISTICS:
+                self.statistics.append(payload.to_pybytes())
             elif kind == wire.PARTIAL:
                 node = self.topology.nodes[edge]
                 self._instance(node).absorb(wire.unpack(payload, partial_schema(node)))
@@ -212,6 +218,8 @@ class Server:
         instance = self._instance(node)
         instance.report.rows_in += len(rows)
         origin = (node.name, rows.hash(node.key)) if node.operator.stateful else None
+        if self.sightings is not None and origin is not None:
+            self.sightings.key(*origin)
         with _Busy(instance.report):
             out = list(instance.push(rows))
         for emitted in out:
@@ -232,6 +240,8 @@ class Server:
         rows = self._with_key(node, rows)
         if not len(rows):
             return
+        if self.sightings is not None and rows.origin is not None and node.operator.stateful:
+            self.sightings.pair(rows.origin, node.name, rows.hash(node.key))
         if not edge.crosses and (self.server >= 0 or self.topology.runs_at_source(node)):
             self._count(edge).local += len(rows)
             self._deliver(edge, rows)
@@ -341,7 +351,7 @@ class Server:
             for batch in table.combine_chunks().to_batches():
                 self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch))
             return
-        homes = np.asarray(node.placement, np.int32)[spark_mod(table[H1].to_numpy(), len(node.placement))]
+        homes = homes_of(node, self._grouping(node), table[H1].to_numpy())
         for server in np.unique(homes):
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():
@@ -417,10 +427,12 @@ class Server:
                 self.report.counters[key] = self._write_file("routers", buffer.getvalue(), 1)
 
     def _send_reports(self) -> None:
-        payloads = [*self.carried, msgspec.json.encode(self.report)]
         home = self.server if self.server >= 0 else self.task % self.plan.servers
-        for payload in payloads:
+        for payload in [*self.carried, msgspec.json.encode(self.report)]:
             self.outbox.put(home, wire.CONTROL, 0, payload)
+        stats = self.sightings.stats() if self.sightings is not None else None
+        for payload in self.statistics + ([stats.to_ipc()] if stats is not None else []):
+            self.outbox.put(home, wire.STATISTICS, 0, payload)
 
     # ------------------------------------------------------------------ small helpers
 
@@ -458,13 +470,16 @@ class Server:
     def _count(self, edge: Edge) -> EdgeReport:
         return self.report.edges.setdefault(edge.index, EdgeReport())
 
+    def _grouping(self, node: Node) -> Grouping:
+        return grouping_in_force(self.storage, self.plan, node.name, self.topology.grouping_of(node))
+
     def _source_number(self) -> int:
         return self.server if self.server >= 0 else self.plan.servers + self.task
 
     def _router(self, edge: Edge, node: Node) -> Router:
         router = self.routers.get(edge.index)
         if router is None:
-            grouping = grouping_in_force(self.storage, self.plan, node.name, edge.grouping)
+            grouping = self._grouping(node)
             source = self._source_number()
             seed = int(mix(np.uint64(self.plan.seed), np.uint64(self.step * 1_000_003 + edge.index))) >> 1
             local = node.instance_on.get(self.server, -1) if self.server >= 0 else -1

@@ -279,6 +279,17 @@ class LocalityManager:
             self._residents[o].enter(table.hashes, table.servers)
         self._started = True
 
+    def agree_with(self, tables: Mapping[int, RoutingTable]) -> None:
+        """Takes the tables in force as the truth, whatever the memory says: after a restart or a replay."""
+        for o, residents in enumerate(self._residents):
+            table = tables.get(o)
+            if table is None:
+                residents.agree(np.zeros(0, np.uint64), np.zeros(0, np.int32))
+            else:
+                residents.agree(table.hashes, table.servers)
+        self._started = self._started or bool(tables)
+        self._news.clear()
+
     def resize(self, servers: int, shares: NDArray[np.float64] | None = None) -> None:
         """Changes the number of servers: keys of servers that go are placed anew, and a new plan is due.
 

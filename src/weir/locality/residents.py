@@ -106,6 +106,13 @@ class Residents:
         self._grow()
         self._homes[entries] = self._published[entries] = servers
 
+    def agree(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """Believes a table in all respects: what it doesn't list lives by its hash."""
+        self._homes[:] = -1
+        self._published[:] = -1
+        self.young.clear()
+        self.enter(hashes, servers)
+
     def place(
         self, seen: PairCounts, ties: Sequence[Tie], batch: int, alpha: float, share: NDArray[np.float64]
     ) -> None:

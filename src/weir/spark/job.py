@@ -13,12 +13,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from weir.engine import wire
+from weir.engine.learning import Learning
 from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
 from weir.engine.server import EntryLayout, Job, Server, move_out
 from weir.engine.tables import grouping_in_force
 from weir.errors import EngineError, NullKeyError, OperatorError, TopologyError, WeirError
 from weir.faults import reach
 from weir.grouping.base import Grouping
+from weir.locality.stats import BatchStats
 from weir.spark import native
 from weir.spark.homes import Homes
 from weir.state.segment import SegmentRef
@@ -55,16 +57,25 @@ def unite(sources: dict[str, DataFrame], topology: Topology) -> DataFrame:
 class BatchRunner:
     """Runs batches of one topology in one Spark session."""
 
-    def __init__(self, session: SparkSession, topology: Topology, storage: Storage) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        topology: Topology,
+        storage: Storage,
+        learning: Learning | None = None,
+    ) -> None:
         for key, value in SETTINGS.items():
             session.conf.set(key, value)
         self.session = session
         self.topology = topology
         self.storage = storage
+        self.learning = learning
         self.homes = Homes(session, topology.servers)
 
-    def run(self, rows: DataFrame, plan: BatchPlan, manifest: Manifest) -> list[TaskReport]:
-        """Runs one batch; returns what its tasks report. Nothing has happened until that is committed."""
+    def run(
+        self, rows: DataFrame, plan: BatchPlan, manifest: Manifest
+    ) -> tuple[list[TaskReport], list[BatchStats]]:
+        """Runs one batch; returns what its tasks report and count. Nothing has happened until it is committed."""
         topology = self.topology
         in_jvm = self._routable(plan)
         moving = bool(plan.moves)
@@ -83,7 +94,7 @@ class BatchRunner:
             )
         else:
             layout = EntryLayout(tagged=True)
-        job = Job(topology, plan, manifest, self.storage.location, self.homes.slots, layout)
+        job = Job(topology, plan, manifest, self.storage.location, self.homes.slots, layout, self.learning)
         if in_jvm and topology.steps:
             entry = self._native(rows, plan, layout)
         else:
@@ -93,13 +104,15 @@ class BatchRunner:
             entry = entry.unionByName(movers, allowMissingColumns=True)
         for step in range(1, topology.steps + 1):
             entry = self.homes.exchange(entry).mapInArrow(_step_task(job, step), wire.WIRE_DDL)
-        reports = [msgspec.json.decode(r, type=TaskReport) for r in self._collect(entry)]
+        answers = self._collect(entry.select("kind", "payload"))
+        reports = [msgspec.json.decode(p, type=TaskReport) for kind, p in answers if kind == wire.CONTROL]
+        stats = [BatchStats.from_ipc(p) for kind, p in answers if kind == wire.STATISTICS]
         self._check(reports)
-        return reports
+        return reports, stats
 
-    def _collect(self, frame: DataFrame) -> list[bytes]:
+    def _collect(self, frame: DataFrame) -> list[tuple[int, bytes]]:
         try:
-            return [bytes(row[0]) for row in frame.select("payload").collect()]
+            return [(row[0], bytes(row[1])) for row in frame.collect()]
         except PySparkException as error:
             raise translated(error) from error
 
@@ -175,13 +188,15 @@ class BatchRunner:
             for batch in batches:
                 for server in batch.column("server").to_pylist():
                     made = lay_out(topology, commit, location, server)
-                    payload = msgspec.json.encode([server, made])
-                    yield pa.RecordBatch.from_arrays([pa.array([payload], pa.binary())], names=["payload"])
+                    columns = [
+                        pa.array([server], pa.int32()),
+                        pa.array([msgspec.json.encode(made)], pa.binary()),
+                    ]
+                    yield pa.RecordBatch.from_arrays(columns, names=["server", "payload"])
 
-        found = self._collect(self.homes.each().mapInArrow(task, "payload binary"))
-        kind = tuple[int, dict[str, tuple[SegmentRef | None, int]]]
-        answers = dict(msgspec.json.decode(f, type=kind) for f in found)
-        return [answers[i] for i in range(topology.servers)]
+        found = dict(self._collect(self.homes.each().mapInArrow(task, "server int, payload binary")))
+        kind = dict[str, tuple[SegmentRef | None, int]]
+        return [msgspec.json.decode(found[i], type=kind) for i in range(topology.servers)]
 
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from weir.grouping.base import Grouping
 from weir.grouping.hashed import Hash
+from weir.grouping.learnt import Learnt, LearntSplit
 from weir.grouping.table import Table, WorstCase
 from weir.hashing import spark_mod
 
@@ -28,6 +29,8 @@ LITERAL_LIMIT = 30_000  # listed keys that a literal look-up table may hold
 def can_route(grouping: Grouping) -> bool:
     """Whether the JVM can route by this grouping."""
     if isinstance(grouping, WorstCase):
+        return can_route(grouping.table)
+    if isinstance(grouping, Learnt):
         return can_route(grouping.table)
     if isinstance(grouping, Table):
         return len(grouping) <= LITERAL_LIMIT
@@ -51,11 +54,17 @@ def slot_of(
     shift, table = 0, None
     if isinstance(grouping, WorstCase):
         shift, table = 1, grouping.table
+    elif isinstance(grouping, Learnt):
+        table = grouping.table
     elif isinstance(grouping, Table):
         table = grouping
     n = len(node.placement)
     by_instance = [slots[node.placement[(i + shift) % n]] for i in range(n)]
     homes = F.array(*[F.lit(s) for s in by_instance])
+    if isinstance(grouping, LearntSplit) and len(grouping.hot):
+        # a key too hot for one server is spread by its rows' content
+        hot = hashed.isin([int(h) for h in grouping.hot.view(np.int64)])
+        hashed = F.when(hot, spread).otherwise(hashed)
     fallback = F.element_at(homes, (F.pmod(hashed, F.lit(n)) + 1).cast("int"))
     if table is None or not len(table):
         return fallback

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import traceback
 from collections import deque
@@ -12,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.engine.learning import Learner, governed
 from weir.engine.ledger import Ledger
 from weir.engine.migrate import manifest_of
-from weir.engine.plan import DEAD_LETTERS, Commit
+from weir.engine.plan import DEAD_LETTERS, BatchPlan, Commit
 from weir.engine.progress import summarise
 from weir.engine.server import DEAD_LETTER_SCHEMA
+from weir.engine.tables import load_table
 from weir.errors import EngineError, TopologyError, WeirError, did_you_mean
 from weir.faults import reach
 from weir.grouping.base import Grouping
+from weir.grouping.learnt import NO_TABLE
+from weir.locality.config import Locality
+from weir.locality.table import RoutingTable
 from weir.spark.job import BatchRunner, translated, unite
 from weir.spark.session import own_session
 from weir.spark.state import output_frame, state_frame
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 Sink = Callable[[DataFrame, int], Any] | str
 CLEAN_EVERY = 10
+SAVE_MANAGER_EVERY = 10
 
 
 class Query:
@@ -48,7 +53,7 @@ class Query:
         self._stream: Any = None
         self._error: Exception | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)
-        self._lock = threading.Lock()
+        self._learner: Learner | None = None
         self._doing = "starting"
         if ledger.last is not None and ledger.last.progress:
             self._recent.append(dict(ledger.last.progress))
@@ -116,6 +121,37 @@ class Query:
             text.append(f"edge {edge.source} → {edge.target}: {edge.grouping.name}, carries {columns}")
         return "\n".join(text)
 
+    # ------------------------------------------------------------------ steering
+
+    def reconfigure(self, wait: bool = False) -> None:
+        """Asks for a reconfiguration of the routing tables, to be adopted at a batch boundary if it pays.
+
+        The tables are computed in the background while batches go on; with ``wait``, before this returns.
+        """
+        if self._learner is None:
+            raise EngineError(
+                "there is nothing to reconfigure: the query was started without routing=weir.Locality(…)"
+            )
+        self._learner.request(wait)
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """Every reconfiguration that was considered: what was foretold, what was done, what came of it."""
+        return [] if self._learner is None else [d.to_dict() for d in self._learner.manager.decisions]
+
+    def routing_table(self, name: str) -> RoutingTable:
+        """The table in force for an operator."""
+        last = self._ledger.last
+        if self._learner is None or name not in self._learner.names:
+            names = [] if self._learner is None else self._learner.names
+            raise EngineError(
+                f"operator {name!r} is not routed by a learnt table; {did_you_mean(name, names)}"
+            )
+        ref = last.tables.get(name) if last else None
+        table = NO_TABLE if ref is None else load_table(self._storage, ref)
+        version = 0 if ref is None else ref.version
+        return RoutingTable(table.hashes, table.instances, self.topology.servers, name, version)
+
     # ------------------------------------------------------------------ waiting and stopping
 
     def await_termination(self, timeout: float | None = None) -> bool | None:
@@ -146,6 +182,8 @@ class Query:
         """Stops after the batch in flight is cancelled; a later start goes on from the last commit."""
         if self._stream is not None and self._stream.isActive:
             self._stream.stop()
+        if self._learner is not None:
+            self._learner.close()
         self._doing = "stopped"
 
     def _failure(self, error: Exception) -> Exception:
@@ -170,18 +208,23 @@ class _Driver:
         ledger: Ledger,
         query: Query,
         sinks: dict[str, Sink],
+        learner: Learner | None = None,
     ) -> None:
+        self.learner = learner
         self.flow, self.topology, self.storage, self.ledger = flow, topology, storage, ledger
         self.query, self.sinks = query, sinks
         self.runner: BatchRunner | None = None
 
     def prepare(self, session: SparkSession) -> BatchRunner:
         if self.runner is None:
-            self.runner = BatchRunner(session, self.topology, self.storage)
+            learning = self.learner.learning if self.learner else None
+            self.runner = BatchRunner(session, self.topology, self.storage, learning)
             if self.ledger.needs_migration:
                 assert self.ledger.last is not None
                 self.query._doing = "laying out state anew"
                 self.ledger.migrate(*manifest_of(self.topology, self.runner.lay_out(self.ledger.last)))
+            if self.learner is not None and self.ledger.last is not None:
+                self.learner.start(self.ledger.last.tables, self.ledger.last.manager)
         return self.runner
 
     def batch(self, rows: DataFrame, batch: int, *, end_of_input: bool = False) -> None:
@@ -196,20 +239,49 @@ class _Driver:
             return
         began = time.perf_counter()
         self.query._doing = f"batch {batch}"
-        plan = self.ledger.plan(batch, end_of_input=end_of_input)
+        plan = self.plan(batch, end_of_input)
         planned = time.perf_counter()
-        reports = runner.run(rows, plan, self.ledger.manifest)
+        reports, stats = runner.run(rows, plan, self.ledger.manifest)
         reach("job-done", batch)
         ran = time.perf_counter()
         progress = summarise(self.topology, plan, reports, self.ledger)
         progress["seconds"] = {"plan": planned - began, "job": ran - planned}
-        commit = self.ledger.commit(plan, reports, progress)
+        memory = None
+        if self.learner is not None:
+            progress["routing"] = self.learner.summary(plan)
+            progress["moved_keys"] = sum(m.file.rows for m in plan.moves)
+            if batch % SAVE_MANAGER_EVERY == SAVE_MANAGER_EVERY - 1:
+                memory = self.learner.save(batch)
+        commit = self.ledger.commit(plan, reports, progress, memory)
+        if self.learner is not None and stats:
+            self.learner.observe(stats)
         self.deliver(session, commit)
         if batch % CLEAN_EVERY == CLEAN_EVERY - 1:
             self.ledger.clean()
         progress["seconds"]["batch"] = time.perf_counter() - began
         self.query._recent.append(progress)
         self.query._doing = "waiting for data"
+
+    def plan(self, batch: int, end_of_input: bool) -> BatchPlan:
+        """What the batch will do; one that was planned before does the same again."""
+        ledger, learner = self.ledger, self.learner
+        if learner is None:
+            return ledger.plan(batch, end_of_input=end_of_input)
+        if (known := ledger.planned(batch)) is not None:
+            learner.agree(known.tables)
+            return known
+        last = ledger.last
+        tables, version, moves, _ = learner.next_plan(
+            batch, dict(last.tables) if last else {}, last.table_version if last else 0
+        )
+        return ledger.plan(
+            batch,
+            end_of_input=end_of_input,
+            tables=tables,
+            table_version=version,
+            moves=moves,
+            hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
+        )
 
     def deliver(self, session: SparkSession, commit: Commit) -> None:
         """Hands a batch's outputs to the sinks, unless they have had it."""
@@ -255,7 +327,7 @@ def _open(
     checkpoint: str,
     mode: str,
     servers: int,
-    routing: Grouping | None,
+    routing: Grouping | Locality | None,
     sink: Any,
     dead_letters: Any,
     prune: bool,
@@ -288,7 +360,17 @@ def _open(
     ledger = Ledger(storage, topology, mode, clock=clock, retain=retain, drop_state=drop_state)
     session = next(iter(flow.frames.values())).sparkSession
     query = Query(topology, storage, ledger, session)
-    return _Driver(flow, topology, storage, ledger, query, sinks), query
+    if governed(topology):
+        configs: list[Locality] = []
+        for config in [routing, *(d.grouping for d in flow.declared)]:
+            if isinstance(config, Locality) and config not in configs:
+                configs.append(config)
+        if len(configs) > 1:
+            raise TopologyError(
+                "operators name different weir.Locality(…) settings; one manager places the keys of all, so use one"
+            )
+        query._learner = Learner(configs[0], topology, storage)
+    return _Driver(flow, topology, storage, ledger, query, sinks, query._learner), query
 
 
 def start(
@@ -296,7 +378,7 @@ def start(
     checkpoint: str,
     *,
     servers: int,
-    routing: Grouping | None,
+    routing: Grouping | Locality | None,
     sink: Any,
     dead_letters: Any,
     trigger: dict[str, Any],
@@ -340,7 +422,7 @@ def run(
     checkpoint: str,
     *,
     servers: int,
-    routing: Grouping | None = None,
+    routing: Grouping | Locality | None = None,
     sink: Any = None,
     dead_letters: Any = None,
     prune: bool = True,

@@ -1,0 +1,289 @@
+"""What the engine does for locality-aware routing: tasks count, the driver learns, plans change tables.
+
+The counterparts of the paper's messages: a task's :class:`Sightings` answer GET_METRICS with every batch; the
+:class:`Learner` is the manager; a plan with a new table and its moves is RECONFIGURE, saved before anything
+happens; the batch that carries it is PROPAGATE and MIGRATE in one, and its commit is the acknowledgement.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.engine.plan import BatchPlan, FileRef, Move, TableRef
+from weir.engine.tables import changed_table, load_table
+from weir.errors import CheckpointMismatch
+from weir.grouping.learnt import Learnt, LearntSplit
+from weir.locality.config import Locality
+from weir.locality.manager import LocalityManager, Plan
+from weir.locality.pairs import PairCounts, count_keys, count_pairs, merge
+from weir.locality.proposal import Proposal, propose
+from weir.locality.stats import BatchStats
+from weir.locality.table import RoutingTable
+from weir.state.storage import Storage
+from weir.topology import Node, Topology
+
+TASK_CAPACITY = 100_000  # pairs and keys that one task reports at most
+_REDUCE_AT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What tasks are to count: operators by number, and the edges between consecutive ones."""
+
+    operators: dict[str, int]
+    edges: frozenset[tuple[int, int]]
+    capacity: int
+    seed: int
+
+
+class Sightings:
+    """Counts keys and pairs of keys in one task; the same rows give the same counts in any order."""
+
+    def __init__(self, learning: Learning) -> None:
+        self.learning = learning
+        self._keys: dict[int, list[PairCounts]] = {}
+        self._pairs: dict[tuple[int, int], list[PairCounts]] = {}
+        self._rows: dict[int, float] = {}
+
+    def key(self, operator: str, hashes: NDArray[np.uint64]) -> None:
+        number = self.learning.operators.get(operator)
+        if number is not None:
+            self._keys.setdefault(number, []).append(count_keys(hashes))
+            self._rows[number] = self._rows.get(number, 0.0) + len(hashes)
+
+    def pair(self, origin: tuple[str, NDArray[np.uint64]], operator: str, hashes: NDArray[np.uint64]) -> None:
+        edge = (self.learning.operators.get(origin[0], -1), self.learning.operators.get(operator, -1))
+        if edge in self.learning.edges:
+            parts = self._pairs.setdefault(edge, [])
+            parts.append(count_pairs(origin[1], hashes))
+            if sum(map(len, parts)) > _REDUCE_AT:
+                self._pairs[edge] = [merge(parts)]
+
+    def stats(self) -> BatchStats | None:
+        if not self._keys and not self._pairs:
+            return None
+        capacity, seed = self.learning.capacity, self.learning.seed
+        return BatchStats(
+            {o: merge(p, capacity, seed) for o, p in sorted(self._keys.items())},
+            {e: merge(p, capacity, seed) for e, p in sorted(self._pairs.items())},
+            dict(sorted(self._rows.items())),
+        )
+
+
+def governed(topology: Topology) -> list[Node]:
+    """The operators whose keys are placed by learning."""
+    return [n for n in topology.stateful if isinstance(topology.grouping_of(n), Learnt)]
+
+
+def consecutive(topology: Topology) -> list[tuple[str, str]]:
+    """Pairs of governed operators that rows pass one after the other; stateless ones between don't count."""
+    names = {n.name for n in governed(topology)}
+    before: dict[str, set[str]] = {s: set() for s in topology.sources}
+    pairs: list[tuple[str, str]] = []
+    for node in topology.nodes:
+        last = {p for e in topology.edges if e.target == node.name for p in before[e.source]}
+        if node.operator.stateful:
+            pairs += [(a, node.name) for a in sorted(last) if a in names and node.name in names]
+            before[node.name] = {node.name}
+        else:
+            before[node.name] = last
+    return list(dict.fromkeys(pairs))
+
+
+class Learner:
+    """The manager of a running query: takes in statistics, computes in the background, changes plans."""
+
+    def __init__(self, config: Locality, topology: Topology, storage: Storage) -> None:
+        self.config, self.topology, self.storage = config, topology, storage
+        nodes = governed(topology)
+        self.names = [n.name for n in nodes]
+        self.manager = LocalityManager(config, self.names, consecutive(topology), topology.servers)
+        self._merges = {n.name: isinstance(topology.grouping_of(n), LearntSplit) for n in nodes}
+        self.learning = Learning(
+            {name: i for i, name in enumerate(self.names)},
+            frozenset(self.manager.edges),
+            min(config.capacity, TASK_CAPACITY),
+            config.seed,
+        )
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="weir-manager")
+        self._computing: Future[Proposal] | None = None
+        self._lock = threading.Lock()
+        self.hot: dict[str, NDArray[np.uint64]] = {}
+
+    # ------------------------------------------------------------------ begin, or begin again
+
+    def start(self, tables: dict[str, TableRef], saved: FileRef | None) -> None:
+        """Goes on from a commit: its tables are the truth, saved statistics are a help."""
+        if saved is not None:
+            state = load_arrays(self.storage, saved)
+            if state["about"]["servers"] == self.topology.servers:
+                self.manager.restore(state)
+        if tables:
+            self.agree(tables)
+
+    def start_tables(self) -> dict[int, RoutingTable]:
+        """Tables made offline that the user wants to begin with."""
+        start = self.config.start
+        if start is None:
+            return {}
+        files = start if isinstance(start, dict) else _table_files(str(start), self.names)
+        tables: dict[int, RoutingTable] = {}
+        for name, path in files.items():
+            if name not in self.names:
+                raise CheckpointMismatch(
+                    f"{path}: a table for operator {name!r}, but locality-aware routing governs {self.names}"
+                )
+            table = RoutingTable.from_file(path, n=self.topology.servers)
+            node = self.topology.by_name[name]
+            if table.keys is not None:
+                ours = [(k, node.input.field(k).type) for k in node.key]
+                theirs = [(f.name, f.type) for f in table.keys.schema]
+                if [t for _, t in ours] != [t for _, t in theirs]:
+                    raise CheckpointMismatch(
+                        f"{path}: its keys are {theirs}, those of operator {name!r} are {ours}; "
+                        "make a table from this application's data"
+                    )
+            tables[self.names.index(name)] = table
+        return tables
+
+    def agree(self, tables: dict[str, TableRef]) -> None:
+        """Makes the manager believe what the tables in force say."""
+        known = {}
+        for name, ref in tables.items():
+            table = load_table(self.storage, ref)
+            known[self.names.index(name)] = RoutingTable(
+                table.hashes, table.instances, self.topology.servers, name, ref.version
+            )
+        self.manager.agree_with(known)
+
+    # ------------------------------------------------------------------ learn
+
+    def observe(self, parts: list[BatchStats]) -> None:
+        """Takes in what the tasks of a batch counted, and starts computing if it is time."""
+        with self._lock:
+            self.manager.observe(
+                BatchStats.merge(parts, capacity=self.config.capacity, seed=self.config.seed)
+            )
+            if self._computing is None and self.manager.due:
+                self._computing = self._pool.submit(propose, self.manager.snapshot())
+            if self.config.split_hot:
+                self._find_hot()
+
+    def _find_hot(self) -> None:
+        """Keys heavier than a server's fair share, of operators that merge."""
+        for name, merges in self._merges.items():
+            if merges:
+                self.hot[name] = self.manager.hot_keys(self.names.index(name))
+
+    def request(self, wait: bool = False) -> None:
+        """Asks for a reconfiguration; with ``wait``, computes it now, to be adopted with the next batch."""
+        with self._lock:
+            self.manager.request()
+            if self._computing is None and self.manager.due:
+                self._computing = self._pool.submit(propose, self.manager.snapshot())
+        if wait and self._computing is not None:
+            self._computing.result()
+
+    # ------------------------------------------------------------------ plan
+
+    def next_plan(
+        self, batch: int, tables: dict[str, TableRef], version: int
+    ) -> tuple[dict[str, TableRef], int, list[Move], Plan | None]:
+        """The tables and moves of the next batch, written to the checkpoint before any plan names them."""
+        with self._lock:
+            if self._computing is not None and self._computing.done():
+                self.manager.offer(self._computing.result())
+                self._computing = None
+            if batch == 0 and not tables:
+                start = self.start_tables()
+                if start:
+                    self.manager.start_from(start)
+                    tables = {
+                        self.names[o]: changed_table(
+                            self.storage, None, self.names[o], batch, t.hashes, t.servers
+                        )
+                        for o, t in start.items()
+                    }
+                    return tables, version + 1, [], None
+            plan = self.manager.plan_next()
+        if plan is None or not plan.patches:
+            return tables, version, [], plan
+        tables = dict(tables)
+        moves: list[Move] = []
+        for number, patch in plan.patches.items():
+            name = self.names[number]
+            tables[name] = changed_table(
+                self.storage, tables.get(name), name, batch, patch.hashes, patch.servers
+            )
+            leaving = plan.moves.get(number)
+            if leaving is not None and len(leaving):
+                moves.append(Move(name, _write_moves(self.storage, name, batch, leaving)))
+        return tables, version + 1, moves, plan
+
+    def save(self, batch: int) -> FileRef:
+        """The manager's memory, to go on from after a restart."""
+        with self._lock:
+            return save_arrays(self.storage, f"manager/{batch:012d}/state.arrow", self.manager.state())
+
+    def summary(self, plan: BatchPlan) -> dict[str, Any]:
+        decisions = [d.to_dict() for d in self.manager.decisions]
+        return {
+            "decisions": len(decisions),
+            "last_decision": decisions[-1] if decisions else None,
+            "tables": {name: len(load_table(self.storage, ref)) for name, ref in plan.tables.items()},
+        }
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _table_files(start: str, names: list[str]) -> dict[str, str]:
+    """A folder with one file per operator, as ``weir advise --out`` writes it."""
+    return {name: f"{start.rstrip('/')}/{name}.arrow" for name in names}
+
+
+def _write_moves(storage: Storage, operator: str, batch: int, moves: Any) -> FileRef:
+    table = pa.table({"h1": moves.hashes, "from": moves.source, "to": moves.target})
+    return _write(storage, f"moves/{operator}/{batch:012d}/moves.arrow", table)
+
+
+def _write(storage: Storage, name: str, table: pa.Table) -> FileRef:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_file(buffer, table.schema) as writer:
+        writer.write_table(table)
+    data = buffer.getvalue()
+    storage.write(name, data)
+    return FileRef(name, table.num_rows, data.size, zlib.crc32(data))
+
+
+def save_arrays(storage: Storage, name: str, state: dict[str, Any]) -> FileRef:
+    """Writes a dict of NumPy arrays and JSON values as one Arrow file."""
+    plain, columns, shapes = {}, {}, {}
+    for key, value in state.items():
+        if isinstance(value, np.ndarray):
+            columns[key] = pa.array([value.ravel()])
+            shapes[key] = list(value.shape)
+        else:
+            plain[key] = value
+    table = pa.table(columns) if columns else pa.table({"__empty": pa.array([0])})
+    about = msgspec.json.encode({"plain": plain, "shapes": shapes})
+    return _write(storage, name, table.replace_schema_metadata({b"weir": about}))
+
+
+def load_arrays(storage: Storage, ref: FileRef) -> dict[str, Any]:
+    """Back from :func:`save_arrays`."""
+    table = pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all()
+    about = msgspec.json.decode(table.schema.metadata[b"weir"])
+    out: dict[str, Any] = dict(about["plain"])
+    for key, shape in about["shapes"].items():
+        out[key] = np.array(table[key][0].values.to_numpy(zero_copy_only=False)).reshape(shape)
+    return out

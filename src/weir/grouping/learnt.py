@@ -1,0 +1,89 @@
+"""Key grouping by tables that are learnt while the stream runs (LAR): what ``routing=weir.Locality()`` means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.grouping.base import Grouping, Instances, Keys, Router
+from weir.grouping.table import Table
+from weir.hashing import spark_mod
+
+NO_TABLE = Table(np.empty(0, np.uint64), np.empty(0, np.int32))
+
+
+@dataclass(frozen=True)
+class Learnt(Grouping):
+    """Each key lives where the table in force says, or by its hash if the table doesn't list it.
+
+    The table belongs to a batch's plan, not to the application; see :mod:`weir.locality`.
+
+    Reference: M. Caneill, A. El Rheddane, V. Leroy, N. De Palma, "Locality-aware routing in stateful streaming
+    applications", Middleware 2016.
+
+    Examples
+    --------
+    >>> keys = np.array([5, 6], np.uint64)
+    >>> Learnt(Table(keys[:1], np.array([2], np.int32))).router(3).route(keys).tolist()
+    [2, 0]
+    """
+
+    table: Table = NO_TABLE
+
+    name: ClassVar[str] = "LAR"
+
+    def with_table(self, table: Table) -> Learnt:
+        """The same grouping with the table of a batch."""
+        return type(self)(table)
+
+    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
+        return self.table.router(n)
+
+
+@dataclass(frozen=True)
+class LearntSplit(Learnt):
+    """The same for operators that merge: some keys are worked on where their rows are.
+
+    Keys that nobody has placed yet (``first_seen``) and keys too hot for one server (``hot``) stay with the row
+    that brings them. What a server learns of such a key in a batch is a partial state, which goes to the key's
+    home, one small row instead of many large ones, and is merged there in the same batch: the key's state has
+    one owner all the same.
+
+    Examples
+    --------
+    >>> keys = np.array([5, 6, 7], np.uint64)
+    >>> table = Table(keys[:2], np.array([2, 1], np.int32))
+    >>> grouping = LearntSplit(table, first_seen=True, hot=keys[1:2])
+    >>> grouping.router(3, local=0).route(keys).tolist()
+    [2, 0, 0]
+    """
+
+    first_seen: bool = False
+    hot: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64), compare=False, repr=False)
+
+    splits_keys: ClassVar[bool] = True
+
+    def with_table(self, table: Table, hot: NDArray[np.uint64] | None = None) -> LearntSplit:
+        return LearntSplit(table, self.first_seen, self.hot if hot is None else np.sort(hot))
+
+    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
+        return _StayRouter(n, self, local)
+
+
+class _StayRouter(Router):
+    def __init__(self, n: int, grouping: LearntSplit, local: int) -> None:
+        super().__init__(n)
+        self._grouping = grouping
+        self._local = local
+
+    def route(self, keys: Keys) -> Instances:
+        home = self._grouping.table.lookup(keys)
+        if self._local >= 0:
+            if self._grouping.first_seen:
+                home = np.where(home < 0, self._local, home)
+            if len(self._grouping.hot):
+                home = np.where(np.isin(keys, self._grouping.hot), self._local, home)
+        return np.where(home < 0, spark_mod(keys, self.n), home).astype(np.int32)

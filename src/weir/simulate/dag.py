@@ -31,11 +31,15 @@ class Operator:
         Messages per second that one instance processes with a core of its own; what it emits, for a source.
     selectivity
         Messages emitted per message processed, on every outgoing edge.
+    cpu
+        Share of a core that an instance needs while it works; the rest of the time it waits for others
+        (a database, a disk), which does not hinder its neighbours.
     """
 
     name: str
     rate: float
     selectivity: float = 1.0
+    cpu: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -88,21 +92,30 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Stage:
-    """From ``at`` on this deployment holds; nothing runs for the first ``pause`` seconds."""
+    """From ``at`` on this deployment holds; nothing runs for the first ``pause`` seconds.
+
+    ``late`` holds for each operator (that has any) the seconds after which each of its instances starts to work;
+    until then it only queues what it is sent.
+    """
 
     at: float
     deployment: Deployment
     pause: float = 0.0
+    late: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class Flow:
-    """Rates (per second) and queues of every operator over time."""
+    """Rates (per second), queues and busy instances of every operator over time.
+
+    An instance is busy while it works or waits for a core; with nothing to do it is not.
+    """
 
     time: Series
     arriving: dict[str, Series] = field(default_factory=dict)
     processed: dict[str, Series] = field(default_factory=dict)
     queue: dict[str, Series] = field(default_factory=dict)
+    busy: dict[str, Series] = field(default_factory=dict)
     sinks: list[str] = field(default_factory=list)
 
     def throughput(self) -> Series:
@@ -110,7 +123,15 @@ class Flow:
         return np.sum([self.processed[name] for name in self.sinks], axis=0)
 
 
-def flow(stages: Sequence[Stage], seconds: float, *, step: float = 0.1, pending: float | None = None) -> Flow:
+def flow(
+    stages: Sequence[Stage],
+    seconds: float,
+    *,
+    step: float = 0.1,
+    pending: float | None = None,
+    jitter: float = 0.0,
+    seed: int = 0,
+) -> Flow:
     """Runs the graph through one or several deployments of the same operators.
 
     Parameters
@@ -123,6 +144,10 @@ def flow(stages: Sequence[Stage], seconds: float, *, step: float = 0.1, pending:
         Length of a step; a message needs at least one per hop.
     pending
         Sources hold back while more than this many messages are queued in all.
+    jitter
+        Standard deviation of an instance's speed from step to step, as a share of it.
+    seed
+        Of the jitter.
 
     Examples
     --------
@@ -141,25 +166,32 @@ def flow(stages: Sequence[Stage], seconds: float, *, step: float = 0.1, pending:
     steps = round(seconds / step)
     names = [operator.name for operator in stages[0].deployment.operators]
     ran = Flow(np.arange(1, steps + 1, dtype=np.float64) * step, sinks=stages[0].deployment.sinks())
-    for what in (ran.arriving, ran.processed, ran.queue):
+    for what in (ran.arriving, ran.processed, ran.queue, ran.busy):
         what.update({name: np.zeros(steps) for name in names})
     number = {name: i for i, name in enumerate(names)}
     waiting: Series = np.zeros(len(names))
+    dice = np.random.default_rng(seed)
     for stage, until in zip(stages, [*(s.at for s in stages[1:]), seconds], strict=True):
         plan = _Plan(stage.deployment, number)
         queue = waiting[plan.of] / plan.parallel
+        begins = stage.at + plan.late(stage.late) - 1e-9
         for k in range(round(stage.at / step), min(steps, round(until / step))):
-            arriving, processed = np.zeros(len(queue)), np.zeros(len(queue))
+            arriving, processed, busy = np.zeros((3, len(queue)))
             if k * step >= stage.at + stage.pause - 1e-9:
                 held = pending is not None and queue[~plan.source].sum() > pending
-                want = np.where(plan.source, 0.0 if held else plan.rate * step, queue)
-                processed = plan.share(want, step)
+                rate = plan.rate
+                if jitter:
+                    rate = rate * np.maximum(0.1, 1 + jitter * dice.standard_normal(len(rate)))
+                want = np.where(plan.source, 0.0 if held else rate * step, queue)
+                want[k * step < begins] = 0.0
+                processed, busy = plan.share(want, rate * step)
                 arriving = plan.wires @ processed
                 queue = np.where(plan.source, 0.0, queue - processed + arriving)
             for what, amount in (
                 (ran.arriving, arriving / step),
                 (ran.processed, processed / step),
                 (ran.queue, queue),
+                (ran.busy, busy),
             ):
                 total = np.bincount(plan.of, amount, minlength=len(names))
                 for name, i in number.items():
@@ -179,6 +211,8 @@ class _Plan:
         self.of = np.array([number[o.name] for o, _ in instances])
         self.machine = np.array([m for _, m in instances])
         self.rate = np.array([o.rate for o, _ in instances], dtype=np.float64)
+        self.cpu = np.array([o.cpu for o, _ in instances], dtype=np.float64)
+        self.number = number
         self.source = np.array([o.name in sources for o, _ in instances])
         self.parallel = np.bincount(self.of, minlength=len(number))[self.of].astype(np.float64)
         self.cores = np.asarray(deployment.cores, dtype=np.float64)
@@ -190,16 +224,29 @@ class _Plan:
         )
         self.wires = linked * emits[None, :] / self.parallel[:, None]
 
-    def share(self, want: Series, step: float) -> Series:
-        """What each instance processes of what it wants to, by max-min fair shares of its machine."""
-        busy = np.minimum(1.0, want / (self.rate * step))  # cores wanted
-        got = busy.copy()
-        for machine in np.flatnonzero(
-            np.bincount(self.machine, busy, minlength=len(self.cores)) > self.cores
-        ):
+    def late(self, seconds: Mapping[str, Sequence[float]]) -> Series:
+        """When each instance starts to work, after the stage's begin."""
+        out: Series = np.zeros(len(self.of))
+        for name, each in seconds.items():
+            out[self.of == self.number[name]] = each
+        return out
+
+    def share(self, want: Series, most: Series) -> tuple[Series, Series]:
+        """What each instance processes of what it wants to, and the share of its time that this takes.
+
+        ``most`` is what it could process alone. Cores are shared max-min fairly between the instances of a
+        machine.
+        """
+        busy = np.minimum(1.0, want / most)
+        cores = busy * self.cpu  # wanted
+        got = cores.copy()
+        over = np.bincount(self.machine, cores, minlength=len(self.cores)) > self.cores
+        for machine in np.flatnonzero(over):
             here = np.flatnonzero(self.machine == machine)
             left = self.cores[machine]
-            for rank, i in enumerate(here[np.argsort(busy[here], kind="stable")]):
-                got[i] = min(busy[i], left / (len(here) - rank))
+            for rank, i in enumerate(here[np.argsort(cores[here], kind="stable")]):
+                got[i] = min(cores[i], left / (len(here) - rank))
                 left -= got[i]
-        return np.minimum(want, got * self.rate * step)
+        processed = np.minimum(want, got / self.cpu * most)
+        # who gets less than it wants works or waits for a core all the time
+        return processed, np.where(got < cores * (1 - 1e-9), 1.0, busy)

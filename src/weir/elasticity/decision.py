@@ -1,0 +1,219 @@
+"""What a scaling strategy is told, and what it answers: plain data, nothing is changed by asking."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from weir.elasticity.congestion import CONGESTED, Rates, congested
+from weir.elasticity.etp import etp
+from weir.elasticity.graph import Graph, Machine, Placement
+from weir.errors import EngineError, TopologyError
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The application as it runs now.
+
+    Parameters
+    ----------
+    graph, rates, placement
+        Who feeds whom, how fast everybody is, and who lives where.
+    congestion
+        Input over processing rate above which an operator is congested.
+    distinct
+        Whether an operator may have at most one instance on a machine.
+    everywhere
+        Operators that live on every machine: theirs come and go with the machines and take no slot.
+    room
+        The most instances that a machine can hold; ``None`` for any number.
+    """
+
+    graph: Graph
+    rates: Mapping[str, Rates]
+    placement: Placement
+    congestion: float = CONGESTED
+    distinct: bool = False
+    everywhere: frozenset[str] = frozenset()
+    room: int | None = None
+
+    def __post_init__(self) -> None:
+        for what, known in (("rates", self.rates), ("instances", self.placement.instances)):
+            missing = [name for name in self.graph.operators if name not in known]
+            if missing:
+                raise TopologyError(
+                    f"no {what} for operator {missing[0]!r}; wait until a batch has been measured"
+                )
+
+    def congested(self) -> set[str]:
+        return congested(self.rates, self.congestion)
+
+    def etp(self) -> dict[str, float]:
+        """Effective throughput percentage of every operator by the rates as they are."""
+        sinks = {name: self.rates[name].throughput for name in self.graph.sinks}
+        return etp(self.graph, sinks, self.congested())
+
+    def fits(self, placement: Placement, operator: str, machine: Machine) -> bool:
+        """Whether one more instance of an operator may live on a machine."""
+        if self.distinct and machine in placement.instances[operator]:
+            return False
+        if self.room is None:
+            return True
+        return sum(name not in self.everywhere for name in placement.on(machine)) < self.room
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instance that appears or moves: what, where to, from where (``None``: it is new), and why."""
+
+    operator: str
+    target: Machine
+    source: Machine | None = None
+    etp: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the explanation; ``chosen`` counts instances that appear or move."""
+
+    operator: str
+    input: float
+    processing: float
+    congested: bool
+    etp: float
+    chosen: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A new placement and how it came about. Nothing has happened yet.
+
+    Attributes
+    ----------
+    strategy, operation
+        Whose decision it is; ``"out"`` or ``"in"``.
+    before, after
+        The placements. Instance ``i`` of an operator before is instance ``i`` after, unless it was dropped
+        (only operators that live everywhere lose instances, from the machines that leave).
+    machines
+        The machines that join or leave.
+    steps
+        Every instance that appears or moves, in the order of decision.
+    rows
+        Congestion and ETP of all operators as measured, and how often each was chosen.
+    machine_etp
+        Sum of ETP over the instances of each machine before (scale-in).
+    """
+
+    strategy: str
+    operation: str
+    before: Placement
+    after: Placement
+    machines: tuple[Machine, ...]
+    steps: tuple[Step, ...]
+    rows: tuple[Row, ...]
+    machine_etp: Mapping[Machine, float] = field(default_factory=dict)
+
+    def moved(self) -> list[tuple[str, int]]:
+        """Instances (operator, number) that existed before and live elsewhere, or nowhere, after."""
+        return self.before.differs(self.after)
+
+    def added(self) -> dict[str, int]:
+        """How many instances each operator has gained."""
+        was, now = self.before.parallelism(), self.after.parallelism()
+        return {name: now[name] - was[name] for name in now if now[name] > was[name]}
+
+
+class Strategy(ABC):
+    """Decides which instances new machines get, and which machines go. Strategies are pure functions.
+
+    Either a whole decision comes back or an error is raised; the situation is never touched.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def scale_out(self, now: Situation, machines: Sequence[Machine]) -> Decision:
+        """What to place on machines that join."""
+
+    @abstractmethod
+    def scale_in(
+        self, now: Situation, count: int = 1, *, machines: Sequence[Machine] | None = None
+    ) -> Decision:
+        """Which ``count`` machines leave, or the named ``machines``, and where their instances go."""
+
+    def decide(
+        self,
+        now: Situation,
+        operation: str,
+        after: Placement,
+        machines: Sequence[Machine],
+        steps: Sequence[Step],
+        machine_etp: Mapping[Machine, float] | None = None,
+    ) -> Decision:
+        """Puts a decision together, with its explanation."""
+        share, stuck = now.etp(), now.congested()
+        rows = tuple(
+            Row(
+                name,
+                now.rates[name].input,
+                now.rates[name].processing,
+                name in stuck,
+                share[name],
+                sum(step.operator == name for step in steps),
+            )
+            for name in now.graph.operators
+        )
+        return Decision(
+            self.name, operation, now.placement, after, tuple(machines), tuple(steps), rows, machine_etp or {}
+        )
+
+
+def joining(now: Situation, machines: Sequence[Machine]) -> tuple[Placement, list[Step]]:
+    """The placement with machines added, and on each of them what lives everywhere."""
+    if not machines:
+        raise EngineError("scaling out needs at least one new machine")
+    known = set(now.placement.machines)
+    again = [m for i, m in enumerate(machines) if m in known or m in machines[:i]]
+    if again:
+        raise EngineError(f"machine {again[0]!r} is in use already; name machines that are new")
+    after, steps = now.placement.joined(machines), []
+    for machine in machines:
+        for name in now.graph.operators:
+            if name in now.everywhere:
+                after = after.plus(name, machine)
+                steps.append(Step(name, machine, why="lives everywhere"))
+    return after, steps
+
+
+def slots(now: Situation, machines: int) -> int:
+    """How many instances new machines get: as many each as the old ones have on average.
+
+    The average is rounded down once for all new machines together, but never to none.
+    """
+    counted = sum(k for name, k in now.placement.parallelism().items() if name not in now.everywhere)
+    if counted == 0:
+        return 0
+    found = max(machines, machines * counted // len(now.placement.machines))
+    return found if now.room is None else min(found, now.room * machines)
+
+
+def leaving(now: Situation, count: int, machines: Sequence[Machine] | None) -> int:
+    """Checks a request to scale in and says how many machines go."""
+    have = now.placement.machines
+    if machines is not None:
+        for machine in machines:
+            if machine not in have:
+                known = ", ".join(map(repr, have))
+                raise EngineError(f"no machine is called {machine!r}; known: {known}")
+        count = len(set(machines))
+    if count < 1:
+        raise EngineError(f"scaling in removes at least one machine, got {count}")
+    if count >= len(have):
+        raise EngineError(
+            f"{count} of {len(have)} machines cannot go: at least one must remain; stop the query to let all go"
+        )
+    return count

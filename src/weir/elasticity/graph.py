@@ -1,0 +1,166 @@
+"""Who feeds whom, and who lives where: the two things every scaling decision starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
+
+from weir.errors import TopologyError, did_you_mean
+
+if TYPE_CHECKING:
+    from weir.topology import Topology
+
+Machine = int | str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators and the edges between them.
+
+    Parameters
+    ----------
+    operators
+        Names, in the order in which tables list them.
+    edges
+        Pairs (parent, child). A child gets all that its parent emits.
+
+    Examples
+    --------
+    >>> graph = Graph(("in", "a", "b", "out"), (("in", "a"), ("in", "b"), ("a", "out"), ("b", "out")))
+    >>> graph.sources, graph.sinks, graph.children["in"]
+    (('in',), ('out',), ('a', 'b'))
+    >>> graph.descendants("a")
+    {'out'}
+    """
+
+    operators: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        for name in (end for edge in self.edges for end in edge):
+            if name not in self.operators:
+                raise TopologyError(f"no operator is called {name!r}; {did_you_mean(name, self.operators)}")
+        try:
+            TopologicalSorter(self.parents).prepare()
+        except CycleError as error:
+            raise TopologyError(f"the operators form a cycle: {' → '.join(error.args[1])}") from None
+
+    @classmethod
+    def from_topology(cls, topology: Topology) -> Graph:
+        """The operators of an application; what Spark reads for them is outside of the graph."""
+        names = tuple(node.name for node in topology.nodes)
+        return cls(names, tuple((e.source, e.target) for e in topology.edges if e.source in names))
+
+    @cached_property
+    def parents(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(a for a, b in self.edges if b == name) for name in self.operators}
+
+    @cached_property
+    def children(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(b for a, b in self.edges if a == name) for name in self.operators}
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(name for name in self.operators if not self.parents[name])
+
+    @cached_property
+    def sinks(self) -> tuple[str, ...]:
+        return tuple(name for name in self.operators if not self.children[name])
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Parents before children; among equals as given."""
+        depth = self.depth
+        return tuple(sorted(self.operators, key=lambda name: depth[name]))
+
+    @cached_property
+    def depth(self) -> dict[str, int]:
+        """Edges on the longest way from a source."""
+        found: dict[str, int] = {}
+        for name in TopologicalSorter(self.parents).static_order():
+            found[name] = max((found[p] + 1 for p in self.parents[name]), default=0)
+        return found
+
+    @cached_property
+    def height(self) -> dict[str, int]:
+        """Edges on the longest way to a sink."""
+        return Graph(self.operators, tuple((b, a) for a, b in self.edges)).depth
+
+    def descendants(self, name: str) -> set[str]:
+        """All that can be reached from an operator, without itself."""
+        found: set[str] = set()
+        ahead = list(self.children[name])
+        while ahead:
+            one = ahead.pop()
+            if one not in found:
+                found.add(one)
+                ahead.extend(self.children[one])
+        return found
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The machine of every instance of every operator.
+
+    Parameters
+    ----------
+    machines
+        All machines, also those that host nothing yet.
+    instances
+        For each operator the machine of each instance: its length is the parallelism.
+
+    Examples
+    --------
+    >>> here = Placement((0, 1), {"a": (0, 1), "b": (1,)})
+    >>> here.total, here.on(1)
+    (3, ['a', 'b'])
+    >>> here.plus("b", 0).instances["b"]
+    (1, 0)
+    """
+
+    machines: tuple[Machine, ...]
+    instances: Mapping[str, tuple[Machine, ...]]
+
+    def __post_init__(self) -> None:
+        for name, places in self.instances.items():
+            if not places:
+                raise TopologyError(f"operator {name!r} has no instance; every operator needs at least one")
+            for machine in places:
+                if machine not in self.machines:
+                    raise TopologyError(
+                        f"operator {name!r} is placed on {machine!r}, which is not a machine; "
+                        f"known: {', '.join(map(repr, self.machines))}"
+                    )
+
+    @property
+    def total(self) -> int:
+        """All instances."""
+        return sum(len(places) for places in self.instances.values())
+
+    def parallelism(self) -> dict[str, int]:
+        return {name: len(places) for name, places in self.instances.items()}
+
+    def on(self, machine: Machine) -> list[str]:
+        """The operators of the instances on a machine, one entry per instance."""
+        return [name for name, places in self.instances.items() for place in places if place == machine]
+
+    def joined(self, machines: Iterable[Machine]) -> Placement:
+        """With empty machines added."""
+        return Placement((*self.machines, *machines), self.instances)
+
+    def plus(self, operator: str, machine: Machine) -> Placement:
+        """With one more instance."""
+        places = (*self.instances[operator], machine)
+        return Placement(self.machines, {**self.instances, operator: places})
+
+    def differs(self, other: Placement) -> list[tuple[str, int]]:
+        """Instances (operator, number) of this placement that ``other`` has elsewhere or not at all."""
+        return [
+            (name, i)
+            for name, places in self.instances.items()
+            for i, machine in enumerate(places)
+            if i >= len(other.instances[name]) or other.instances[name][i] != machine
+        ]

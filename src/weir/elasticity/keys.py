@@ -1,0 +1,327 @@
+"""Which keys move when an operator gets more or fewer instances: as few as balance needs, and told in little.
+
+Two granularities, one rule. :func:`spread` moves *items* between instances. Items may be
+
+* **keys**, when each one's weight is known (heavy keys, routing tables). :func:`table_for` writes the result
+  down as a :class:`~weir.grouping.table.Table`, which lists only keys that do not live where the hash says.
+* **buckets** of keys (:class:`Buckets`): a key's bucket is its hash modulo B, and an array says where each
+  bucket lives. One million keys in 4096 buckets take 16 kB, whatever moves, where listing the keys that must
+  *not* follow the hash to another number of instances takes up to 12 MB. Spark can compute it natively
+  (``pmod(xxhash64(key), B)`` and an array). B is a multiple of the number of instances at the time when
+  buckets are introduced: then every key lives at first exactly where the plain hash had put it, so the change
+  of the rule alone moves nothing.
+
+Going from k to a multiple of k instances needs neither: there the plain hash moves the least by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numba as nb
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from weir.errors import GroupingError
+from weir.grouping.base import Grouping, Instances, Keys, Router
+from weir.grouping.table import Table
+from weir.hashing import spark_mod
+
+BUCKETS = 4096
+SLACK = 0.03  # above the average, as everywhere where load is balanced
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """Where items live now.
+
+    Attributes
+    ----------
+    homes
+        The instance of each item.
+    moved
+        Which items have another home than before.
+    least
+        The fewest items that any way to balance moves: those without a home and, of each instance above the
+        limit, as many of the heaviest as bring it below.
+    load
+        Load of each instance.
+    """
+
+    homes: Instances
+    moved: NDArray[np.bool_]
+    least: int
+    load: NDArray[np.float64]
+
+    @property
+    def count(self) -> int:
+        return int(self.moved.sum())
+
+    @property
+    def imbalance(self) -> float:
+        """Fullest over average, less 1."""
+        return float(self.load.max() / self.load.mean() - 1) if self.load.sum() > 0 else 0.0
+
+
+def spread(
+    homes: ArrayLike,
+    n: int,
+    *,
+    weights: ArrayLike | None = None,
+    shares: ArrayLike | None = None,
+    slack: float = SLACK,
+    prefer: ArrayLike | None = None,
+) -> Moved:
+    """Balances items over ``n`` instances with as few moves as it can.
+
+    Instances above their limit, ``1 + slack`` times their fair part, give away the heaviest items that do not
+    take them below their fair part; items without a home and those given away go, heaviest first, where the
+    most room is. An item heavier than a fair part stays, and what else there is is shared by the others.
+
+    Parameters
+    ----------
+    homes
+        The instance of each item now; anything outside 0 … n − 1 has to find a new home.
+    weights
+        Load of each item; all the same by default.
+    shares
+        Strength of each instance; all the same by default.
+    slack
+        How far above its fair part an instance may stay.
+    prefer
+        An instance for each item that is as good as the emptiest if it has room, such as its hash's (then a
+        table need not list it).
+
+    Returns
+    -------
+    Moved
+        With equal weights exactly the least number of moves. Otherwise close to it: items that are too heavy
+        to be moved without a new imbalance make room for several lighter ones. No instance ends above the
+        greater of its limit and its load before, but for one item.
+
+    Examples
+    --------
+    From two instances to three: a third of the keys moves, all to the new one.
+
+    >>> after = spread([0, 1] * 300, 3, slack=0.0)
+    >>> after.count, after.least, after.load.tolist(), set(after.homes[after.moved].tolist())
+    (200, 200, [200.0, 200.0, 200.0], {2})
+
+    And back: only what lived on the one that goes.
+
+    >>> back = spread(after.homes, 2, slack=0.0)
+    >>> back.count, back.load.tolist()
+    (200, [300.0, 300.0])
+    """
+    if n < 1:
+        raise ValueError(f"keys need at least one instance, got {n}")
+    if slack < 0:
+        raise ValueError(f"slack must not be negative, got {slack}")
+    old = np.asarray(homes, np.int64)
+    load = np.ones(len(old)) if weights is None else np.asarray(weights, np.float64)
+    strength = np.ones(n) if shares is None else np.asarray(shares, np.float64)
+    wish = np.full(len(old), -1, np.int64) if prefer is None else np.asarray(prefer, np.int64)
+    if len(load) != len(old) or len(wish) != len(old) or len(strength) != n:
+        raise ValueError("one weight and one preference per item, one share per instance")
+    if len(load) and (load.min() < 0 or strength.min() <= 0):
+        raise ValueError("weights must not be negative, shares must be positive")
+    here = np.where((old >= 0) & (old < n), old, -1).astype(np.int32)
+    fair = _fair(load, here, strength)
+    # a fraction of an item is no reason to move one
+    limit = fair * (1 + slack) + (1 - 1e-9 if weights is None else 1e-9 * load.sum())
+    order = np.lexsort((np.arange(len(old)), -load))
+    new, least, total = _spread(here, load, fair, limit, order, wish)
+    return Moved(new, new != old, int(least), total)
+
+
+def _fair(
+    load: NDArray[np.float64], homes: NDArray[np.int32], strength: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What each instance should carry: its share, or its heaviest item if that alone is more."""
+    heaviest = np.zeros(len(strength))
+    known = homes >= 0
+    np.maximum.at(heaviest, homes[known], load[known])
+    hub = np.zeros(len(strength), np.bool_)
+    fair = strength / strength.sum() * load.sum()
+    while (over := (heaviest > fair) & ~hub).any() and not (hub | over).all():
+        hub |= over
+        rest = max(0.0, load.sum() - heaviest[hub].sum())
+        fair = np.where(hub, heaviest, strength / strength[~hub].sum() * rest)
+    return fair
+
+
+@nb.njit(cache=True)
+def _spread(homes, weight, fair, limit, order, wish):  # type: ignore[no-untyped-def]
+    n = len(limit)
+    new = homes.copy()
+    load = np.zeros(n)
+    for i in range(len(homes)):
+        if homes[i] >= 0:
+            load[homes[i]] += weight[i]
+    least = 0
+    # fewest items that must go, were each instance free to go as low as it likes (but for a hub)
+    left = load.copy()
+    for i in order:
+        s = homes[i]
+        if s < 0:
+            least += 1
+        elif left[s] > limit[s] and weight[i] < fair[s] and weight[i] > 0:
+            left[s] -= weight[i]
+            least += 1
+    for i in order:
+        s = homes[i]
+        if s >= 0 and load[s] > limit[s] and weight[i] > 0 and load[s] - weight[i] >= fair[s] - 1e-9:
+            load[s] -= weight[i]
+            new[i] = -1
+    # who is still above its limit has only items left that are greater than its excess over the fair part
+    for k in range(len(order) - 1, -1, -1):
+        i = order[k]
+        s = new[i]
+        if s < 0 or load[s] <= limit[s] or weight[i] <= 0 or weight[i] >= fair[s]:
+            continue
+        room = 0.0
+        for t in range(n):
+            room = max(room, limit[t] - load[t])
+        if room >= weight[i]:
+            load[s] -= weight[i]
+            new[i] = -1
+    for i in order:
+        if new[i] >= 0:
+            continue
+        best = 0
+        for t in range(1, n):
+            if (fair[t] - load[t]) > (fair[best] - load[best]):
+                best = t
+        w = wish[i]
+        if 0 <= w < n and load[w] + weight[i] <= fair[w]:
+            best = w
+        new[i] = best
+        load[best] += weight[i]
+    return new, least, load
+
+
+def table_for(hashes: Keys, homes: Instances, n: int) -> Table:
+    """The smallest table that sends each key home: keys that live where the hash says are not listed.
+
+    >>> keys = np.array([0, 1, 2, 3], np.uint64)
+    >>> len(table_for(keys, np.array([0, 1, 0, 0], np.int32), 2))
+    1
+    """
+    listed = spark_mod(hashes, n) != homes
+    return Table(hashes[listed], homes[listed])
+
+
+@dataclass(frozen=True, eq=False)
+class Buckets(Grouping):
+    """Sends each key where its bucket lives, and keys with a home of their own there.
+
+    Every key has one home, as with a table; scaling moves buckets. How evenly they can be spread is a matter of
+    their number: with 4096 over 64 instances one bucket is 1.6 % of an instance.
+
+    Parameters
+    ----------
+    homes
+        The instance of each bucket; a key's bucket is its hash modulo their number.
+    listed
+        Keys that live elsewhere than their bucket (heavy ones, or those a locality table places).
+
+    Examples
+    --------
+    >>> keys = np.arange(1_000_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    >>> two = Buckets.like_hash(2)
+    >>> bool((two.router(2).route(keys) == spark_mod(keys, 2)).all())
+    True
+    >>> four = two.rescaled(4, two.count(keys), slack=0.001)
+    >>> three = four.rescaled(3, four.count(keys))
+    >>> before, after = four.router(4).route(keys), three.router(3).route(keys)
+    >>> round(float((before != after).mean()), 2), len(three.homes)
+    (0.25, 4096)
+    """
+
+    homes: Instances = field(repr=False)
+    listed: Table | None = None
+
+    name: ClassVar[str] = "buckets"
+
+    def __post_init__(self) -> None:
+        homes = np.ascontiguousarray(self.homes, np.int32)
+        if not len(homes) or homes.min() < 0:
+            raise GroupingError("buckets need a home each; instances count from 0")
+        homes.flags.writeable = False
+        object.__setattr__(self, "homes", homes)
+
+    @classmethod
+    def like_hash(cls, n: int, buckets: int = BUCKETS, listed: Table | None = None) -> Buckets:
+        """Buckets that route to ``n`` instances exactly as the plain hash does (or a table with it)."""
+        size = n * max(1, -(-buckets // n))
+        return cls((np.arange(size) % n).astype(np.int32), listed)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Buckets)
+            and np.array_equal(self.homes, other.homes)
+            and self.listed == other.listed
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.homes.tobytes(), self.listed))
+
+    def bucket(self, keys: Keys) -> NDArray[np.int32]:
+        """The bucket of each key."""
+        return spark_mod(keys, len(self.homes))
+
+    def count(self, keys: Keys, weights: ArrayLike | None = None) -> NDArray[np.float64]:
+        """Keys, or their weights, per bucket, without those that have a home of their own."""
+        load = np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64)
+        if self.listed is not None:
+            load = np.where(self.listed.lookup(keys) < 0, load, 0.0)
+        return np.bincount(self.bucket(keys), load, minlength=len(self.homes)).astype(np.float64)
+
+    def rescaled(
+        self,
+        n: int,
+        load: ArrayLike,
+        *,
+        listed_load: ArrayLike | None = None,
+        slack: float = SLACK,
+    ) -> Buckets:
+        """For another number of instances, with few moves: instances from ``n`` on are gone.
+
+        ``load`` is what each bucket weighs (:meth:`count`), ``listed_load`` what each listed key does.
+        """
+        heavy = self.listed
+        if heavy is None or not len(heavy):
+            return Buckets(spread(self.homes, n, weights=load, slack=slack).homes, heavy)
+        more = np.ones(len(heavy)) if listed_load is None else np.asarray(listed_load, np.float64)
+        homes = np.concatenate([self.homes, heavy.instances])
+        after = spread(homes, n, weights=np.concatenate([np.asarray(load, np.float64), more]), slack=slack)
+        size = len(self.homes)
+        return Buckets(after.homes[:size], Table(heavy.hashes, after.homes[size:]))
+
+    def check(self, n: int, where: str) -> None:
+        """Raises unless every named instance exists."""
+        if self.homes.max() >= n:
+            raise GroupingError(
+                f"{where}: its buckets name instance {int(self.homes.max())}, but there are only {n}; "
+                "rescale the buckets to the parallelism"
+            )
+        if self.listed is not None:
+            self.listed.check(n, where)
+
+    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
+        self.check(n, "grouping")
+        return _BucketRouter(n, self)
+
+
+class _BucketRouter(Router):
+    def __init__(self, n: int, rule: Buckets) -> None:
+        super().__init__(n)
+        self._rule = rule
+
+    def route(self, keys: Keys) -> Instances:
+        home = self._rule.homes[self._rule.bucket(keys)]
+        if self._rule.listed is None:
+            return home
+        own = self._rule.listed.lookup(keys)
+        return np.where(own < 0, home, own).astype(np.int32)

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
@@ -112,7 +113,7 @@ def inspect(
                 raise  # without the latest commit nothing else means anything
             damaged.append({"file": f"commits/{name}", "problem": str(error)})
     now = commits[names[-1]] if names else None
-    planned = _planned(storage, now)
+    plans = _plans(storage, damaged)
     read = _Reading(storage, now, verify, advance)
     damaged += read.damaged
     result: dict[str, Any] = {
@@ -137,9 +138,9 @@ def inspect(
         "bytes": read.bytes,
         "damaged": damaged,
         "wrong": read.wrong,
-        "planned": planned.batch if planned else None,
+        "planned": _planned(plans, now),
         "undelivered": undelivered,
-        "orphans": _orphans(storage, list(commits.values()), planned),
+        **_unnamed(storage, list(commits.values()), plans),
     }
     return result
 
@@ -322,13 +323,23 @@ def _tables(storage: Storage, commit: Commit | None, verified: bool) -> dict[str
     return out
 
 
-def _planned(storage: Storage, commit: Commit | None) -> BatchPlan | None:
+def _plans(storage: Storage, damaged: list[dict[str, str]]) -> list[BatchPlan]:
+    """All plans that are still there."""
+    plans = []
+    for name in storage.names("plans"):
+        if name.endswith(".tmp"):
+            continue
+        try:
+            plans.append(msgspec.convert(storage.read_document(f"plans/{name}", "plan"), BatchPlan))
+        except CheckpointError as error:
+            damaged.append({"file": f"plans/{name}", "problem": str(error)})
+    return plans
+
+
+def _planned(plans: list[BatchPlan], commit: Commit | None) -> int | None:
     """A batch that was planned and has not been committed: in flight, or to be replayed."""
-    expected = commit.batch + 1 if commit else 0
-    name = f"plans/{expected:012d}-{commit.epoch if commit else 0:04d}"
-    if not storage.exists(name):
-        return None
-    return msgspec.convert(storage.read_document(name, "plan"), BatchPlan)
+    expected = (commit.batch + 1, commit.epoch) if commit else (0, 0)
+    return next((p.batch for p in plans if (p.batch, p.epoch) == expected), None)
 
 
 def _undelivered(storage: Storage, commit: Commit | None) -> int | None:
@@ -338,16 +349,23 @@ def _undelivered(storage: Storage, commit: Commit | None) -> int | None:
     return commit.batch
 
 
-def _orphans(storage: Storage, commits: list[Commit], planned: BatchPlan | None) -> dict[str, int]:
-    """Files that no commit and no open plan names: what tasks left behind that were run again or killed."""
-    named = {r.name for r in files_of([*commits, planned])}
-    count = size = 0
+def _unnamed(storage: Storage, commits: list[Commit], plans: list[BatchPlan]) -> dict[str, dict[str, int]]:
+    """Files that no commit and no plan names.
+
+    Those of a batch that is not committed yet may still become part of a commit. The others were left behind by
+    tasks that were run again or killed, and never will.
+    """
+    named = {r.name for r in files_of([*commits, *plans])}
+    latest = max((c.batch for c in commits), default=-1)
+    found = {"in_flight": {"files": 0, "bytes": 0}, "orphans": {"files": 0, "bytes": 0}}
     for file in storage.files(""):
         if file == HEAD or file.startswith(NOT_OURS) or file in named:
             continue
-        count += 1
-        size += storage.fs.get_file_info(storage.path(file)).size or 0
-    return {"files": count, "bytes": size}
+        batch = file.split("/")[-2] if "/" in file else ""
+        where = found["in_flight" if batch.isdigit() and int(batch) > latest else "orphans"]
+        where["files"] += 1
+        where["bytes"] += storage.fs.get_file_info(storage.path(file)).size or 0
+    return found
 
 
 # ---------------------------------------------------------------------- showing
@@ -363,7 +381,7 @@ def size(n: float | None) -> str:
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
         if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+            return f"{n:.1f} {unit}" if unit != "B" and n < 10 else f"{n:.0f} {unit}"
         n /= 1000
     return f"{n:.1f} TB"
 
@@ -399,7 +417,9 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, operator in result["operators"].items():
         console.print(_operator_table(name, operator))
     if result["tables"]:
-        table = RichTable(title="routing tables", title_justify="left", title_style="bold")
+        table = RichTable(
+            box=box.SIMPLE_HEAD, title="routing tables", title_justify="left", title_style="bold"
+        )
         for column in ("operator", "version", "keys", "files", "size"):
             table.add_column(column, justify="left" if column == "operator" else "right")
         for name, t in result["tables"].items():
@@ -417,13 +437,23 @@ def _age(created: str) -> str:
     return "just now"
 
 
+def _table(title: str) -> RichTable:
+    return RichTable(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
+
+
 def _batch_table(batches: list[dict[str, Any]]) -> RichTable:
     extras = [c for c in ("moved_keys", "null_keys", "late", "diverted") if any(b[c] for b in batches)]
-    table = RichTable(title="batches", title_justify="left", title_style="bold")
+    table = _table("batches")
     for column in ("batch", "rows"):
         table.add_column(column, justify="right")
     table.add_column("stayed on server", no_wrap=True, min_width=17)
-    for column in ("exchanged", "imbalance", "table", "seconds", *(e.replace("_", " ") for e in extras)):
+    for column in ("sent", "busiest", "table", "seconds", *(e.removesuffix("_keys") for e in extras)):
         table.add_column(column, justify="right")
     for b in batches:
         worst = max((v for v in b["imbalance"].values() if v is not None), default=None)
@@ -443,7 +473,7 @@ def _batch_table(batches: list[dict[str, Any]]) -> RichTable:
 def _operator_table(name: str, operator: dict[str, Any]) -> RichTable:
     by = f" by {', '.join(operator['key'])}" if operator["key"] else ""
     title = f"{name}: {operator['kind']}{by}, {_number(operator['keys'])} keys, {size(operator['bytes'])}"
-    table = RichTable(title=title, title_justify="left", title_style="bold")
+    table = _table(title)
     for column in ("server", "keys", "segments", "size"):
         table.add_column(column, justify="right")
     table.add_column("share of keys")

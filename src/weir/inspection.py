@@ -417,9 +417,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, operator in result["operators"].items():
         console.print(_operator_table(name, operator))
     if result["tables"]:
-        table = RichTable(
-            box=box.SIMPLE_HEAD, title="routing tables", title_justify="left", title_style="bold"
-        )
+        table = _table("routing tables")
         for column in ("operator", "version", "keys", "files", "size"):
             table.add_column(column, justify="left" if column == "operator" else "right")
         for name, t in result["tables"].items():

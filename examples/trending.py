@@ -1,0 +1,45 @@
+"""Posts per place, and topics that reach another fifty posts: two keyed operators, one line of routing."""
+
+import tempfile
+from dataclasses import dataclass
+
+import weir
+from weir.spark.session import embedded
+
+
+@dataclass
+class Seen:
+    posts: int = 0
+
+
+class Milestones(weir.Process):
+    """Your own operator: called with a key, its new rows and its state; yields what goes to the sink."""
+
+    state = Seen
+    output = {"topic": "string", "posts": "long"}
+
+    def process(self, key, rows, state):
+        before = state.posts
+        state.posts += len(rows)
+        if state.posts // 50 > before // 50:
+            yield key, state.posts
+
+
+spark = embedded("local[2]")  # a quiet Spark on this machine; any SparkSession will do
+folder, checkpoint = tempfile.mkdtemp(), tempfile.mkdtemp()
+columns = "'place ' || id % 40 as place", "'topic ' || (id % 40 * 3 + id % 3) as topic"
+spark.range(20_000).selectExpr(*columns).repartition(4).write.mode("overwrite").parquet(folder)
+
+posts = spark.readStream.schema("place string, topic string").option("maxFilesPerTrigger", 1).parquet(folder)
+places = weir.source(posts).keyed("place", weir.Count(), name="places")
+app = places.keyed("topic", Milestones(), name="topics")
+query = app.start(
+    checkpoint,
+    servers=4,
+    routing=weir.Locality(),
+    sink=lambda frame, batch: print(f"batch {batch}: {frame.count()} topics passed another fifty"),
+    trigger={"availableNow": True},
+)
+query.await_termination()
+query.state("places").orderBy("place").show(3)
+print(f"{query.progress['locality']:.0%} of the rows stayed on their server")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+import weir
 
 
 def write_batches(folder: Path, tables: list[pa.Table]) -> str:
@@ -53,3 +56,41 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
 def counted(spark: Any, folder: str | Path, column: str, schema: str = POSTS) -> list[tuple[Any, ...]]:
     """Plain Spark's count by a column: what every run must equal."""
     return rows_of(spark.read.schema(schema).parquet(str(folder)).groupBy(column).count())
+
+
+@dataclass
+class Run:
+    rows: int = 0
+    last: int = -1
+    rises: int = 0
+    seen: list[int] = field(default_factory=list)
+
+
+class Rises(weir.Process):
+    """Counts how often a key's number rises from one row to the next: depends on order."""
+
+    state = Run
+    output = {"topic": "string", "rises": "long"}
+
+    def process(self, key, rows, state):
+        for row in rows:
+            state.rises += row.n > state.last
+            state.last = row.n
+            state.rows += 1
+        state.seen = sorted({*state.seen, *(r.n % 5 for r in rows)})
+        yield {"topic": key, "rises": state.rises}
+
+
+def rises_in_python(tables):
+    out = {}
+    for table in tables:
+        groups: dict[str, list[int]] = {}
+        for topic, n in zip(table["topic"].to_pylist(), table["n"].to_pylist(), strict=True):
+            groups.setdefault(topic, []).append(n)
+        for topic, numbers in groups.items():
+            rises, last = out.get(topic, (0, -1))
+            for n in sorted(numbers):
+                rises += n > last
+                last = n
+            out[topic] = (rises, last)
+    return {k: v[0] for k, v in out.items()}

@@ -2,54 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import weir
-from support import POSTS, posts, rows_of, stream, write_batches
+from support import POSTS, Rises, Run, posts, rises_in_python, rows_of, stream, write_batches
 
 NOW = {"availableNow": True}
-
-
-@dataclass
-class Run:
-    rows: int = 0
-    last: int = -1
-    rises: int = 0
-    seen: list[int] = field(default_factory=list)
-
-
-class Rises(weir.Process):
-    """Counts how often a key's number rises from one row to the next: depends on order."""
-
-    state = Run
-    output = {"topic": "string", "rises": "long"}
-
-    def process(self, key, rows, state):
-        for row in rows:
-            state.rises += row.n > state.last
-            state.last = row.n
-            state.rows += 1
-        state.seen = sorted({*state.seen, *(r.n % 5 for r in rows)})
-        yield {"topic": key, "rises": state.rises}
-
-
-def rises_in_python(tables):
-    out = {}
-    for table in tables:
-        groups: dict[str, list[int]] = {}
-        for topic, n in zip(table["topic"].to_pylist(), table["n"].to_pylist(), strict=True):
-            groups.setdefault(topic, []).append(n)
-        for topic, numbers in groups.items():
-            rises, last = out.get(topic, (0, -1))
-            for n in sorted(numbers):
-                rises += n > last
-                last = n
-            out[topic] = (rises, last)
-    return {k: v[0] for k, v in out.items()}
 
 
 @pytest.mark.parametrize("servers", [1, 3])

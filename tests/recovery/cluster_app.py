@@ -1,6 +1,6 @@
 """Faults on a cluster of several executor processes: run as a script, prints one JSON line per scenario.
 
-    python cluster_app.py DATA FOLDER
+python cluster_app.py DATA FOLDER
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,11 @@ def main(data: str, checkpoint: str, deliveries: str) -> None:
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
     Path(deliveries).mkdir(exist_ok=True)
 
+    ready = threading.Event()
+
     def sink(frame, batch):
+        ready.wait(60)
+        query.reconfigure(wait=True)  # so that state is on the move in the next batch
         rows = sorted(map(list, frame.collect()))
         (Path(deliveries) / f"{batch}-{uuid.uuid4().hex}.json").write_text(json.dumps(rows))
 
@@ -49,7 +54,9 @@ def main(data: str, checkpoint: str, deliveries: str) -> None:
         .keyed("place", weir.Count(), name="places")
         .keyed("topic", Totals(), name="topics")
     )
-    query = app.start(checkpoint, servers=3, sink=sink, trigger={"availableNow": True})
+    routing = weir.Locality(period=1, forecast=None)
+    query = app.start(checkpoint, servers=3, routing=routing, sink=sink, trigger={"availableNow": True})
+    ready.set()
     query.await_termination()
     answer = {name: sorted(map(list, query.state(name).collect())) for name in ("places", "topics")}
     answer["batches"] = query.progress["batch"] + 1

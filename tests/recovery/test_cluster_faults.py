@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from support import posts, write_batches
 
 APP = Path(__file__).with_name("cluster_app.py")
@@ -32,7 +33,13 @@ def test_failing_speculative_and_killed_tasks_change_nothing(tmp_path):
             places[place] += 1
             rows[topic] += 1
             totals[topic] += n
-    for name in ("undisturbed", "flaky", "speculation", "executor dies in a step", "executor dies between steps"):
+    for name in (
+        "undisturbed",
+        "flaky",
+        "speculation",
+        "executor dies in a step",
+        "executor dies between steps",
+    ):
         assert answers[name]["places"] == sorted(map(list, places.items())), name
         assert answers[name]["topics"] == sorted([t, rows[t], totals[t]] for t in rows), name
     # the faults did happen

@@ -1,4 +1,4 @@
-"""The driver is killed at every step of a batch; what was promised still holds."""
+"""The driver is killed at every step of a batch, with state on the move; what was promised still holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+
 from support import posts, write_batches
+
+from weir.engine.ledger import read_commit
+from weir.state.storage import Storage
 
 APP = Path(__file__).with_name("counting_app.py")
 
@@ -48,6 +52,8 @@ def test_killed_at_every_step_of_a_batch_and_started_again(tmp_path):
             touched.add(topic)
         per_batch[batch] = {t: (rows[t], totals[t]) for t in touched}
     assert answer["batches"] == 3
+    # the batch that died twice was one in which state moved
+    assert read_commit(Storage(checkpoint), "000000000001-0000").progress["moved_keys"] > 0
     assert answer["places"] == sorted(map(list, places.items()))
     assert answer["topics"] == sorted([t, rows[t], totals[t]] for t in rows)
 

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             "spark.driver.memory": "8g",
         },
     )
-    methods: dict[str, Callable[..., float]] = {
+    methods: dict[str, Callable[..., tuple[float, Any]]] = {
         "spark": _spark_chain,
         "hash": _weir_hash,
         "table": _weir_table,
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             for round_number in range(args.repeat):
                 for method in chosen:
                     folder = work / f"{method}-{payload}-{round_number}"
-                    speed, answer = methods[method](spark, data, folder, args)  # type: ignore[misc]
+                    speed, answer = methods[method](spark, data, folder, args)
                     speeds[method].append(speed)
                     if answer is not None:
                         answers[method] = answer
@@ -115,14 +115,6 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def _stream(spark: Any, data: Path, files: int = 2) -> Any:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(data))
-
-
-def _timed(start: Callable[[], Any], rows_of: Callable[[Any], list[tuple[int, float]]]) -> tuple[float, Any]:
-    """Rows per second over all micro-batches but the first, which pays for warming up."""
-    query = start()
-    query.awaitTermination()
-    measured = rows_of(query)[1:]
-    return sum(r for r, _ in measured) / sum(s for _, s in measured), query
 
 
 def _spark_progress(query: Any) -> list[tuple[int, float]]:

@@ -229,6 +229,11 @@ class Learner:
                 moves.append(Move(name, _write_moves(self.storage, name, batch, leaving)))
         return tables, version + 1, moves, plan
 
+    @property
+    def light(self) -> bool:
+        """Whether the manager remembers so little that it may be saved with every batch."""
+        return self.manager.known_keys < 20_000
+
     def save(self, batch: int) -> FileRef:
         """The manager's memory, to go on from after a restart."""
         with self._lock:

@@ -21,7 +21,7 @@ def _spread(left, right):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(31))
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def insert_all(index, lefts, rights, n, left, right):  # type: ignore[no-untyped-def]
     """The entry of each pair, added at the end where it is new; the caller made room. Returns (ids, n)."""
     mask = np.uint64(len(index) - 1)
@@ -46,7 +46,7 @@ def insert_all(index, lefts, rights, n, left, right):  # type: ignore[no-untyped
     return ids, n
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def find_all(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
     """The entry of each pair, −1 where there is none."""
     mask = np.uint64(len(index) - 1)
@@ -64,7 +64,7 @@ def find_all(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
     return ids
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def rebuild(index, lefts, rights, n):  # type: ignore[no-untyped-def]
     """Fills an index afresh from the dense arrays, whose entries are all different."""
     mask = np.uint64(len(index) - 1)

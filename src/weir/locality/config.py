@@ -51,7 +51,8 @@ class Locality:
     capacity
         Most pairs remembered per edge, and most keys per operator's table.
     period
-        Batches between two reconfigurations. The first ones come earlier, after 1, 2, 4 … batches.
+        Batches between two reconfigurations. The first ones come earlier, after 1, 2, 4 … batches. ``None``:
+        only on demand, by ``query.reconfigure()``.
     partitioner
         ``"multilevel"``, ``"metis"`` or ``"mtkahypar"``.
     forecast
@@ -84,7 +85,7 @@ class Locality:
 
     alpha: float = 1.03
     capacity: int = 1_000_000
-    period: int = 20
+    period: int | None = 20
     partitioner: str = "multilevel"
     forecast: Costs | None = field(default_factory=Costs)
     racks: Tree | None = None
@@ -95,10 +96,15 @@ class Locality:
     stay_bonus: float = 0.05
     seed: int = 0
 
+    @property
+    def batches(self) -> int:
+        """The period, or what stands for one where reconfigurations come on demand."""
+        return 20 if self.period is None else self.period
+
     def __post_init__(self) -> None:
         if self.alpha < 1:
             raise TopologyError(f"alpha={self.alpha}: no server can stay below the average, use 1 or more")
-        if self.capacity < 1 or self.period < 1:
+        if self.capacity < 1 or self.batches < 1:
             raise TopologyError("capacity and period must be at least 1")
         if self.memory <= 0:
             raise TopologyError(f"memory={self.memory}: the half-life of counts must be positive")

@@ -156,7 +156,7 @@ def within(known: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bo
     return out
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def _csr(n, tails, heads, weights):  # type: ignore[no-untyped-def]
     indptr = np.zeros(n + 1, np.int64)
     for i in range(len(tails)):
@@ -176,7 +176,7 @@ def _csr(n, tails, heads, weights):  # type: ignore[no-untyped-def]
     return indptr, indices, values
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def _induce(indptr, indices, weights, keep, number):  # type: ignore[no-untyped-def]
     ptr = np.zeros(keep.sum() + 1, np.int64)
     ind = np.empty(len(indices), np.int32)
@@ -193,7 +193,7 @@ def _induce(indptr, indices, weights, keep, number):  # type: ignore[no-untyped-
     return ptr, ind[:end].copy(), val[:end].copy()
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def _inside(indptr, indices, weights, parts):  # type: ignore[no-untyped-def]
     inside = 0.0
     for v in range(len(indptr) - 1):

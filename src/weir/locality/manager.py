@@ -117,19 +117,19 @@ class LocalityManager:
         self.shares = None if shares is None else check_shares(servers, shares)
         if config.racks is not None:
             check_tree(config.racks, servers)
-        half_life = config.memory * config.period
+        half_life = config.memory * config.batches
         self._residents = [
             Residents(
                 servers,
                 capacity=config.capacity,
                 half_life=half_life / 4,
-                age=config.period,
+                age=config.batches,
                 seed=config.seed,
             )
             for _ in self.operators
         ]
         self._history = {e: FadingCounts(config.capacity, half_life, config.seed) for e in self.edges}
-        self._held_out = max(1, config.period // 5)
+        self._held_out = max(1, config.batches // 5)
         self._recent: deque[dict[Edge, PairCounts]] = deque()
         self._news: list[BatchStats] = []
         self._proposal: Proposal | None = None
@@ -196,6 +196,8 @@ class LocalityManager:
         """Whether it is time for a proposal: a period is over, the start is fresh, or somebody asked."""
         if self._proposal is not None or not self.batch:
             return False
+        if self.config.period is None:
+            return self._asked
         last, period = self._last, self.config.period
         return self._asked or self.batch - last >= min(period, max(1, last)) or last < period <= self.batch
 
@@ -210,7 +212,7 @@ class LocalityManager:
             faded = residents.counts.counts(_FAINT)
             keys.append(faded)
             homes.append(residents.homes[residents.find(faded.left)])
-        early = self._last < self.config.period
+        early = self._last < self.config.batches
         self._asked, self._last = False, self.batch
         self._reconfigurations += 1
         return Snapshot(
@@ -265,6 +267,11 @@ class LocalityManager:
             self.version,
             self.topology,
         )
+
+    @property
+    def known_keys(self) -> int:
+        """How many keys it remembers, of all operators."""
+        return sum(map(len, self._residents))
 
     def hot_keys(self, operator: int) -> NDArray[np.uint64]:
         """Keys heavier than a fair share of their operator: no placement balances them, only splitting does."""

@@ -60,7 +60,7 @@ def place(
     return np.asarray(_place(ties, weight, load.astype(np.float64).copy(), limit, order))
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def _place(ties, weight, load, limit, order):  # type: ignore[no-untyped-def]
     out = np.full(len(order), -1, np.int32)
     n = len(load)

@@ -158,7 +158,7 @@ def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -
         moved=int((parts != live).sum()),
         keys=sum(map(len, snapshot.keys)),
         batches=snapshot.batches,
-        period=config.period,
+        period=config.batches,
         costs=replace(costs, calm=0.0) if snapshot.early else costs,
         alpha=config.alpha,
         shares=snapshot.shares,

@@ -75,7 +75,7 @@ class SpaceSaving:
         return int(self._count[1, : self._n].max(initial=0))
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def _sink(count, heap, at, n):  # type: ignore[no-untyped-def]
     entry = heap[0, at]
     while True:
@@ -93,7 +93,7 @@ def _sink(count, heap, at, n):  # type: ignore[no-untyped-def]
     heap[1, entry] = at
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def _forget(index, pair, entry):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(index) - 1)
     at = _spread(pair[0, entry], pair[1, entry]) & mask
@@ -113,7 +113,7 @@ def _forget(index, pair, entry):  # type: ignore[no-untyped-def]
     index[gap] = EMPTY
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def _count_rows(index, pair, count, heap, n, left, right):  # type: ignore[no-untyped-def]
     capacity = pair.shape[1]
     mask = np.uint64(len(index) - 1)

@@ -250,7 +250,7 @@ class _Driver:
         if self.learner is not None:
             progress["routing"] = self.learner.summary(plan)
             progress["moved_keys"] = sum(m.file.rows for m in plan.moves)
-            if batch % SAVE_MANAGER_EVERY == SAVE_MANAGER_EVERY - 1:
+            if self.learner.light or batch % SAVE_MANAGER_EVERY == SAVE_MANAGER_EVERY - 1:
                 memory = self.learner.save(batch)
         commit = self.ledger.commit(plan, reports, progress, memory)
         if self.learner is not None and stats:

@@ -10,7 +10,7 @@ import numpy as np
 from weir.locality.partition._refine import TINY, _fits, loads
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patience, passes, parts):  # type: ignore[no-untyped-def]
     """Fiduccia–Mattheyses over all servers, for small graphs: the best move first, also when it costs.
 

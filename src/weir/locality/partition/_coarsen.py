@@ -13,7 +13,7 @@ import numpy as np
 TINY = 1e-9
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def shuffled(n, seed):  # type: ignore[no-untyped-def]
     """The numbers below n in an order that the seed fixes."""
     out = np.arange(n)
@@ -27,7 +27,7 @@ def shuffled(n, seed):  # type: ignore[no-untyped-def]
     return out
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def cluster(indptr, indices, edge, weight, degree, group, most, rounds, order, gamma):  # type: ignore[no-untyped-def]
     """Size-constrained label propagation: vertices join the cluster they talk to more than by chance.
 
@@ -87,7 +87,7 @@ def cluster(indptr, indices, edge, weight, degree, group, most, rounds, order, g
     return label
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def contract(indptr, indices, edge, weight, degree, group, home, bonus, label):  # type: ignore[no-untyped-def]
     """The graph of clusters; edges inside a cluster vanish. Returns its arrays and each vertex's cluster."""
     n, k = weight.shape

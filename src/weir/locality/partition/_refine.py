@@ -32,7 +32,7 @@ def _fullness(load, limit, weight, v, p, k):  # type: ignore[no-untyped-def]
     return most
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def loads(weight, parts, n):  # type: ignore[no-untyped-def]
     """What each server holds of each operator."""
     out = np.zeros((weight.shape[1], n))
@@ -42,7 +42,7 @@ def loads(weight, parts, n):  # type: ignore[no-untyped-def]
     return out
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def cut_weight(indptr, indices, edge, parts):  # type: ignore[no-untyped-def]
     """Weight of the edges between different parts."""
     cut = 0.0
@@ -53,7 +53,7 @@ def cut_weight(indptr, indices, edge, parts):  # type: ignore[no-untyped-def]
     return cut / 2
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def grow(indptr, indices, edge, weight, home, bonus, limit, order, parts):  # type: ignore[no-untyped-def]
     """Greedy placement in the order given of every vertex whose part is −1: best company that has room.
 
@@ -101,7 +101,7 @@ def grow(indptr, indices, edge, weight, home, bonus, limit, order, parts):  # ty
             load[o, best] += weight[v, o]
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, rounds, parts):  # type: ignore[no-untyped-def]
     """Moves vertices to the server they talk to most, while there is room and something to gain.
 
@@ -163,7 +163,7 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
     return total
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def rebalance(indptr, indices, edge, weight, home, bonus, held, limit, parts):  # type: ignore[no-untyped-def]
     """Empties overfull servers: what costs least per row freed leaves first. Returns how many moved."""
     k, n = limit.shape

@@ -48,7 +48,7 @@ def assignment(cost: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.asarray(_match(np.ascontiguousarray(cost, np.float64)))
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, nogil=True)
 def _match(cost):  # type: ignore[no-untyped-def]
     n = len(cost)
     # one-based, column 0 stands for "the row being placed"

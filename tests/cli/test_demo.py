@@ -1,0 +1,96 @@
+"""The demo in small, and the example of the README."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from weir.demo import Posts, Topic, Trending
+from weir.inspection import inspect
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_posts_are_skewed_have_communities_and_drift():
+    posts = Posts(20_000, drift=0.02, seed=1)
+    first = posts.next()
+    homes = posts.home.copy()
+    assert len(set(first["place"].to_pylist())) > 30
+    counts = first["topic"].value_counts().to_pylist()
+    assert max(c["counts"] for c in counts) > 20 * 20_000 / len(posts.names)
+    for _ in range(10):
+        last = posts.next()
+    assert 0.05 < (posts.home != homes).mean() < 0.35
+    assert set(last["topic"].to_pylist()) - set(first["topic"].to_pylist())
+    assert Posts(500, seed=3).next().equals(Posts(500, seed=3).next())
+
+
+def test_files_are_dated_in_their_order(tmp_path):
+    Posts(100).write(tmp_path, 3)
+    files = sorted(tmp_path.iterdir(), key=lambda p: p.stat().st_mtime)
+    assert [pq.read_table(f)["minute"][0].as_py() for f in files] == [0, 1, 2]
+
+
+def test_a_topic_trends_once_a_minute_however_its_rows_are_cut():
+    class Row:
+        def __init__(self, minute):
+            self.minute, self.text = minute, "text"
+
+    def told(*calls):
+        state, out = Topic(), []
+        for minute, rows in calls:
+            out += Trending(least=10, times=3).process("a", [Row(minute)] * rows, state)
+        return [(minute, posts) for _, minute, posts, _, _ in out], state
+
+    out, state = told((0, 5), (1, 5), (2, 5), (3, 4), (3, 20), (3, 20), (4, 5))
+    assert out == [(3, 24)]
+    assert state.posts == 64
+    assert told((0, 5), (1, 5), (2, 5), (3, 44))[0] == [(3, 44)]
+
+
+def test_the_demo_in_small(tmp_path):
+    kept = tmp_path / "kept"
+    command = [
+        sys.executable,
+        "-m",
+        "weir.cli",
+        "demo",
+        "--json",
+        "--batches",
+        "3",
+        "--rows",
+        "600",
+        "--by-hash",
+        "1",
+    ]
+    done = subprocess.run(
+        [*command, "--servers", "2", "--seconds", "200", "--keep", str(kept)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout)
+    assert result["check"]["equal"] is True
+    assert result["check"]["rows"] == result["rows"] == 1800
+    assert [b["batch"] for b in result["batches"]] == [0, 1, 2]
+    assert result["summary"]["hash"]["batches"] >= 1
+    assert "batch   2" in done.stderr
+    assert "Traceback" not in done.stderr
+    health = inspect(str(kept / "checkpoint"))["health"]
+    assert health["ok"]
+    assert health["planned"] is None
+
+
+def test_the_example_of_the_readme_runs(spark, capsys):
+    example = ROOT / "examples" / "trending.py"
+    assert example.read_text().rstrip() in (ROOT / "README.md").read_text()
+    runpy.run_path(str(example), run_name="__main__")  # in the session that is there already
+    shown = capsys.readouterr().out
+    assert "batch 3: 120 topics passed another fifty" in shown
+    assert "of the rows stayed on their server" in shown

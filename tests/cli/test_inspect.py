@@ -1,0 +1,174 @@
+"""``weir inspect``: what it says about sound checkpoints, and how it refuses others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import weir
+from support import POSTS, posts, stream, write_batches
+from weir.cli import main
+from weir.inspection import inspect
+
+
+@pytest.fixture(scope="module")
+def made(spark, tmp_path_factory):
+    """A checkpoint of three batches: a count with a sink behind a learnt count."""
+    work = tmp_path_factory.mktemp("inspect")
+    folder = write_batches(work / "posts", [posts(1500, seed) for seed in range(3)])
+    app = (
+        weir.source(stream(spark, folder, POSTS))
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", weir.Count(), name="topics")
+    )
+    query = app.start(
+        str(work / "checkpoint"),
+        servers=3,
+        routing=weir.Locality(period=1),
+        sink=lambda frame, batch: None,
+        trigger={"availableNow": True},
+    )
+    query.await_termination()
+    keys = {name: query.state(name).count() for name in ("places", "topics")}
+    return work / "checkpoint", keys, query.progress
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return Path(shutil.copytree(made[0], tmp_path / "copy"))
+
+
+def report(capsys, *arguments):
+    """Exit code, what was printed as JSON (None if nothing was), and standard error."""
+    code = main(["inspect", *map(str, arguments), "--json"])
+    shown = capsys.readouterr()
+    return code, json.loads(shown.out) if shown.out else None, shown.err
+
+
+def latest_segment(checkpoint):
+    commit = sorted((checkpoint / "commits").iterdir())[-1]
+    body = json.loads(commit.read_bytes().partition(b"\n")[2])
+    return checkpoint / body["manifest"]["topics"][0][0][0]
+
+
+def test_a_sound_checkpoint_as_json(made, capsys):
+    checkpoint, keys, progress = made
+    code, result, errors = report(capsys, checkpoint)
+    assert (code, errors) == (0, "")
+    assert (result["mode"], result["servers"], result["batch"]) == ("streaming", 3, 2)
+    assert [b["batch"] for b in result["batches"]] == [0, 1, 2]
+    last = result["batches"][-1]
+    assert last["rows"] == 1500
+    assert last["locality"] == progress["locality"]
+    assert last["imbalance"] == {n: o["imbalance"] for n, o in progress["operators"].items()}
+    assert last["seconds"] > 0
+    for name, operator in result["operators"].items():
+        assert operator["keys"] == keys[name] == sum(s["keys"] for s in operator["servers"])
+        assert len(operator["servers"]) == 3
+        assert operator["bytes"] == sum(s["bytes"] for s in operator["servers"]) > 0
+    assert result["operators"]["topics"]["key"] == ["topic"]
+    assert result["tables"]["topics"]["keys"] > 0
+    health = result["health"]
+    assert health["ok"]
+    assert health["files"] > 6
+    assert health["damaged"] == health["wrong"] == []
+    assert health["planned"] is health["undelivered"] is None
+    assert health["orphans"]["files"] == 0
+
+
+def test_for_people_and_in_a_hurry(made, capsys):
+    assert main(["inspect", str(made[0])]) == 0
+    shown = capsys.readouterr().out
+    assert "streaming run on 3 servers" in shown
+    assert "topics: Aggregate by topic" in shown
+    assert "have the length and checksum on record" in shown
+    assert main(["inspect", str(made[0]), "--quick", "--last", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "not read, as asked" in shown
+    assert inspect(str(made[0]), last=1, verify=False)["batches"][0]["batch"] == 2
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "emptied", "missing"])
+def test_a_damaged_segment_is_named(copy, capsys, how):
+    segment = latest_segment(copy)
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    if how == "missing":
+        segment.unlink()
+    else:
+        segment.write_bytes({"flipped": bytes(data), "truncated": data[:-9], "emptied": b""}[how])
+    code, result, _ = report(capsys, copy)
+    assert code == 1
+    (damage,) = result["health"]["damaged"]
+    assert damage["file"] == str(segment.relative_to(copy))
+    assert segment.name in damage["problem"]
+    assert main(["inspect", str(copy)]) == 1
+    assert "✗" in capsys.readouterr().out
+
+
+def test_what_everything_hangs_on_must_be_readable(copy, capsys, tmp_path):
+    def refused(says):
+        code, result, errors = report(capsys, copy)
+        assert (code, result) == (1, None)
+        assert errors.startswith("weir: ")
+        assert errors.count("\n") == 1
+        assert says in errors
+
+    commit = sorted((copy / "commits").iterdir())[-1]
+    sound = commit.read_bytes()
+    commit.write_bytes(sound[:-20])
+    refused("damaged or truncated")
+    commit.write_bytes(sound.replace(b'"weir": 1', b'"weir": 99', 1))
+    refused("newer Weir")
+    commit.write_bytes(b"")
+    refused("not a Weir commit")
+    commit.write_bytes(sound)
+    (copy / "weir").unlink()
+    refused("missing, although there are commits")
+    copy = tmp_path
+    refused("not a Weir checkpoint")
+    copy = tmp_path / "nowhere"
+    refused("no such folder")
+
+
+def test_what_a_crash_leaves_behind_is_told(copy, capsys):
+    """As if the driver had died after the plan of batch 3, before batch 2 was delivered, and a task had run twice."""
+    plan = sorted((copy / "plans").iterdir())[-1]
+    head, _, body = plan.read_bytes().partition(b"\n")
+    del head
+    following = {**json.loads(body), "batch": 3}
+    from weir.state.storage import Storage
+
+    Storage(str(copy)).write_document("plans/000000000003-0000", "plan", following)
+    (copy / "delivered" / "000000000002").unlink()
+    (copy / "state/topics/000000000001/s0-2-twice.arrow").write_bytes(b"x" * 10)
+    (copy / "state/topics/000000000003").mkdir()
+    (copy / "state/topics/000000000003/s0-2-early.arrow").write_bytes(b"x" * 20)
+    (copy / "commits" / "000000000003-0000.abc.tmp").write_bytes(b"half a com")
+    code, result, _ = report(capsys, copy)
+    assert code == 0
+    health = result["health"]
+    assert (health["planned"], health["undelivered"]) == (3, 2)
+    assert health["orphans"] == {"files": 1, "bytes": 10}
+    assert health["in_flight"] == {"files": 1, "bytes": 20}
+    main(["inspect", str(copy)])
+    shown = capsys.readouterr().out
+    assert "batch 3 is planned but not committed" in shown
+    assert "the next start delivers it" in shown
+
+
+def test_before_the_first_batch(tmp_path, capsys):
+    from weir.state.storage import Storage
+
+    Storage(str(tmp_path)).write_document(
+        "weir", "checkpoint", {"id": "x", "mode": "streaming", "created": 0}
+    )
+    code, result, _ = report(capsys, tmp_path)
+    assert code == 0
+    assert result["batch"] is None
+    assert result["batches"] == []
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "no batch has been committed yet" in capsys.readouterr().out

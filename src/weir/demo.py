@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -222,6 +224,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         with screen.status("starting Spark, and making up a stream of posts"):
             spark = _spark(args.master, work)
             maker.join()
+        _mind_ctrl_c()
         try:
             ready = time.perf_counter()
             result = _Demo(spark, work, args, screen).run()
@@ -258,6 +261,17 @@ def _spark(master: str, work: Path) -> Any:
             f"Spark did not start ({error.getErrorClass() or type(error).__name__}); it needs a Java 17+ runtime. "
             f"It said: {said[-1] if said else 'nothing'}"
         ) from None
+
+
+def _mind_ctrl_c() -> None:
+    """Puts our own handler in place of PySpark's, which talks to the JVM in the middle of another conversation."""
+
+    def interrupted(*_: object) -> None:
+        logging.disable(logging.CRITICAL)  # py4j would log what was cut short, with tracebacks
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupted)
 
 
 @contextlib.contextmanager
@@ -444,7 +458,7 @@ class _Display:
         self.told = len(self.batches)
 
     def _page(self) -> RenderableType:
-        table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), expand=False)
+        table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("batch", justify="right")
         table.add_column("posts/s", justify="right")
         table.add_column("stayed on server", no_wrap=True, min_width=18)
@@ -464,10 +478,14 @@ class _Display:
                 Text(_version(b), style="bold cyan" if changed else "dim"),
                 f"{b['moved_keys']:,}" if b["moved_keys"] else "",
             )
-        running = "waiting for the first batch" if not self.batches else f"of {self.args.batches}"
+        done = (
+            f"{len(self.batches)} of {self.args.batches} batches"
+            if self.batches
+            else "the first batch warms up"
+        )
         head = Text.assemble(
             ("posts → places → topics", "bold"),
-            f"   on {self.args.servers} servers, batches {running}",
+            f"   on {self.args.servers} servers, {done}",
         )
         news = (
             Text("\n").join(_headline(t) for t in self.trending[-4:]) if self.trending else Text("–", "dim")

@@ -19,9 +19,17 @@ from weir.errors import (
     WeirError,
 )
 from weir.grouping.base import Grouping, Router
+from weir.grouping.bounded_ring import BoundedRing
+from weir.grouping.consistent import Consistent
+from weir.grouping.d_choices import DChoices
+from weir.grouping.dkg import HeavyKeys
 from weir.grouping.hashed import Hash
+from weir.grouping.partial_key import PartialKey
+from weir.grouping.random_choices import RandomChoices
 from weir.grouping.shuffle import LocalOrShuffle, Shuffle
 from weir.grouping.table import Table, WorstCase
+from weir.grouping.two_choices import TwoChoices
+from weir.grouping.w_choices import WChoices
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
 from weir.operators.aggregate import Aggregate, Count
@@ -36,29 +44,37 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "BoundedRing",
     "CheckpointError",
     "CheckpointMismatch",
+    "Consistent",
     "Count",
+    "DChoices",
     "EngineError",
     "Filter",
     "Flow",
     "Grouping",
     "GroupingError",
     "Hash",
+    "HeavyKeys",
     "LocalOrShuffle",
     "Locality",
     "Map",
     "NullKeyError",
     "OperatorError",
+    "PartialKey",
     "Process",
     "Query",
+    "RandomChoices",
     "Router",
     "RoutingTable",
     "Shuffle",
     "Stream",
     "Table",
     "TopologyError",
+    "TwoChoices",
     "UnknownColumn",
+    "WChoices",
     "WeirError",
     "WorstCase",
     "read_state",

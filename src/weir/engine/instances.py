@@ -223,7 +223,10 @@ class AggregateInstance(Instance):
     def partials(self) -> pa.Table | None:
         if self.context.step >= self.node.state_level or not self.pieces:
             return None
-        return self._reduced()
+        table = self._reduced()
+        if self.node.splits and self.context.step == self.node.level:
+            self.report.pairs += table.num_rows
+        return table
 
     def finish(self) -> Iterator[Rows]:
         context, node = self.context, self.node
@@ -236,6 +239,8 @@ class AggregateInstance(Instance):
         if self.pieces:
             table = self._reduced()
             h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
+            if not node.splits:
+                self.report.pairs += len(h1)
             view = context.view()
             found = view.find(h1, h2)
             prior, _ = view.take(*found)
@@ -364,6 +369,7 @@ class ProcessInstance(Instance):
         if self.batches:
             keys, h1, h2, calls = self._by_key()
             touched = (h1, h2)
+            self.report.pairs += len(h1)
             prior: dict[int, bytes] = {}
             known = 0
             if not node.splits:

@@ -8,16 +8,15 @@ happens; the batch that carries it is PROPAGATE and MIGRATE in one, and its comm
 from __future__ import annotations
 
 import threading
-import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.engine.files import load_arrays, save_arrays, write_table
 from weir.engine.plan import BatchPlan, FileRef, Move, TableRef
 from weir.engine.tables import changed_table, load_table
 from weir.errors import CheckpointMismatch
@@ -258,37 +257,4 @@ def _table_files(start: str, names: list[str]) -> dict[str, str]:
 
 def _write_moves(storage: Storage, operator: str, batch: int, moves: Any) -> FileRef:
     table = pa.table({"h1": moves.hashes, "from": moves.source, "to": moves.target})
-    return _write(storage, f"moves/{operator}/{batch:012d}/moves.arrow", table)
-
-
-def _write(storage: Storage, name: str, table: pa.Table) -> FileRef:
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_file(buffer, table.schema) as writer:
-        writer.write_table(table)
-    data = buffer.getvalue()
-    storage.write(name, data)
-    return FileRef(name, table.num_rows, data.size, zlib.crc32(data))
-
-
-def save_arrays(storage: Storage, name: str, state: dict[str, Any]) -> FileRef:
-    """Writes a dict of NumPy arrays and JSON values as one Arrow file."""
-    plain, columns, shapes = {}, {}, {}
-    for key, value in state.items():
-        if isinstance(value, np.ndarray):
-            columns[key] = pa.array([value.ravel()])
-            shapes[key] = list(value.shape)
-        else:
-            plain[key] = value
-    table = pa.table(columns) if columns else pa.table({"__empty": pa.array([0])})
-    about = msgspec.json.encode({"plain": plain, "shapes": shapes})
-    return _write(storage, name, table.replace_schema_metadata({b"weir": about}))
-
-
-def load_arrays(storage: Storage, ref: FileRef) -> dict[str, Any]:
-    """Back from :func:`save_arrays`."""
-    table = pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all()
-    about = msgspec.json.decode(table.schema.metadata[b"weir"])
-    out: dict[str, Any] = dict(about["plain"])
-    for key, shape in about["shapes"].items():
-        out[key] = np.array(table[key][0].values.to_numpy(zero_copy_only=False)).reshape(shape)
-    return out
+    return write_table(storage, f"moves/{operator}/{batch:012d}/moves.arrow", table)

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from weir.engine.feedback import capacity_signals
 from weir.engine.plan import BatchPlan, Commit, FileRef, Manifest, Move, TableRef, TaskReport
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
@@ -125,6 +126,7 @@ class Ledger:
             fingerprint=self.fingerprint,
             servers=self.topology.servers,
             seed=int(mix(np.uint64(int(self.identity[:15], 16)), np.uint64(batch))) >> 1,
+            salt=int(self.identity[:15], 16),
             clock=clock,
             previous_clock=last.clock if last else 0,
             watermarks=watermarks,
@@ -134,6 +136,7 @@ class Ledger:
             moves=moves or [],
             hot=hot or {},
             counters=last.counters if last else {},
+            signals=last.signals if last else {},
             merges=self._merges(),
             end_of_input=end_of_input,
         )
@@ -213,6 +216,7 @@ class Ledger:
             tables=plan.tables,
             table_version=plan.table_version,
             counters=counters,
+            signals=capacity_signals(self.topology, plan, reports),
             manifest=manifest,
             keys={n.name: keys.get(n.name, 0) for n in self.topology.stateful},
             manager=manager or (self.last.manager if self.last else None),

@@ -44,6 +44,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     fingerprint: str
     servers: int
     seed: int
+    salt: int = 0  # the same for all batches of a checkpoint: what routers hash keys with
     clock: int  # µs; what ttl is measured by
     previous_clock: int
     watermarks: dict[str, int] = {}  # windowed operator → µs
@@ -53,6 +54,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     hot: dict[str, list[int]] = {}  # operator → hashes of keys that are worked on where their rows are
     moves: list[Move] = []
     counters: dict[str, FileRef] = {}  # "edge/source" → router counters
+    signals: dict[str, list[tuple[int, list[int]]]] = {}  # operator → (time slot, idle/busy per instance)
     merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
     end_of_input: bool = False
 
@@ -66,6 +68,7 @@ class OperatorReport(msgspec.Struct):
     late: int = 0
     diverted: int = 0
     busy: float = 0.0
+    pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
     max_event_time: int | None = None
     keys_delta: int = 0  # keys that came into being minus keys that went
 
@@ -117,6 +120,7 @@ class Commit(msgspec.Struct, kw_only=True):
     tables: dict[str, TableRef] = {}
     table_version: int = 0
     counters: dict[str, FileRef] = {}
+    signals: dict[str, list[tuple[int, list[int]]]] = {}
     manifest: Manifest = {}
     keys: dict[str, int] = {}
     manager: FileRef | None = None  # what the locality manager remembers

@@ -45,6 +45,7 @@ def summarise(
             "rows_out": sum(p.rows_out for p in parts_op),
             "busy": sum(p.busy for p in parts_op),
             "null_keys": sum(p.null_keys for p in parts_op),
+            "pairs": sum(p.pairs for p in parts_op),
             "late": sum(p.late for p in parts_op),
             "diverted": sum(p.diverted for p in parts_op),
             "imbalance": max(per_server) / average if average else None,

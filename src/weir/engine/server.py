@@ -10,7 +10,6 @@ import os
 import socket
 import time
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from weir.engine import wire
 from weir.engine.canonical import canonical_order
+from weir.engine.files import load_arrays, save_arrays, write_table
 from weir.engine.instances import Context, Instance, make_instance
 from weir.engine.learning import Learning, Sightings
 from weir.engine.migrate import homes_of
@@ -29,7 +29,6 @@ from weir.engine.plan import (
     DEAD_LETTERS,
     BatchPlan,
     EdgeReport,
-    FileRef,
     MadeSegment,
     Manifest,
     OperatorReport,
@@ -39,6 +38,7 @@ from weir.engine.rows import Rows
 from weir.engine.tables import grouping_in_force
 from weir.errors import NullKeyError
 from weir.grouping.base import Grouping, Router
+from weir.grouping.consistent import ConsistentRouter
 from weir.hashing import mix
 from weir.state.segment import (
     H1,
@@ -403,28 +403,15 @@ class Server:
             self._write_output(DEAD_LETTERS, pa.Table.from_pylist(self.dead, schema=DEAD_LETTER_SCHEMA))
 
     def _write_output(self, sink: str, table: pa.Table) -> None:
-        buffer = pa.BufferOutputStream()
-        with pa.ipc.new_file(buffer, table.schema) as writer:
-            writer.write_table(table.combine_chunks())
-        self.report.outputs.setdefault(sink, []).append(
-            self._write_file(f"outputs/{sink}", buffer.getvalue(), table.num_rows)
-        )
-
-    def _write_file(self, folder: str, data: pa.Buffer, rows: int) -> FileRef:
-        name = self._file(folder)
-        self.storage.write(name, data)
-        return FileRef(name, rows, data.size, zlib.crc32(data))
+        ref = write_table(self.storage, self._file(f"outputs/{sink}"), table.combine_chunks())
+        self.report.outputs.setdefault(sink, []).append(ref)
 
     def _save_counters(self) -> None:
         for edge, router in self.routers.items():
             counters = router.counters()
             if counters:
-                table = pa.table({k: pa.array([v]) for k, v in counters.items()})
-                buffer = pa.BufferOutputStream()
-                with pa.ipc.new_file(buffer, table.schema) as writer:
-                    writer.write_table(table)
                 key = f"{edge}/{self._source_number()}"
-                self.report.counters[key] = self._write_file("routers", buffer.getvalue(), 1)
+                self.report.counters[key] = save_arrays(self.storage, self._file("routers"), counters)
 
     def _send_reports(self) -> None:
         home = self.server if self.server >= 0 else self.task % self.plan.servers
@@ -481,14 +468,16 @@ class Server:
         if router is None:
             grouping = self._grouping(node)
             source = self._source_number()
-            seed = int(mix(np.uint64(self.plan.seed), np.uint64(self.step * 1_000_003 + edge.index))) >> 1
+            # the same for every batch and source: a key must keep its choices
+            seed = int(mix(np.uint64(self.plan.salt), np.uint64(edge.index))) >> 1
             local = node.instance_on.get(self.server, -1) if self.server >= 0 else -1
             router = grouping.router(len(node.placement), seed=seed, source=source, local=local)
             saved = self.plan.counters.get(f"{edge.index}/{source}")
             if saved is not None:
-                data = self.storage.read_checked(saved.name, saved.bytes, saved.crc)
-                table = pa.ipc.open_file(data).read_all()
-                router.restore({n: np.asarray(table[n][0].values.to_numpy()) for n in table.column_names})
+                router.restore(load_arrays(self.storage, saved))
+            if isinstance(router, ConsistentRouter):
+                for slot, signals in self.plan.signals.get(node.name, ()):
+                    router.feedback(np.array(signals, np.int8), slot)
             self.routers[edge.index] = router
         return router
 

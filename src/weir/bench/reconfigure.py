@@ -1,0 +1,193 @@
+"""Reconfiguration in mid-stream on real Spark: before, during and after, and that nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table as RichTable
+
+HELP = (
+    "hash first, locality-aware routing from mid-stream on: throughput, locality, what moved, what was lost"
+)
+SCHEMA = "k1 string, k2 string, k3 string, padding binary"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=200_000, help="rows per micro-batch without padding")
+    parser.add_argument("--before", type=int, default=5, help="batches by hash")
+    parser.add_argument("--after", type=int, default=5, help="batches after the reconfiguration")
+    parser.add_argument("--keys", type=int, default=2_000, help="distinct keys of each operator")
+    parser.add_argument("--servers", type=int, default=4)
+    parser.add_argument(
+        "--locality", type=float, default=0.8, help="how often consecutive keys belong together"
+    )
+    parser.add_argument("--padding", type=int, action="append", help="bytes per row (default: 0 and 1000)")
+    parser.add_argument("--only", action="append", choices=["chain2", "chain3", "dag"])
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from weir.spark.session import embedded
+
+    spark = embedded("local[2]", **{"spark.driver.memory": "6g"})
+    work = Path(tempfile.mkdtemp(prefix="weir-reconfigure-"))
+    result: dict[str, Any] = {}
+    paddings = args.padding or [0, 1000]
+    try:
+        for padding in paddings:
+            rows = args.rows if padding == 0 else max(10_000, args.rows // 8)
+            data = work / f"data-{padding}"
+            _write(data, args, rows, padding)
+            for name in args.only or ["chain2", "chain3", "dag"]:
+                console.print(f"{name}, padding {padding} B: {rows:,} rows per batch")
+                measured = _measure(spark, data, work / f"{name}-{padding}", name, args)
+                console.print(
+                    f"  locality {measured['before']['locality']:.2f} → {measured['after']['locality']:.2f}, "
+                    f"{measured['before']['rows_per_s']:,.0f} → {measured['after']['rows_per_s']:,.0f} rows/s"
+                )
+                if padding == paddings[0]:
+                    result[name] = measured
+                else:
+                    result[name].setdefault("padded", {})[str(padding)] = measured
+            shutil.rmtree(data)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        spark.stop()
+    return result
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    table = RichTable(title="a reconfiguration in mid-stream")
+    for column in ("application", "padding", "rows/s before", "after", "locality before", "after"):
+        table.add_column(column, justify="right" if column != "application" else "left")
+    for column in ("that batch / median", "keys moved", "lost", "doubled"):
+        table.add_column(column, justify="right")
+    for name, first in result.items():
+        for padding, m in [("none", first), *first.get("padded", {}).items()]:
+            table.add_row(
+                name,
+                str(padding),
+                f"{m['before']['rows_per_s']:,.0f}",
+                f"{m['after']['rows_per_s']:,.0f}",
+                f"{m['before']['locality']:.2f}",
+                f"{m['after']['locality']:.2f}",
+                f"{m['reconfigure_batch_ratio']:.2f}",
+                f"{m['moved_keys']:,}",
+                str(m["lost"]),
+                str(m["doubled"]),
+            )
+    console.print(table)
+
+
+def _write(folder: Path, args: argparse.Namespace, rows: int, padding: int) -> None:
+    """Keys that belong together are of one community, of which there are many more than servers."""
+    folder.mkdir()
+    rng = np.random.default_rng(5)
+    communities = 20 * args.servers
+    for number in range(args.before + args.after + 1):
+        first = rng.integers(0, args.keys, rows)
+        columns = [first]
+        for _ in range(2):
+            anywhere = rng.integers(0, args.keys, rows)
+            together = anywhere - anywhere % communities + columns[-1] % communities
+            columns.append(np.where(rng.random(rows) < args.locality, together % args.keys, anywhere))
+        pool = rng.integers(0, 256, padding + (1 << 16), np.uint8).tobytes()
+        starts = rng.integers(0, 1 << 16, rows)
+        table = pa.table(
+            {
+                **{f"k{i + 1}": pa.array(c).cast(pa.string()) for i, c in enumerate(columns)},
+                "padding": pa.array([pool[s : s + padding] for s in starts], pa.binary()),
+            }
+        )
+        pq.write_table(table, folder / f"{number:05d}.parquet", compression="none", use_dictionary=False)
+
+
+def _app(stream: Any, name: str) -> Any:
+    import weir
+
+    flow = weir.Flow()
+    flow.source("rows", stream)
+    flow.keyed("A", weir.Count(), key="k1", after="rows")
+    flow.keyed("B", weir.Count(), key="k2", after="A")
+    if name == "chain3":
+        flow.keyed("C", weir.Count(), key="k3", after="B")
+    elif name == "dag":
+        flow.keyed("C", weir.Count(), key="k3", after="A")
+        flow.keyed("D", weir.Count(), key=["k1", "k3"], after=["B", "C"])
+    return flow
+
+
+def _measure(spark: Any, data: Path, folder: Path, name: str, args: argparse.Namespace) -> dict[str, Any]:
+    import weir
+
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(data))
+    flow = _app(stream, name)
+    ready = threading.Event()
+    last = "D" if name == "dag" else ("C" if name == "chain3" else "B")
+
+    def sink(frame: Any, batch: int) -> None:
+        ready.wait(60)
+        if batch == args.before - 1:
+            query.reconfigure(wait=True)
+
+    query = flow.start(
+        str(folder),
+        servers=args.servers,
+        routing=weir.Locality(period=None),
+        prune=False,
+        sink={last: sink},
+        trigger={"availableNow": True},
+    )
+    ready.set()
+    query.await_termination()
+    progress = query.recent_progress
+    turn = next(p["batch"] for p in progress if p["moved_keys"])
+    seconds = {p["batch"]: p["seconds"]["plan"] + p["seconds"]["job"] for p in progress}
+    before = [p for p in progress if 2 <= p["batch"] < turn]
+    after = [p for p in progress if p["batch"] > turn]
+
+    def speed(part: list[dict[str, Any]]) -> dict[str, float]:
+        return {
+            "rows_per_s": statistics.median(p["rows"] / seconds[p["batch"]] for p in part),
+            "locality": sum(p["rows_local"] for p in part)
+            / sum(p["rows_local"] + p["rows_exchanged"] for p in part),
+        }
+
+    lost, doubled = _check(spark, data, query, name)
+    median = statistics.median(seconds[p["batch"]] for p in before)
+    return {
+        "before": speed(before),
+        "after": speed(after),
+        "reconfigure_batch_ratio": seconds[turn] / median,
+        "moved_keys": sum(p["moved_keys"] for p in progress),
+        "lost": lost,
+        "doubled": doubled,
+    }
+
+
+def _check(spark: Any, data: Path, query: Any, name: str) -> tuple[int, int]:
+    """Rows that plain Spark counts and Weir doesn't, and the other way round."""
+    frame = spark.read.schema(SCHEMA).parquet(str(data))
+    lost = doubled = 0
+    expected = {"A": frame.groupBy("k1"), "B": frame.groupBy("k2")}
+    if name != "chain2":
+        expected["C"] = frame.groupBy("k3")
+    if name == "dag":
+        expected["D"] = frame.union(frame).groupBy("k1", "k3")
+    for operator, grouped in expected.items():
+        right = {tuple(r)[:-1]: r["count"] for r in grouped.count().collect()}
+        ours = {tuple(r)[:-1]: r["count"] for r in query.state(operator).collect()}
+        for key in right.keys() | ours.keys():
+            difference = ours.get(key, 0) - right.get(key, 0)
+            lost += max(0, -difference)
+            doubled += max(0, difference)
+    return lost, doubled

@@ -1,0 +1,60 @@
+"""Every grouping that splits keys, on real Spark: merged results are plain Spark's."""
+
+from __future__ import annotations
+
+import pytest
+
+import weir
+from support import POSTS, counted, posts, rows_of, stream, write_batches
+
+NOW = {"availableNow": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_batches(
+        tmp_path_factory.mktemp("groupings") / "posts", [posts(2000, seed) for seed in range(2)]
+    )
+
+
+@pytest.mark.parametrize(
+    "grouping",
+    [
+        weir.PartialKey(),
+        weir.TwoChoices(),
+        weir.RandomChoices(),
+        weir.BoundedRing(),
+        weir.DChoices(),
+        weir.WChoices(),
+        weir.Consistent(),
+    ],
+    ids=lambda g: g.name,
+)
+def test_partial_states_are_merged_and_counters_go_on(spark, folder, checkpoint, grouping):
+    app = (
+        weir.source(stream(spark, folder, POSTS))
+        .keyed("place", weir.Count(), name="places", grouping=grouping)
+        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", grouping=grouping)
+    )
+    updates = {}
+    sink = lambda f, b: updates.update({r["topic"]: tuple(r) for r in f.collect()})  # noqa: E731
+    query = app.start(checkpoint, servers=3, sink=sink, trigger=NOW)
+    query.await_termination()
+    assert rows_of(query.state("places")) == counted(spark, folder, "place")
+    frame = spark.read.schema(POSTS).parquet(folder)
+    frame.createOrReplaceTempView("grouped_posts")
+    expected = rows_of(spark.sql("select topic, count(*), max(n) from grouped_posts group by topic"))
+    assert rows_of(query.state("topics")) == expected
+    assert sorted(updates.values(), key=repr) == expected
+    assert query.progress["operators"]["places"]["imbalance"] < 1.6
+    assert query._ledger.last.counters
+
+
+def test_a_splitting_grouping_before_an_operator_that_cannot_merge_is_refused(spark, folder, checkpoint):
+    app = weir.source(stream(spark, folder, POSTS))
+    for grouping in (weir.PartialKey(), weir.TwoChoices(), weir.RandomChoices(), weir.BoundedRing(),
+                     weir.Consistent(), weir.WChoices(), weir.DChoices()):  # fmt: skip
+        one = app.process("place", lambda k, r, s: None, name=f"p{grouping.name}", grouping=grouping)
+        with pytest.raises(weir.GroupingError, match="cannot merge partial states"):
+            one.start(checkpoint, servers=2)
+        app.flow.declared.clear()

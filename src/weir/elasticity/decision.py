@@ -106,6 +106,8 @@ class Decision:
         Congestion and ETP of all operators as measured, and how often each was chosen.
     machine_etp
         Sum of ETP over the instances of each machine before (scale-in).
+    restarts
+        Whether the whole application is taken down for it.
     """
 
     strategy: str
@@ -116,6 +118,7 @@ class Decision:
     steps: tuple[Step, ...]
     rows: tuple[Row, ...]
     machine_etp: Mapping[Machine, float] = field(default_factory=dict)
+    restarts: bool = False
 
     def moved(self) -> list[tuple[str, int]]:
         """Instances (operator, number) that existed before and live elsewhere, or nowhere, after."""
@@ -130,10 +133,12 @@ class Decision:
 class Strategy(ABC):
     """Decides which instances new machines get, and which machines go. Strategies are pure functions.
 
-    Either a whole decision comes back or an error is raised; the situation is never touched.
+    Either a whole decision comes back or an error is raised; the situation is never touched. A strategy that
+    ``restarts`` takes the whole application down for it.
     """
 
     name: ClassVar[str]
+    restarts: ClassVar[bool] = False
 
     @abstractmethod
     def scale_out(self, now: Situation, machines: Sequence[Machine]) -> Decision:
@@ -168,7 +173,15 @@ class Strategy(ABC):
             for name in now.graph.operators
         )
         return Decision(
-            self.name, operation, now.placement, after, tuple(machines), tuple(steps), rows, machine_etp or {}
+            strategy=self.name,
+            operation=operation,
+            before=now.placement,
+            after=after,
+            machines=tuple(machines),
+            steps=tuple(steps),
+            rows=rows,
+            machine_etp=machine_etp or {},
+            restarts=self.restarts,
         )
 
 

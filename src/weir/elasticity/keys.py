@@ -16,6 +16,7 @@ Going from k to a multiple of k instances needs neither: there the plain hash mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weir.elasticity.graph import Machine
 from weir.errors import GroupingError
 from weir.grouping.base import Grouping, Instances, Keys, Router
 from weir.grouping.table import Table
@@ -75,9 +77,9 @@ def spread(
 ) -> Moved:
     """Balances items over ``n`` instances with as few moves as it can.
 
-    Instances above their limit, ``1 + slack`` times their fair part, give away the heaviest items that do not
-    take them below their fair part; items without a home and those given away go, heaviest first, where the
-    most room is. An item heavier than a fair part stays, and what else there is is shared by the others.
+    Instances above their limit, ``1 + slack`` times their fair part, give away items, the heaviest first (below
+    the fair part only such as fit elsewhere as a whole). These and items without a home go, the heaviest first,
+    where the most room is. An item heavier than a fair part stays, and what else there is is shared by the others.
 
     Parameters
     ----------
@@ -96,9 +98,9 @@ def spread(
     Returns
     -------
     Moved
-        With equal weights exactly the least number of moves. Otherwise close to it: items that are too heavy
-        to be moved without a new imbalance make room for several lighter ones. No instance ends above the
-        greater of its limit and its load before, but for one item.
+        With equal weights exactly the least number of moves; at most 1.2 times as many, and no load above the
+        limit, as long as no item is heavier than a tenth of a fair part. Heavier ones may fit nowhere; then
+        several lighter ones move in their stead.
 
     Examples
     --------
@@ -127,18 +129,19 @@ def spread(
     if len(load) and (load.min() < 0 or strength.min() <= 0):
         raise ValueError("weights must not be negative, shares must be positive")
     here = np.where((old >= 0) & (old < n), old, -1).astype(np.int32)
-    fair = _fair(load, here, strength)
+    fair, hub = _fair(load, here, strength)
     # a fraction of an item is no reason to move one
     limit = fair * (1 + slack) + (1 - 1e-9 if weights is None else 1e-9 * load.sum())
-    order = np.lexsort((np.arange(len(old)), -load))
-    new, least, total = _spread(here, load, fair, limit, order, wish)
+    # of equals, those go first that would rather be elsewhere
+    order = np.lexsort((np.arange(len(old)), here == wish, -load))
+    new, least, total = _spread(here, load, fair, hub, limit, order, wish)
     return Moved(new, new != old, int(least), total)
 
 
 def _fair(
     load: NDArray[np.float64], homes: NDArray[np.int32], strength: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """What each instance should carry: its share, or its heaviest item if that alone is more."""
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """What each instance should carry: its share, or its heaviest item if that alone is more; and where it is."""
     heaviest = np.zeros(len(strength))
     known = homes >= 0
     np.maximum.at(heaviest, homes[known], load[known])
@@ -148,57 +151,82 @@ def _fair(
         hub |= over
         rest = max(0.0, load.sum() - heaviest[hub].sum())
         fair = np.where(hub, heaviest, strength / strength[~hub].sum() * rest)
-    return fair
+    return fair, hub
 
 
 @nb.njit(cache=True)
-def _spread(homes, weight, fair, limit, order, wish):  # type: ignore[no-untyped-def]
+def _spread(homes, weight, fair, hub, limit, order, wish):  # type: ignore[no-untyped-def]
     n = len(limit)
     new = homes.copy()
     load = np.zeros(n)
-    for i in range(len(homes)):
-        if homes[i] >= 0:
-            load[homes[i]] += weight[i]
+    stays = np.full(n, -1)  # the item that is more than a fair part all by itself
+    for i in order:
+        s = homes[i]
+        if s >= 0:
+            load[s] += weight[i]
+            if hub[s] and stays[s] < 0:
+                stays[s] = i
     least = 0
-    # fewest items that must go, were each instance free to go as low as it likes (but for a hub)
     left = load.copy()
     for i in order:
         s = homes[i]
         if s < 0:
             least += 1
-        elif left[s] > limit[s] and weight[i] < fair[s] and weight[i] > 0:
+        elif left[s] > limit[s] and weight[i] > 0 and stays[s] != i:
             left[s] -= weight[i]
             least += 1
-    for i in order:
-        s = homes[i]
-        if s >= 0 and load[s] > limit[s] and weight[i] > 0 and load[s] - weight[i] >= fair[s] - 1e-9:
+    # What is given away comes down elsewhere and may be too much there: a few rounds settle it.
+    taken = np.zeros(n)
+    for _ in range(4):
+        taken[:] = 0.0
+        for i in order:
+            s = new[i]
+            if s < 0 or load[s] <= limit[s] or weight[i] <= 0 or stays[s] == i:
+                continue
+            if load[s] - weight[i] < fair[s] - 1e-9:
+                # below its fair part only for an item that fits elsewhere as a whole
+                best = 0
+                for t in range(1, n):
+                    if limit[t] - load[t] - taken[t] > limit[best] - load[best] - taken[best]:
+                        best = t
+                if limit[best] - load[best] - taken[best] < weight[i]:
+                    continue
+                taken[best] += weight[i]
             load[s] -= weight[i]
             new[i] = -1
-    # who is still above its limit has only items left that are greater than its excess over the fair part
-    for k in range(len(order) - 1, -1, -1):
-        i = order[k]
-        s = new[i]
-        if s < 0 or load[s] <= limit[s] or weight[i] <= 0 or weight[i] >= fair[s]:
-            continue
-        room = 0.0
-        for t in range(n):
-            room = max(room, limit[t] - load[t])
-        if room >= weight[i]:
-            load[s] -= weight[i]
-            new[i] = -1
-    for i in order:
-        if new[i] >= 0:
-            continue
-        best = 0
-        for t in range(1, n):
-            if (fair[t] - load[t]) > (fair[best] - load[best]):
-                best = t
-        w = wish[i]
-        if 0 <= w < n and load[w] + weight[i] <= fair[w]:
-            best = w
-        new[i] = best
-        load[best] += weight[i]
+        some = False
+        for i in order:
+            if new[i] >= 0:
+                continue
+            best = 0
+            for t in range(1, n):
+                if fair[t] - load[t] > fair[best] - load[best]:
+                    best = t
+            w = wish[i]
+            if 0 <= w < n and load[w] + weight[i] <= fair[w]:
+                best = w
+            new[i] = best
+            load[best] += weight[i]
+            some = True
+        if not some:
+            break
     return new, least, load
+
+
+def carried(before: Sequence[Machine], after: Sequence[Machine]) -> NDArray[np.int32]:
+    """The number after a scaling of each instance that an operator had before it; −1 for one that is gone.
+
+    Instances keep their numbers, wherever they live, as long as none of them goes. Operators that live everywhere
+    lose those on machines that leave; the others close ranks. Keys have their homes, by number, in
+    ``carried(…)[homes]``; :func:`spread` does the rest.
+
+    >>> carried(["a", "b"], ["a", "c"]).tolist(), carried(["a", "b", "c"], ["a", "c"]).tolist()
+    ([0, 1], [0, -1, 1])
+    """
+    if len(after) >= len(before):
+        return np.arange(len(before), dtype=np.int32)
+    number = {machine: i for i, machine in enumerate(after)}
+    return np.array([number.get(machine, -1) for machine in before], np.int32)
 
 
 def table_for(hashes: Keys, homes: Instances, n: int) -> Table:

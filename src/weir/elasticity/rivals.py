@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weir.elasticity.decision import Decision, Situation, Step, Strategy, joining, leaving, slots
+from weir.elasticity.gain import Gain
 from weir.elasticity.graph import Machine, Placement
 from weir.elasticity.scale import Stela, remove
 from weir.errors import EngineError
@@ -31,10 +32,11 @@ class _Rival(Strategy):
     ) -> Decision:
         count = leaving(now, count, machines)
         gone = self._chosen(now, count, machines)
-        after, steps = now.placement, []
+        after, steps = now.placement, list[Step]()
         rest = [machine for machine in after.machines if machine not in gone]
         for victim in gone:
-            after, moves = remove(now, after, victim, rest)
+            turn = len(steps) % len(rest)  # go on where the last machine's instances ended
+            after, moves = remove(now, after, victim, rest[turn:] + rest[:turn])
             steps += moves
         return self.decide(now, "in", after, gone, steps)
 
@@ -79,6 +81,7 @@ class Default(_Rival):
     """
 
     name: ClassVar[str] = "default"
+    restarts: ClassVar[bool] = True
 
     def scale_out(self, now: Situation, machines: Sequence[Machine]) -> Decision:
         after, everywhere = joining(now, machines)
@@ -240,6 +243,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     kind.name: kind
     for kind in (
         Stela,
+        Gain,
         Default,
         LeastLinkLoad,
         MostLinkLoad,

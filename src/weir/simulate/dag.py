@@ -129,6 +129,7 @@ def flow(
     *,
     step: float = 0.1,
     pending: float | None = None,
+    timeout: float | None = None,
     jitter: float = 0.0,
     seed: int = 0,
 ) -> Flow:
@@ -144,6 +145,9 @@ def flow(
         Length of a step; a message needs at least one per hop.
     pending
         Sources hold back while more than this many messages are queued in all.
+    timeout
+        A queue holds what its instance can process alone in so many seconds; what arrives beyond that is
+        given up, as an engine does with messages that wait too long.
     jitter
         Standard deviation of an instance's speed from step to step, as a share of it.
     seed
@@ -187,6 +191,8 @@ def flow(
                 processed, busy = plan.share(want, rate * step)
                 arriving = plan.wires @ processed
                 queue = np.where(plan.source, 0.0, queue - processed + arriving)
+                if timeout is not None:
+                    queue = np.minimum(queue, timeout * plan.rate)
             for what, amount in (
                 (ran.arriving, arriving / step),
                 (ran.processed, processed / step),

@@ -1,0 +1,107 @@
+"""Scale-out and scale-in of the six applications of Stela's evaluation, strategy by strategy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from weir.elasticity.decision import Strategy
+from weir.elasticity.rivals import STRATEGIES, Default, Random
+from weir.elasticity.scale import Stela
+from weir.elasticity.topologies import CASES, Case, page_load_in
+from weir.elasticity.trial import Trial, trial
+
+HELP = "throughput after scaling out and in, per strategy (in the simulator)"
+
+Measured = list[dict[str, Any]]
+
+# What Stela's throughput after scaling must be, over that of another strategy.
+TARGETS = {
+    ("Linear", "out"): ("default", 1.45),
+    ("Star", "out"): ("default", 1.65),
+    ("Diamond", "out"): ("default", 2.20),
+    ("PageLoad", "in"): ("random", 2.0),
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``weir bench stela``."""
+    parser.add_argument("--topology", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--runs", type=int, default=5, help="runs per strategy, with other random numbers")
+    parser.add_argument("--quick", action="store_true", help="one run each")
+
+
+def run(args: argparse.Namespace, console: Console) -> Measured:
+    """Measures; one record per topology, operation and strategy, the mean over the runs.
+
+    ``before`` and ``after`` are rows per second of all sinks. ``convergence_s`` is the time until the throughput
+    has been twice above and twice below its new mean and within 5 % of it. ``silent_batches`` counts windows of
+    10 s without any output after the scaling began. ``random`` scales in another set of machines in each run.
+    """
+    runs = 1 if args.quick else args.runs
+    measured: Measured = []
+    for name in args.topology:
+        console.print(f"{name}: scaling out", style="dim")
+        measured += [measure(CASES[name], "out", kind, runs) for kind in STRATEGIES.values()]
+    if "PageLoad" in args.topology:
+        console.print("PageLoad: scaling in", style="dim")
+        # the other rivals have no way of their own to scale in
+        measured += [measure(page_load_in(), "in", kind, 4 * runs) for kind in (Stela, Default, Random)]
+    return measured
+
+
+def measure(case: Case, operation: str, kind: type[Strategy], runs: int) -> dict[str, Any]:
+    """One record."""
+    done = [trial(case, _strategy(kind, seed), seed=1000 * seed) for seed in range(runs)]
+
+    def mean(what: str) -> float:
+        return round(float(np.mean([_value(one, what) for one in done])), 2)
+
+    return {
+        "topology": case.name,
+        "operation": operation,
+        "strategy": kind.name,
+        "before": mean("before"),
+        "after": mean("after"),
+        "convergence_s": mean("convergence"),
+        "silent_batches": mean("down"),
+    }
+
+
+def show(result: Measured, console: Console) -> None:
+    """One table per topology and operation, and which targets are met."""
+    for topology, operation in dict.fromkeys((r["topology"], r["operation"]) for r in result):
+        rows = [r for r in result if (r["topology"], r["operation"]) == (topology, operation)]
+        after = {r["strategy"]: r["after"] for r in rows}
+        table = Table(title=f"{topology}, scaling {operation} (simulated)", title_justify="left")
+        table.add_column("strategy")
+        for column in ("before", "after", "over before", "over default", "convergence s", "silent batches"):
+            table.add_column(column, justify="right")
+        for r in rows:
+            table.add_row(
+                r["strategy"],
+                f"{r['before']:,.0f}",
+                f"{r['after']:,.0f}",
+                f"{r['after'] / r['before'] - 1:+.0%}",
+                f"{r['after'] / after['default'] - 1:+.0%}",
+                f"{r['convergence_s']:.0f}",
+                f"{r['silent_batches']:g}",
+            )
+        console.print(table)
+        rival, least = TARGETS.get((topology, operation), ("", 0.0))
+        if rival:
+            got = after["stela"] / after[rival]
+            verdict = "[green]met[/]" if got >= least else "[red]missed[/]"
+            console.print(f"target: {least:.2f} × {rival}; {got:.2f} ×, {verdict}")
+
+
+def _strategy(kind: type[Strategy], seed: int) -> Strategy:
+    return kind(seed=seed) if kind in (Random, Default) else kind()  # type: ignore[call-arg]
+
+
+def _value(one: Trial, what: str) -> float:
+    return float(getattr(one, what))

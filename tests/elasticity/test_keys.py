@@ -1,0 +1,140 @@
+"""As few keys move as balance needs, and routers agree on where they went."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weir.elasticity import Buckets, spread, table_for
+from weir.errors import GroupingError
+from weir.grouping.table import Table
+from weir.hashing import mix, spark_mod
+
+
+def some_keys(n: int, seed: int = 0) -> np.ndarray:
+    return mix(np.arange(n, dtype=np.uint64), np.uint64(seed))
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 2000), st.integers(0, 99))
+def test_equal_keys_move_exactly_as_often_as_they_must(
+    before: int, after: int, count: int, seed: int
+) -> None:
+    homes = np.random.default_rng(seed).integers(0, before, count)
+    done = spread(homes, after, slack=0.0)
+    held = np.bincount(homes, minlength=max(before, after))
+    least = held[after:].sum() + np.maximum(0, held[:after] - np.ceil(count / after)).sum()
+    assert done.count == done.least == least
+    assert done.load.max(initial=0) <= np.ceil(count / after)
+    assert done.load.sum() == count
+    assert np.array_equal(done.moved, done.homes != homes)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.sampled_from(["even", "normal", "zipf 0.6", "zipf 1"]),
+    st.integers(0, 999),
+)
+def test_weighted_keys_move_at_most_a_fifth_more_than_needed(
+    before: int, after: int, kind: str, seed: int
+) -> None:
+    dice = np.random.default_rng(seed)
+    count = 20_000
+    rank = np.arange(1, count + 1, dtype=float)
+    weights = {
+        "even": dice.uniform(0.5, 1.5, count),
+        "normal": np.maximum(0.01, dice.normal(1, 0.2, count)),
+        "zipf 0.6": rank**-0.6,
+        "zipf 1": 1 / rank,
+    }[kind]
+    homes = dice.integers(0, before, count)
+    done = spread(homes, after, weights=weights)
+    fair = weights.sum() / after
+    if weights.max() <= 0.1 * fair:
+        assert done.count <= 1.2 * done.least + 1
+        assert done.load.max() <= 1.03 * fair * (1 + 1e-6)
+    elif weights.max() < fair:
+        assert done.load.max() <= 1.03 * fair + weights.max(), "one heavy item may be too much, not two"
+    assert done.load == pytest.approx(np.bincount(done.homes, weights, minlength=after))
+
+
+@given(st.integers(2, 6), st.integers(0, 99))
+def test_what_is_balanced_stays(n: int, seed: int) -> None:
+    homes = np.random.default_rng(seed).permutation(np.arange(600) % n)
+    assert spread(homes, n).count == 0
+
+
+def test_a_key_heavier_than_its_share_stays_and_the_rest_makes_room() -> None:
+    weights = np.array([100.0] + [1.0] * 60)
+    homes = np.array([0] + [0] * 30 + [1] * 30)
+    done = spread(homes, 3, weights=weights)
+    assert done.homes[0] == 0
+    assert done.load[0] == pytest.approx(100, abs=4), "the light ones leave"
+    assert abs(done.load[1] - done.load[2]) <= 4
+
+
+def test_unequal_instances_get_unequal_parts() -> None:
+    done = spread(np.zeros(400, int), 2, shares=[3, 1], slack=0.0)
+    assert done.load.tolist() == [300, 100]
+
+
+def test_a_table_lists_only_what_the_hash_gets_wrong() -> None:
+    keys = some_keys(10_000)
+    two = spark_mod(keys, 2)
+    four = spread(two, 4, prefer=spark_mod(keys, 4), slack=0.02)
+    table = table_for(keys, four.homes, 4)
+    assert np.array_equal(table.router(4).route(keys), four.homes)
+    assert len(table) < 500, "to twice as many the hash itself moves the least"
+    three = spread(four.homes, 3, prefer=spark_mod(keys, 3))
+    assert np.array_equal(table_for(keys, three.homes, 3).router(3).route(keys), three.homes)
+    assert three.count <= 1.2 * three.least
+
+
+def test_a_million_keys_from_two_to_four_to_three_in_a_few_kilobytes() -> None:
+    keys = some_keys(1_000_000)
+    rule = Buckets.like_hash(2)
+    here = rule.router(2).route(keys)
+    assert np.array_equal(here, spark_mod(keys, 2)), "to speak of buckets moves nothing"
+    for n in (4, 3):
+        rule = rule.rescaled(n, rule.count(keys))
+        there = rule.router(n).route(keys)
+        least = spread(here, n, slack=0.03).least
+        assert (here != there).sum() <= 1.2 * least
+        load = np.bincount(there, minlength=n)
+        assert load.max() <= 1.04 * load.mean()
+        here = there
+    assert rule.homes.nbytes <= 16_384
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 99))
+def test_buckets_name_only_instances_that_exist(sizes: list[int], seed: int) -> None:
+    keys = some_keys(5000, seed)
+    heavy = Table(keys[:5], np.zeros(5, np.int32))
+    rule = Buckets.like_hash(sizes[0], 256, heavy)
+    for n in sizes:
+        rule = rule.rescaled(n, rule.count(keys), listed_load=np.full(5, 50.0))
+        home = rule.router(n).route(keys)
+        assert 0 <= home.min() <= home.max() < n
+        assert rule.listed is not None
+        assert np.array_equal(home[:5], rule.listed.lookup(keys[:5]))
+    assert rule == Buckets(rule.homes.copy(), rule.listed)
+    assert hash(rule) == hash(Buckets(rule.homes.copy(), rule.listed))
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one instance"):
+        spread([0], 0)
+    with pytest.raises(ValueError, match="slack"):
+        spread([0], 1, slack=-1)
+    with pytest.raises(ValueError, match="one weight"):
+        spread([0], 1, weights=[1, 2])
+    with pytest.raises(ValueError, match="negative"):
+        spread([0], 1, weights=[-1])
+    with pytest.raises(GroupingError, match="only 2"):
+        Buckets.like_hash(4).router(2)
+    with pytest.raises(GroupingError, match="home each"):
+        Buckets(np.empty(0, np.int32))

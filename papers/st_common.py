@@ -139,3 +139,15 @@ def add_draws(report: Any, case: Case, gains: dict[str, np.ndarray]) -> None:
         bool((gain >= stela - 0.01).mean() >= 0.95),
         f"{(gain >= stela - 0.01).mean():.0%} of the draws; mean {gain.mean():+.0%} against {stela.mean():+.0%}",
     )
+
+
+def typical(report: Any, case: Case, gains: dict[str, np.ndarray]) -> None:
+    """The speeds of a case were chosen near the paper's gain: is that gain typical of its graph?"""
+    over = (1 + gains["stela"]) / (1 + gains["default"]) - 1
+    wanted = case.paper["over_default"]
+    report.claim(
+        f"{case.name}: (ours) {wanted:.0%} over the default is typical, not owed to the speeds chosen here",
+        bool(np.median(over) >= wanted),
+        f"median {np.median(over):+.0%}, a tenth of the draws above {np.quantile(over, 0.9):+.0%}; "
+        f"{(over >= wanted).mean():.0%} reach it",
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 
 from cg_common import Report
-from st_common import add_draws, boxes, mean, options, redrawn, rows, runs, timeline
+from st_common import add_draws, boxes, mean, options, redrawn, rows, runs, timeline, typical
 from weir.elasticity.topologies import CASES
 
 
@@ -40,6 +40,7 @@ def main() -> None:
         gains = redrawn(case, args)
         boxes(axes[1, column], gains)
         add_draws(report, case, gains)
+        typical(report, case, gains)
     report.close(figure)
 
 

@@ -97,6 +97,11 @@ def show(result: Measured, console: Console) -> None:
             got = after["stela"] / after[rival]
             verdict = "[green]met[/]" if got >= least else "[red]missed[/]"
             console.print(f"target: {least:.2f} × {rival}; {got:.2f} ×, {verdict}")
+    console.print(
+        "simulated, with speeds of operators chosen near the paper's gains; papers/st_fig04.py and st_fig06.py "
+        "show other speeds",
+        style="dim",
+    )
 
 
 def _strategy(kind: type[Strategy], seed: int) -> Strategy:

@@ -196,7 +196,9 @@ def grouping_signature(grouping: Grouping) -> Any:
         return ["table", zlib.crc32(grouping.hashes.tobytes() + grouping.instances.tobytes())]
     if isinstance(grouping, WorstCase):
         return ["worst", grouping_signature(grouping.table)]
-    return [grouping.name]
+    if grouping.splits_keys or isinstance(grouping, Learnt):
+        return [grouping.name]  # states live by hash, or by tables that a commit names
+    return [grouping.name, zlib.crc32(repr(grouping).encode())]
 
 
 def build(

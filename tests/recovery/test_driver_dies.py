@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from support import posts, write_batches
-
 from weir.engine.ledger import read_commit
 from weir.state.storage import Storage
 

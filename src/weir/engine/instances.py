@@ -364,17 +364,14 @@ class ProcessInstance(Instance):
         node, context = self.node, self.context
         emitted: list[Any] = []
         made: list[pa.Table] = []
-        view: StateView | None = None
-        touched: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+        if node.ttl is not None and context.step == 1:
+            # before any row is looked at: a key that comes back in this very batch has been away, too
+            made += self._expire(context.view(), emitted)
         if self.batches:
             keys, h1, h2, calls = self._by_key()
-            touched = (h1, h2)
             self.report.pairs += len(h1)
-            prior: dict[int, bytes] = {}
-            known = 0
-            if not node.splits:
-                view = context.view()
-                prior, known = self._prior(view, h1, h2)
+            prior = {} if node.splits else self._prior(context.view(), h1, h2)
+            known = len(prior)
             states: list[bytes] = []
             kept: list[int] = []
             for number, (key, rows) in enumerate(calls):
@@ -400,8 +397,6 @@ class ProcessInstance(Instance):
                 self.report.keys_delta += len(kept) - known
         if self.absorbed and context.step == node.state_level:
             made.append(self._merged(context.view()))
-        if node.ttl is not None and context.step == 1:
-            made += self._expire(view or context.view(), touched, emitted)
         self._written = pa.concat_tables(made) if made else None
         if emitted:
             yield Rows(self._emitted(emitted))
@@ -459,17 +454,14 @@ class ProcessInstance(Instance):
 
         return keys, h1[first], h2[first], calls()
 
-    def _prior(
-        self, view: StateView, h1: NDArray[np.uint64], h2: NDArray[np.uint64]
-    ) -> tuple[dict[int, bytes], int]:
-        """The saved state by position, and how many of the keys were known (expired ones included)."""
+    def _prior(self, view: StateView, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> dict[int, bytes]:
+        """The saved state of keys, by their position; expired ones are not among them."""
         table, positions = view.take(*view.find(h1, h2))
         states = table[STATE].to_pylist()
         if self.node.ttl is None:
-            return dict(zip(positions.tolist(), states, strict=True)), len(positions)
+            return dict(zip(positions.tolist(), states, strict=True))
         alive = table[DEADLINE].to_numpy() > self.context.clock
-        living = {p: s for p, s, ok in zip(positions.tolist(), states, alive, strict=True) if ok}
-        return living, len(positions)
+        return {p: s for p, s, ok in zip(positions.tolist(), states, alive, strict=True) if ok}
 
     def _call(self, key: Any, rows: list[Any], state: Any) -> tuple[list[Any], bool]:
         handed = _Handed(rows)
@@ -494,8 +486,8 @@ class ProcessInstance(Instance):
         new = np.ones(len(h1), np.bool_)
         new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
         first = np.flatnonzero(new)
-        prior, known = self._prior(view, h1[first], h2[first])
-        self.report.keys_delta += len(first) - known
+        prior = self._prior(view, h1[first], h2[first])
+        self.report.keys_delta += len(first) - len(prior)
         states = table[STATE].to_pylist()
         bounds = [*first.tolist(), len(states)]
         merged = []
@@ -510,10 +502,8 @@ class ProcessInstance(Instance):
         data = pa.Table.from_arrays([*keys.columns, pa.array(merged, pa.binary())], schema=self.node.state)
         return entries(data, h1[first], h2[first], deadline=self._deadlines(len(first)))
 
-    def _expire(self, view: StateView, touched: Any, emitted: list[Any]) -> list[pa.Table]:
+    def _expire(self, view: StateView, emitted: list[Any]) -> list[pa.Table]:
         due = view.due(self.context.previous_clock, self.context.clock)
-        if touched is not None:
-            due = due.filter(pa.array(~_among(due, *touched)))
         if not due.num_rows:
             return []
         self.report.keys_delta -= due.num_rows

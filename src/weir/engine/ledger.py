@@ -271,6 +271,10 @@ class Ledger:
     def clean(self) -> int:
         """Deletes what no retained commit names; returns the number of files."""
         storage = self.storage
+        for folder in ("commits", "plans", "delivered"):
+            for name in storage.names(folder):
+                if name.endswith(".tmp"):  # of a driver that died while writing it
+                    storage.delete(f"{folder}/{name}")
         names = storage.names("commits")
         keep, old = names[-self.retain :], names[: -self.retain]
         if not keep:

@@ -65,7 +65,7 @@ class HeavyKeys(Grouping):
         places = self.homes + self.buckets
         if places and not 0 <= min(places) <= max(places) < self.instances:
             raise ValueError(f"homes and buckets must name instances 0 … {self.instances - 1}")
-        if self.buckets and not self.buckets:
+        if self.heavy and not self.buckets:
             raise ValueError("a table of heavy keys needs buckets for all other keys; see HeavyKeys.learn")
 
     @classmethod
@@ -95,6 +95,8 @@ class HeavyKeys(Grouping):
         weights = np.concatenate([proven, light])
         homes = np.zeros(len(weights), dtype=np.int64)
         load = np.zeros(n, dtype=np.int64)
+        # what the sample has not seen weighs a little all the same, or it would pile up on one instance
+        weights = np.maximum(weights * n * capacity, 1)
         for at in np.argsort(-weights, kind="stable"):
             homes[at] = load.argmin()
             load[homes[at]] += weights[at]

@@ -132,7 +132,11 @@ class Process(Operator):
         return "merge" in self.__dict__ or type(self).merge is not Process.merge
 
     def process(self, key: Any, rows: Sequence[Any], state: Any) -> Iterable[Any] | None:
-        """Called once per key and batch; rows are named tuples; yield or return the rows to emit."""
+        """Called with a key's rows of a batch, as named tuples; yield or return the rows to emit.
+
+        With ``order_by`` it is called once per key and batch. Without, rows that have to come from another
+        server may follow in a second call.
+        """
         raise NotImplementedError
 
     def merge(self, one: Any, other: Any) -> Any:

@@ -262,4 +262,9 @@ def translated(error: PySparkException) -> Exception:
         from weir import errors
 
         return getattr(errors, found[1], EngineError)(found[2].strip())
+    if re.search(r"No module named '(weir|pyarrow|numba|msgspec)", text):
+        return EngineError(
+            "the Python of the executors lacks Weir or what it needs. Install weir there, and start Spark with "
+            "PYSPARK_PYTHON pointing to that Python (on one machine: the one that runs this)."
+        )
     return error

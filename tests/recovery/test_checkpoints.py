@@ -68,16 +68,40 @@ def snapshot(folder):
         ("commits/*", "empty", "damaged in its first line"),
         ("commits/*", "newer", "newer Weir"),
         ("weir", "flip", "damaged"),
-        ("state/topics/*/*", "flip", "damaged"),
-        ("state/topics/*/*", "truncate", "damaged"),
-        ("state/topics/*/*", "delete", "missing"),
     ],
 )
 def test_damage_is_named_and_nothing_is_overwritten(spark, copy, pattern, damage, says):
     victim = files(copy, pattern)[-1]
+    spoil(victim, damage)
+    before = snapshot(copy)
+    with pytest.raises(weir.CheckpointError, match=says) as caught:
+        go_on(spark, copy)
+    assert victim.name in str(caught.value)
+    assert snapshot(copy) == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"), [("flip", "damaged"), ("truncate", "damaged"), ("delete", "missing")]
+)
+def test_damaged_state_is_met_by_the_batch_that_wants_it(spark, tmp_path, damage, says):
+    write_batches(tmp_path / "data", [posts(300, 1)])
+    go_on(spark, tmp_path)
+    victim = files(tmp_path, "state/topics/*/*")[-1]
+    spoil(victim, damage)
+    write_batches(tmp_path / "data", [posts(300, 2)])
+    before = snapshot(tmp_path)
+    with pytest.raises(weir.CheckpointError, match=says) as caught:
+        go_on(spark, tmp_path)
+    assert victim.name in str(caught.value)
+    after = snapshot(tmp_path)
+    assert {p: after.get(p) for p in before} == before
+    assert not [p for p in after if "commits" in p.parts and p not in before]
+
+
+def spoil(victim, damage):
     data = victim.read_bytes()
     if damage == "flip":
-        middle = len(data) - 20 if pattern == "weir" else len(data) // 2
+        middle = len(data) - 20 if victim.name == "weir" else len(data) // 2
         victim.write_bytes(data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :])
     elif damage == "truncate":
         victim.write_bytes(data[: len(data) // 2])
@@ -88,17 +112,6 @@ def test_damage_is_named_and_nothing_is_overwritten(spark, copy, pattern, damage
         victim.write_bytes(json.dumps({**json.loads(head), "weir": 99}).encode() + b"\n" + body)
     else:
         victim.unlink()
-    if pattern.startswith("state"):  # the damage is met when the next batch wants the state
-        data_of_its_own = (copy / "data").resolve()
-        (copy / "data").unlink()
-        shutil.copytree(data_of_its_own, copy / "data")
-    before = snapshot(copy)
-    with pytest.raises(weir.CheckpointError, match=says) as caught:
-        go_on(spark, copy)
-    assert victim.name in str(caught.value)
-    after = snapshot(copy)
-    assert {p: after.get(p) for p in before} == before
-    assert not [p for p in after if "commits" in p.parts and p not in before]
 
 
 def test_another_application_is_refused_with_the_difference(spark, copy):

@@ -60,6 +60,7 @@ def open_frame(spark: SparkSession, data: str, schema: pa.Schema | None = None) 
 
 def count_frame(question: Question, frame: DataFrame) -> Counted:
     """Counts on Spark what :func:`~weir.locality.advise_files.count_files` counts here."""
+    question.check_names(frame.columns)
     schema = arrow_schema(frame.select(*[F.col(f"`{c}`") for c in question.columns]))
     question.check(schema)
     row_bytes = average_bytes(frame.limit(_PEEK).toArrow())
@@ -141,10 +142,10 @@ def _by_time(
     histogram = timed.groupBy(place.alias("bin")).agg(F.count("*").alias("n"), F.min(_TIME).alias("t"))
     bins, rows, start = (c.to_numpy() for c in histogram.orderBy("bin").toArrow().columns)
     edges = cut(bins, rows, question.slices)
-    # the slice of a row is how many slices begin no later than its bin
-    number = F.lit(0)
-    for edge in edges.tolist():
-        number = number + (place >= F.lit(edge)).cast("int")
+    # one look-up per row, in a constant array that is made from one string
+    by_bin = np.searchsorted(edges, np.arange(int(bins[-1]) + 1), side="right")
+    slices = F.split(F.lit(",".join(map(str, by_bin.tolist()))), ",").cast("array<int>")
+    number = F.element_at(slices, (place + 1).cast("int"))
     found, at = np.unique(np.searchsorted(edges, bins, side="right"), return_index=True)
     begins = [time_text(int(start[i]), kind) for i in at[: len(found)]]
     return timed.select(number.alias(_SLICE), *columns), begins

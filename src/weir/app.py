@@ -111,6 +111,7 @@ class Flow:
         on_error: str = "fail",
         window: Window | None = None,
         ttl: Duration | None = None,
+        aggregate_every: int = 1,
     ) -> Stream:
         """Adds a stateful operator. Several names in ``after`` are united.
 
@@ -130,6 +131,9 @@ class Flow:
             Event-time windows, from :func:`weir.tumbling`.
         ttl
             Forget a key's state when it has been idle for so long.
+        aggregate_every
+            Behind a grouping that splits keys: batches after which the partial states of a key are merged at
+            its home. Sinks get a key's value when it is merged; ``query.state`` always shows merged values.
         """
         return self._add(
             Declared(
@@ -144,6 +148,7 @@ class Flow:
                 on_error=on_error,
                 window=window,
                 ttl=None if ttl is None else microseconds(ttl),
+                aggregate_every=aggregate_every,
             )
         )
 

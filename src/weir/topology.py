@@ -55,6 +55,7 @@ class Declared:
     on_error: str = "fail"
     window: Window | None = None
     ttl: int | None = None
+    aggregate_every: int = 1
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,15 @@ class Node:
         return self.declared.ttl
 
     @property
+    def held(self) -> str | None:
+        """The name under which partial states wait for their aggregation, if they do."""
+        return f"{self.name}~held" if self.declared.aggregate_every > 1 else None
+
+    def aggregates(self, batch: int, end_of_input: bool) -> bool:
+        """Whether partial states are merged in this batch."""
+        return end_of_input or (batch + 1) % self.declared.aggregate_every == 0
+
+    @property
     def state_level(self) -> int:
         """The step in which its state is final for the batch."""
         return self.level + 1 if self.splits else self.level
@@ -149,6 +159,11 @@ class Topology:
     def stateful(self) -> list[Node]:
         return [n for n in self.nodes if n.operator.stateful]
 
+    @cached_property
+    def state_names(self) -> list[str]:
+        """Everything that has segments: stateful operators, and partial states that wait."""
+        return [name for n in self.stateful for name in (n.name, n.held) if name is not None]
+
     def runs_at_source(self, node: Node) -> bool:
         """Stateless operators that live everywhere run wherever their rows are, the source included."""
         return not node.operator.stateful and len(node.placement) == self.servers
@@ -165,6 +180,7 @@ class Topology:
                     "schema": base64.b64encode(n.state.serialize()).decode(),
                     "window": [n.window.column, n.window.size] if n.window else None,
                     "placement": list(n.placement),
+                    "held": n.held,
                     "grouping": grouping_signature(self.grouping_of(n)),
                 }
                 for n in self.stateful
@@ -415,6 +431,15 @@ def _grouping(d: Declared, routing: Grouping | Locality | None) -> Grouping:
         raise GroupingError(
             f"{where}: windows and ttl are not available behind {grouping.name}, which splits keys; "
             "use Hash or Table for this operator"
+        )
+    if d.aggregate_every < 1:
+        raise TopologyError(f"{where}: aggregate_every counts batches, from 1")
+    if d.aggregate_every > 1 and not (
+        grouping.splits_keys and isinstance(d.operator, Aggregate) and not isinstance(grouping, Learnt)
+    ):
+        raise GroupingError(
+            f"{where}: aggregate_every is for Count and Aggregate behind a grouping that splits keys "
+            f"(PartialKey, Consistent, Shuffle …); behind {grouping.name} there is nothing to aggregate later"
         )
     return grouping
 

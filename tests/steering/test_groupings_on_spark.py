@@ -58,3 +58,40 @@ def test_a_splitting_grouping_before_an_operator_that_cannot_merge_is_refused(sp
         with pytest.raises(weir.GroupingError, match="cannot merge partial states"):
             one.start(checkpoint, servers=2)
         app.flow.declared.clear()
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_partial_states_may_wait_for_their_aggregation(spark, tmp_path, checkpoint, every):
+    folder = write_batches(tmp_path / "posts", [posts(1000, seed) for seed in range(4)])
+    app = (
+        weir.source(stream(spark, folder, POSTS))
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", grouping=weir.PartialKey(),
+               aggregate_every=every)
+    )  # fmt: skip
+    delivered = {}
+    sink = lambda f, b: delivered.update({b: f.count()})  # noqa: E731
+    query = app.start(checkpoint, servers=3, sink=sink, trigger=NOW)
+    query.await_termination()
+    frame = spark.read.schema(POSTS).parquet(folder)
+    frame.createOrReplaceTempView("waiting_posts")
+    expected = rows_of(spark.sql("select topic, count(*), max(n) from waiting_posts group by topic"))
+    assert rows_of(query.state("topics")) == expected
+    assert rows_of(weir.read_state(checkpoint, "topics")) == expected
+    assert [b for b, rows in sorted(delivered.items()) if rows] == [
+        b for b in range(4) if (b + 1) % every == 0
+    ]
+    # nothing is lost when the shape changes while partial states wait
+    write_batches(tmp_path / "posts", [posts(1000, 9)])
+    wider = app.start(checkpoint, servers=4, trigger=NOW)
+    wider.await_termination()
+    frame = spark.read.schema(POSTS).parquet(folder)
+    frame.createOrReplaceTempView("waiting_posts")
+    expected = rows_of(spark.sql("select topic, count(*), max(n) from waiting_posts group by topic"))
+    assert rows_of(wider.state("topics")) == expected
+
+
+def test_waiting_without_splitting_is_refused(spark, folder, checkpoint):
+    app = weir.source(stream(spark, folder, POSTS)).keyed("place", weir.Count(), aggregate_every=3)
+    with pytest.raises(weir.GroupingError, match="nothing to aggregate later"):
+        app.start(checkpoint, servers=2)

@@ -220,6 +220,25 @@ class AggregateInstance(Instance):
         merged = self.operator.merge(states, groups, len(first))
         return pa.Table.from_arrays([*keys.columns, *merged], schema=table.schema)
 
+    def hold(self, held: StateView) -> pa.Table | None:
+        """Partial states stay on this server until their aggregation: as entries, merged with what waits here."""
+        if not self.pieces:
+            return None
+        table = self._reduced()
+        self.report.pairs += table.num_rows
+        before, _ = held.take(*held.find(table[H1].to_numpy(), table[H2].to_numpy()))
+        merged = self._merge(pa.concat_tables([before.select(self._wire.names), table]).combine_chunks())
+        self.pieces = []
+        return entries(merged.select(self.schema.names), merged[H1].to_numpy(), merged[H2].to_numpy())
+
+    def release(self, held: StateView) -> pa.Table | None:
+        """Adds all that waits here to what goes to the keys' homes now; returns what marks it as gone."""
+        waiting = held.everything()
+        if not waiting.num_rows:
+            return None
+        self._add(waiting.select(self._wire.names))
+        return tombstones(waiting[H1].to_numpy(), waiting[H2].to_numpy(), self.schema)
+
     def partials(self) -> pa.Table | None:
         if self.context.step >= self.node.state_level or not self.pieces:
             return None

@@ -88,10 +88,8 @@ class Ledger:
     def manifest(self) -> Manifest:
         """The segments of each operator on each server."""
         saved = self.last.manifest if self.last else {}
-        return {
-            n.name: [list(s) for s in saved.get(n.name, [[] for _ in range(self.topology.servers)])]
-            for n in self.topology.stateful
-        }
+        empty: list[list[SegmentRef]] = [[] for _ in range(self.topology.servers)]
+        return {name: [list(s) for s in saved.get(name, empty)] for name in self.topology.state_names}
 
     # ------------------------------------------------------------------ plan
 

@@ -17,7 +17,11 @@ from weir.engine.plan import Commit
 from weir.grouping.base import Grouping
 from weir.grouping.hashed import Hash
 from weir.grouping.learnt import Learnt
-from weir.state.segment import H1, SegmentRef, StateView, write_segment
+from weir.hashing import spark_mod
+from weir.operators.aggregate import Aggregate
+from weir.operators.base import Operator
+from weir.state.index import group_rows
+from weir.state.segment import H1, H2, SYSTEM, SegmentRef, StateView, write_segment
 from weir.state.storage import Storage
 from weir.topology import Node, Topology
 
@@ -45,12 +49,41 @@ def lay_out(
             where = homes_of(node, topology.grouping_of(node), table[H1].to_numpy())
             parts.append(table.filter(pa.array(where == server)))
         mine = pa.concat_tables(parts) if parts else None
+        waiting = commit.manifest.get(f"{node.name}~held", [])
+        if mine is not None and any(waiting):
+            mine = merged_with_held(storage, node, mine, waiting, server)
         ref = None
         if mine is not None and mine.num_rows:
             name = f"state/{node.name}/{commit.batch:012d}/s{server}-moved-{uuid.uuid4().hex[:12]}.arrow"
             ref = write_segment(storage, name, mine)
         out[node.name] = (ref, mine.num_rows if mine is not None else 0)
     return out
+
+
+def merged_with_held(
+    storage: Storage, node: Node, mine: pa.Table, waiting: list[list[SegmentRef]], server: int
+) -> pa.Table:
+    """A server's entries with the partial states of its keys that wait on any server merged in."""
+    parts = []
+    for refs in waiting:
+        table = StateView(storage, refs, node.state).everything()
+        where = np.asarray(node.placement, np.int32)[spark_mod(table[H1].to_numpy(), len(node.placement))]
+        parts.append(table.filter(pa.array(where == server)))
+    return merge_entries(node.operator, len(node.key), pa.concat_tables([mine, *parts]))
+
+
+def merge_entries(operator: Operator, keys: int, table: pa.Table) -> pa.Table:
+    """Entries of an aggregate, those of one key merged into one."""
+    assert isinstance(operator, Aggregate)
+    table = table.combine_chunks()
+    groups, first = group_rows(table[H1].to_numpy(), table[H2].to_numpy())
+    if len(first) == table.num_rows:
+        return table
+    head = table.select(range(len(SYSTEM) + keys)).take(pa.array(first))
+    states = [c.combine_chunks() for c in table.columns[len(SYSTEM) + keys :]]
+    states = [pa.concat_arrays(s.chunks) if isinstance(s, pa.ChunkedArray) else s for s in states]
+    merged = operator.merge(states, groups, len(first))
+    return pa.Table.from_arrays([*head.columns, *merged], schema=table.schema)
 
 
 def manifest_of(
@@ -61,5 +94,6 @@ def manifest_of(
         n.name: [[o[n.name][0]] if o[n.name][0] is not None else [] for o in laid_out]
         for n in topology.stateful
     }
+    manifest |= {n.held: [[] for _ in laid_out] for n in topology.stateful if n.held}
     keys = {n.name: sum(o[n.name][1] for o in laid_out) for n in topology.stateful}
     return manifest, keys

@@ -6,11 +6,16 @@ import base64
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
+from weir.engine.migrate import merge_entries
+from weir.hashing import spark_mod
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import WINDOW_END, WINDOW_START
 from weir.operators.process import STATE
+from weir.state.segment import H1, SegmentRef, StateView
+from weir.state.storage import Storage
 
 _JSON_TYPES = {
     "integer": pa.int64(),
@@ -30,6 +35,34 @@ def readable_schema(described: dict[str, Any]) -> pa.Schema:
     return readable(described, state_schema(described).empty_table()).schema
 
 
+def merged_state(
+    storage: Storage,
+    described: dict[str, Any],
+    segments: list[SegmentRef],
+    waiting: list[list[SegmentRef]],
+    server: int,
+) -> pa.Table:
+    """What a server owns, with partial states of its keys that still wait elsewhere merged in."""
+    schema = state_schema(described)
+    own = StateView(storage, segments, schema).everything()
+    if not any(waiting):
+        return own
+    placement = np.asarray(described["placement"], np.int32)
+    parts = [own]
+    for refs in waiting:
+        table = StateView(storage, refs, schema).everything()
+        where = placement[spark_mod(table[H1].to_numpy(), len(placement))]
+        parts.append(table.filter(pa.array(where == server)))
+    return merge_entries(_aggregate(described), len(described["key"]), pa.concat_tables(parts))
+
+
+def _aggregate(described: dict[str, Any]) -> Aggregate:
+    values: dict[str, Any] = {
+        n: f if c is None else f"{f}({c})" for n, f, c in described["operator"]["values"]
+    }
+    return Aggregate(**values)
+
+
 def readable(described: dict[str, Any], table: pa.Table) -> pa.Table:
     """Keys, windows and values from stored entries."""
     schema = state_schema(described)
@@ -43,8 +76,7 @@ def readable(described: dict[str, Any], table: pa.Table) -> pa.Table:
         micros = pa.compute.add(start.cast(pa.int64()), size)
         out[WINDOW_END] = micros.cast(schema.field(WINDOW_START).type)
     if operator["kind"] == "Aggregate":
-        wanted: dict[str, Any] = {n: f if c is None else f"{f}({c})" for n, f, c in operator["values"]}
-        aggregate = Aggregate(**wanted)
+        aggregate = _aggregate(described)
         first = len(keys) + (1 if described["window"] else 0)
         columns = [table[n] for n in schema.names[first:]]
         arrays = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from weir.engine import wire
 from weir.engine.canonical import canonical_order
 from weir.engine.files import load_arrays, save_arrays, write_table
-from weir.engine.instances import Context, Instance, make_instance
+from weir.engine.instances import AggregateInstance, Context, Instance, make_instance
 from weir.engine.learning import Learning, Sightings
 from weir.engine.migrate import homes_of
 from weir.engine.plan import (
@@ -317,6 +317,8 @@ class Server:
                 out = list(instance.finish())
             for emitted in out:
                 self._emit(node, emitted)
+            if node.held is not None and self.step == node.level:
+                self._hold_or_release(node, instance)
             self._send_partials(node, instance)
             if node.operator.stateful:
                 self._save(node, instance)
@@ -343,11 +345,25 @@ class Server:
             keys = rows.hash(node.key) if node.key else np.zeros(len(rows), np.uint64)
             self._dispatch(edge, rows, self._router(edge, node).route(keys))
 
+    def _hold_or_release(self, node: Node, instance: Instance) -> None:
+        """Periodic aggregation: partial states wait on this server, or all leave for their homes."""
+        assert node.held is not None
+        assert isinstance(instance, AggregateInstance)
+        refs = self.job.manifest[node.held][self.server]
+        held = StateView(self.storage, refs, node.state)
+        if node.aggregates(self.plan.batch, self.plan.end_of_input):
+            made = instance.release(held)
+        else:
+            made = instance.hold(held)
+        if made is not None and made.num_rows:
+            ref = write_segment(self.storage, self._file(f"state/{node.held}"), newest(made))
+            self.report.segments.append(MadeSegment(node.held, ref))
+
     def _send_partials(self, node: Node, instance: Instance) -> None:
         table = instance.partials()
         if table is None or not table.num_rows:
             return
-        if not node.splits:
+        if not node.splits or (node.held is not None and self.step < node.level):
             for batch in table.combine_chunks().to_batches():
                 self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch))
             return
@@ -387,7 +403,7 @@ class Server:
             run = runs[self.server]
             if run is None:
                 continue
-            node = self.topology.by_name[name]
+            node = self.topology.by_name[name.removesuffix("~held")]
             refs = self.job.manifest[name][self.server]
             view = StateView(self.storage, refs[run[0] : run[1]], node.state)
             table = view.everything(keep_dead=run[0] > 0)

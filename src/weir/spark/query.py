@@ -449,7 +449,7 @@ def run(
     try:
         driver.prepare(session)
         driver.batch(rows, 0)
-        if any(n.window is not None for n in driver.topology.stateful):
+        if any(n.window is not None or n.held is not None for n in driver.topology.stateful):
             driver.batch(rows.limit(0), 1, end_of_input=True)
     except Exception as error:
         query._error = error

@@ -11,10 +11,9 @@ from pyspark.sql import functions as F
 
 from weir.engine.ledger import latest_commit
 from weir.engine.plan import Commit, FileRef
-from weir.engine.readable import readable, readable_schema, state_schema
+from weir.engine.readable import merged_state, readable, readable_schema
 from weir.errors import CheckpointError, EngineError, did_you_mean
 from weir.spark.types import to_ddl
-from weir.state.segment import StateView
 from weir.state.storage import Storage
 
 
@@ -47,14 +46,15 @@ def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: s
         raise EngineError(f"no operator {name!r} keeps state; {did_you_mean(name, operators)}")
     described = operators[name]
     location, segments = storage.location, commit.manifest[name]
+    waiting = commit.manifest.get(described.get("held") or "", [])
     schema = readable_schema(described)
     names = schema.names
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for server in batch.column("id").to_pylist():
-                view = StateView(Storage(location), segments[server], state_schema(described))
-                yield from readable(described, view.everything()).select(names).cast(schema).to_batches()
+                table = merged_state(Storage(location), described, segments[server], waiting, server)
+                yield from readable(described, table).select(names).cast(schema).to_batches()
 
     n = len(segments)
     return session.range(0, n, 1, n).mapInArrow(read, to_ddl(schema))

@@ -21,13 +21,13 @@ SCHEMA = "k1 string, k2 string, payload binary"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=400_000, help="rows per micro-batch without payload")
+    parser.add_argument("--rows", type=int, default=800_000, help="rows per micro-batch without payload")
     parser.add_argument("--batches", type=int, default=4, help="micro-batches per run")
-    parser.add_argument("--keys", type=int, default=10_000, help="distinct keys of each operator")
+    parser.add_argument("--keys", type=int, default=2_000, help="distinct keys of each operator")
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--locality", type=float, default=0.8)
     parser.add_argument("--payload", type=int, action="append", help="bytes per row (default: 0 and 1000)")
-    parser.add_argument("--repeat", type=int, default=3, help="rounds; the median counts")
+    parser.add_argument("--repeat", type=int, default=2, help="rounds; the median counts")
     parser.add_argument("--only", action="append", choices=["spark", "hash", "table", "floor"])
     parser.add_argument("--no-growth", action="store_true", help="leave out the state growth measurement")
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     work = Path(tempfile.mkdtemp(prefix="weir-bench-"))
     try:
         for payload in args.payload or [0, 1000]:
-            rows = args.rows if payload == 0 else max(20_000, args.rows // 8)
+            rows = args.rows if payload == 0 else max(20_000, args.rows // 4)
             data = work / f"data-{payload}"
             console.print(f"payload {payload} B: {args.batches} micro-batches of {rows:,} rows")
             shape = {
@@ -178,7 +178,6 @@ def _two_shuffles(spark: Any, data: Path, folder: Path, args: argparse.Namespace
 
 
 def _spark_chain(spark: Any, data: Path, folder: Path, args: argparse.Namespace) -> tuple[float, Any]:
-    from pyspark.sql import functions as F
     from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
     class CountAndPass(StatefulProcessor):

@@ -276,12 +276,16 @@ class Server:
         self._send_batch(edge, server, rows.to_batch(edge.schema))
 
     def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch) -> None:
-        payload = wire.pack(batch)
-        if server != self.server:
-            count = self._count(edge)
-            count.remote += batch.num_rows
-            count.bytes += payload.size
-        self.outbox.put(server, wire.DATA, edge.index, payload)
+        pieces = max(1, -(-batch.nbytes // wire.BLOB_BYTES))
+        step = -(-batch.num_rows // pieces)
+        for start in range(0, batch.num_rows, step):
+            part = batch[start : start + step]
+            payload = wire.pack(part)
+            if server != self.server:
+                count = self._count(edge)
+                count.remote += part.num_rows
+                count.bytes += payload.size
+            self.outbox.put(server, wire.DATA, edge.index, payload)
 
     def _with_key(self, node: Node, rows: Rows) -> Rows:
         """Without the rows that lack a key, by the operator's policy."""

@@ -18,6 +18,7 @@ NATIVE = 100  # + number of the source: a row of the user's own columns, routed 
 WIRE = pa.schema([("slot", pa.int32()), ("kind", pa.int32()), ("edge", pa.int32()), ("payload", pa.binary())])
 WIRE_DDL = "slot int, kind int, edge int, payload binary"
 FLUSH_BYTES = 16 << 20
+BLOB_BYTES = 1 << 20  # larger rows would be "humongous" to the JVM's collector, each an allocation of its own
 
 
 class Outbox:

@@ -24,17 +24,23 @@ class Homes:
         frame = session.createDataFrame(data).repartition(n, "slot")
         self.frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
         self.frame.count()
+        self._anchors: dict[str, DataFrame] = {}
 
-    def exchange(self, rows: DataFrame) -> DataFrame:
-        """Sends each row to the server of its slot, where that server lives."""
-        columns: list[Column] = []
-        for field in rows.schema.fields:
-            if field.name == "slot":
-                columns.append(F.col("slot"))
-            else:
-                columns.append(F.lit(None).cast(field.dataType).alias(field.name))
-        # an empty branch, but one that Spark cannot see to be empty: it brings its place, not its rows
-        anchor = self.frame.where(F.col("server") < 0).select(*columns)
+    def exchange(self, rows: DataFrame, shape: str) -> DataFrame:
+        """Sends each row to the server of its slot, where that server lives.
+
+        Rows of one ``shape`` have the same columns: what is made from them is made once.
+        """
+        anchor = self._anchors.get(shape)
+        if anchor is None:
+            columns: list[Column] = []
+            for field in rows.schema.fields:
+                if field.name == "slot":
+                    columns.append(F.col("slot"))
+                else:
+                    columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+            # an empty branch, but one that Spark cannot see to be empty: it brings its place, not its rows
+            anchor = self._anchors[shape] = self.frame.where(F.col("server") < 0).select(*columns)
         return anchor.union(rows.repartition(self.n, F.col("slot")))
 
     def each(self) -> DataFrame:

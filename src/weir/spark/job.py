@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterator
 
@@ -25,13 +26,14 @@ from weir.spark import native
 from weir.spark.homes import Homes
 from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
-from weir.topology import Topology
+from weir.topology import Edge, Topology
 
 SETTINGS = {
     # adaptive execution would coalesce partitions, and a partition is a server
     "spark.sql.adaptive.enabled": "false",
     # vectorised work wants long vectors; the limit in bytes still holds
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
 }
 SOURCE = "__source"
 
@@ -71,6 +73,7 @@ class BatchRunner:
         self.storage = storage
         self.learning = learning
         self.homes = Homes(session, topology.servers)
+        self._slots: dict[int, tuple[object, Column]] = {}
 
     def run(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest
@@ -102,8 +105,10 @@ class BatchRunner:
         if moving:
             movers = self.homes.each().mapInArrow(_move_task(job), wire.WIRE_DDL)
             entry = entry.unionByName(movers, allowMissingColumns=True)
+        shape = f"entry, tagged {layout.tagged}, moving {moving}, in the JVM {in_jvm}"
         for step in range(1, topology.steps + 1):
-            entry = self.homes.exchange(entry).mapInArrow(_step_task(job, step), wire.WIRE_DDL)
+            entry = self.homes.exchange(entry, shape).mapInArrow(_step_task(job, step), wire.WIRE_DDL)
+            shape = "wire"
         answers = self._collect(entry.select("kind", "payload"))
         reports = [msgspec.json.decode(p, type=TaskReport) for kind, p in answers if kind == wire.CONTROL]
         stats = [BatchStats.from_ipc(p) for kind, p in answers if kind == wire.STATISTICS]
@@ -145,9 +150,7 @@ class BatchRunner:
             plain = {c: column_name(number, c) for c in topology.sources[name].names}
             slots: list[Column] = []
             for edge in topology.out_edges[name]:
-                node = topology.by_name[edge.target]
-                grouping = self._grouping(plan, edge.target, edge.grouping)
-                slots.append(native.slot_of(node, grouping, self.homes.slots, plain, columns))
+                slots.append(self._slot(plan, edge, plain, columns))
             own = [F.col(f"`{c}`") for c in columns]
             if not layout.tagged:
                 frames.append(part.select(slots[0].alias("slot"), *own))
@@ -178,6 +181,18 @@ class BatchRunner:
             out = out.unionByName(frame, allowMissingColumns=True)
         return out
 
+    def _slot(self, plan: BatchPlan, edge: Edge, plain: dict[str, str], columns: list[str]) -> Column:
+        """The slot of each row on an edge; the expression is kept until the table or the hot keys change."""
+        table = plan.tables.get(edge.target)
+        version = ((table.files[-1].name if table else ""), tuple(plan.hot.get(edge.target, ())))
+        kept = self._slots.get(edge.index)
+        if kept is None or kept[0] != version:
+            node = self.topology.by_name[edge.target]
+            grouping = self._grouping(plan, edge.target, edge.grouping)
+            kept = (version, native.slot_of(node, grouping, self.homes.slots, plain, columns))
+            self._slots[edge.index] = kept
+        return kept[1]
+
     def lay_out(self, commit: Commit) -> list[dict[str, tuple[SegmentRef | None, int]]]:
         """Lays saved state out anew for this topology, one task per server."""
         from weir.engine.migrate import lay_out
@@ -202,8 +217,25 @@ class BatchRunner:
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
+_settled = False
+
+
+def _settle() -> None:
+    """Spares a Python worker the inspection of all its modules after every task.
+
+    PySpark collects garbage whenever a worker has finished a task; with numba and pandas loaded that takes tens
+    of milliseconds, every time. What has been loaded by now stays anyway, so the collector need not look at it.
+    """
+    global _settled
+    if not _settled:
+        gc.collect()
+        gc.freeze()
+        _settled = True
+
+
 def _step_task(job: Job, step: int) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _settle()
         context = TaskContext.get()
         assert context is not None
         reach("step-started", job.plan.batch * 100 + step)
@@ -229,6 +261,7 @@ def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iter
 
 def _source_task(job: Job) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _settle()
         context = TaskContext.get()
         assert context is not None
         yield from Server(job, 0, -1, context.partitionId()).run_source(batches)
@@ -238,6 +271,7 @@ def _source_task(job: Job) -> Task:
 
 def _move_task(job: Job) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _settle()
         for batch in batches:
             for server in batch.column("server").to_pylist():
                 yield from move_out(job, server)

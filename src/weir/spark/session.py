@@ -31,6 +31,8 @@ def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> S
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "ERROR")
+        # between the JVM and its Python workers: no delayed acknowledgements, as TCP has them
+        .config("spark.python.unix.domain.socket.enabled", "true")
     )
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -11,7 +11,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -127,9 +127,6 @@ class Node:
     def instance_on(self) -> dict[int, int]:
         """server → instance."""
         return {server: i for i, server in enumerate(self.placement)}
-
-    def route_context(self, server: int) -> dict[str, int]:
-        return {"local": self.instance_on.get(server, -1), "source": server}
 
 
 @dataclass(frozen=True)
@@ -552,7 +549,3 @@ def _only(schema: pa.Schema, columns: set[str] | None) -> pa.Schema:
 def fingerprint(topology: Topology) -> str:
     """A short name for everything that saved state depends on."""
     return f"{zlib.crc32(json.dumps(topology.signature(), sort_keys=True).encode()):08x}"
-
-
-def with_grouping(d: Declared, grouping: Grouping) -> Declared:
-    return replace(d, grouping=grouping)

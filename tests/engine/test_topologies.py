@@ -213,10 +213,12 @@ def test_placement_and_parallelism_are_kept_to(spark, folder, checkpoint):
 
 def test_the_users_session_is_left_as_it_was(spark, folder, checkpoint):
     before = {r["key"]: r["value"] for r in spark.sql("SET").collect()}
+    active = type(spark).getActiveSession()._jsparkSession
     frame = spark.read.schema(POSTS).parquet(folder)
     weir.source(frame).keyed("place", weir.Count()).run(checkpoint + "1", servers=2)
     two_counts(spark, folder).start(checkpoint + "2", servers=2, trigger=NOW).await_termination()
     assert {r["key"]: r["value"] for r in spark.sql("SET").collect()} == before
+    assert type(spark).getActiveSession()._jsparkSession == active
 
 
 def test_explain_status_and_wrong_use(spark, folder, checkpoint, capsys):

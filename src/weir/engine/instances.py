@@ -47,7 +47,6 @@ class Context:
         watermark: int | None,
         previous_watermark: int | None,
         view: Callable[[], StateView],
-        end_of_input: bool,
         divert: Callable[[Node, Any, Any, BaseException], None],
         want_updates: bool,
         passes_on: bool,
@@ -58,7 +57,6 @@ class Context:
         self.watermark = watermark
         self.previous_watermark = previous_watermark
         self.view = view
-        self.end_of_input = end_of_input
         self.divert = divert
         self.want_updates = want_updates
         self.passes_on = passes_on

@@ -45,8 +45,8 @@ from weir.state.segment import (
     SegmentRef,
     StateView,
     newest,
-    open_segment,
     stored_schema,
+    tombstones,
     write_segment,
 )
 from weir.state.storage import Storage
@@ -111,24 +111,12 @@ class Server:
     # ------------------------------------------------------------------ the step
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Takes what the exchange delivers, yields what goes into the next."""
+        """Takes what the exchange (in step 0: a source) delivers, yields what goes into the next exchange."""
+        receive = self._receive_source if self.step == 0 else self._receive
         for batch in batches:
             if batch.num_rows:
                 with _Busy(self.report):
-                    self._receive(batch)
-                if self.outbox.full():
-                    yield from self.outbox.flush()
-        with _Busy(self.report):
-            self._finish()
-        self._send_reports()
-        yield from self.outbox.flush()
-
-    def run_source(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Step 0: rows as the sources have them; stateless operators run here, then rows are routed."""
-        for batch in batches:
-            if batch.num_rows:
-                with _Busy(self.report):
-                    self._receive_source(batch)
+                    receive(batch)
                 if self.outbox.full():
                     yield from self.outbox.flush()
         with _Busy(self.report):
@@ -455,7 +443,6 @@ class Server:
                 watermark=plan.watermarks.get(node.name),
                 previous_watermark=plan.previous_watermarks.get(node.name),
                 view=lambda: self._view(node),
-                end_of_input=plan.end_of_input,
                 divert=self._divert,
                 want_updates=sink,
                 passes_on=node.operator.passes_rows
@@ -541,8 +528,6 @@ def _as_json(row: Any) -> str:
 
 def move_out(job: Job, server: int) -> Iterator[pa.RecordBatch]:
     """Sends the states of keys that leave a server, and marks them as gone there."""
-    from weir.state.segment import tombstones
-
     self = Server(job, 0, server)
     for move in job.plan.moves:
         node = job.topology.by_name[move.operator]
@@ -569,4 +554,4 @@ def move_out(job: Job, server: int) -> Iterator[pa.RecordBatch]:
     yield from self.outbox.flush()
 
 
-__all__ = ["EntryLayout", "Job", "Server", "move_out", "open_segment"]
+__all__ = ["EntryLayout", "Job", "Server", "move_out"]

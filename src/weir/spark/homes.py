@@ -8,7 +8,6 @@ host dies the block is recomputed elsewhere, and that is the server's new home.
 
 from __future__ import annotations
 
-import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,8 +19,13 @@ class Homes:
     def __init__(self, session: SparkSession, n: int) -> None:
         self.n = n
         self.slots = find_slots(session, n)
-        data = pa.table({"slot": pa.array(self.slots, pa.int32()), "server": pa.array(range(n), pa.int32())})
-        frame = session.createDataFrame(data).repartition(n, "slot")
+        # not createDataFrame: it would make this session the active one for the whole process
+        slots = F.array(*[F.lit(s) for s in self.slots])
+        server = F.col("id").cast("int")
+        rows = session.range(0, n, 1, 1).select(
+            F.element_at(slots, server + 1).alias("slot"), server.alias("server")
+        )
+        frame = rows.repartition(n, "slot")
         self.frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
         self.frame.count()
         self._anchors: dict[str, DataFrame] = {}

@@ -264,7 +264,7 @@ def _source_task(job: Job) -> Task:
         _settle()
         context = TaskContext.get()
         assert context is not None
-        yield from Server(job, 0, -1, context.partitionId()).run_source(batches)
+        yield from Server(job, 0, -1, context.partitionId()).run(batches)
 
     return task
 

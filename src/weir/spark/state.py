@@ -13,7 +13,7 @@ from weir.engine.ledger import latest_commit
 from weir.engine.plan import Commit, FileRef
 from weir.engine.readable import merged_state, readable, readable_schema
 from weir.errors import CheckpointError, EngineError, did_you_mean
-from weir.spark.types import to_ddl
+from weir.spark.types import to_ddl, to_ddl_type
 from weir.state.storage import Storage
 
 
@@ -66,7 +66,7 @@ def output_frame(
     """What a batch has for a sink. Read it before the sink returns: the files are deleted some batches later."""
     location = storage.location
     if not files:
-        return session.createDataFrame([], to_ddl(schema))
+        return session.range(0).select(*[F.lit(None).cast(to_ddl_type(f.type)).alias(f.name) for f in schema])
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = Storage(location)

@@ -50,10 +50,11 @@ def to_arrow(kind: T.DataType, column: str) -> pa.DataType:
 
 def to_ddl(schema: pa.Schema) -> str:
     """An Arrow schema as Spark DDL."""
-    return ", ".join(f"`{f.name}` {_ddl(f.type)}" for f in schema)
+    return ", ".join(f"`{f.name}` {to_ddl_type(f.type)}" for f in schema)
 
 
-def _ddl(kind: pa.DataType) -> str:
+def to_ddl_type(kind: pa.DataType) -> str:
+    """An Arrow type by Spark's name."""
     if kind in _NAMES:
         return _NAMES[kind]
     if pa.types.is_duration(kind):
@@ -61,9 +62,9 @@ def _ddl(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):
-        return f"array<{_ddl(kind.value_type)}>"
+        return f"array<{to_ddl_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return "struct<" + ", ".join(f"`{f.name}`: {_ddl(f.type)}" for f in kind) + ">"
+        return "struct<" + ", ".join(f"`{f.name}`: {to_ddl_type(f.type)}" for f in kind) + ">"
     if pa.types.is_map(kind):
-        return f"map<{_ddl(kind.key_type)}, {_ddl(kind.item_type)}>"
+        return f"map<{to_ddl_type(kind.key_type)}, {to_ddl_type(kind.item_type)}>"
     raise TopologyError(f"type {kind} has no counterpart in Spark")

@@ -10,7 +10,6 @@ import argparse
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,10 +158,8 @@ def _measure(
     app = weir.source(stream).process(
         "word", serve, name="words", state=Tally, merge=merge, grouping=grouping, output="word string"
     )
-    done = threading.Event()
     query = app.start(str(folder), servers=args.servers, sink=count, trigger={"availableNow": True})
     query.await_termination()
-    done.set()
     progress = query.recent_progress
     settled = progress[len(progress) // 2 :]
     seconds = [p["seconds"]["plan"] + p["seconds"]["job"] for p in settled]

@@ -30,6 +30,8 @@ from weir.grouping.shuffle import LocalOrShuffle, Shuffle
 from weir.grouping.table import Table, WorstCase
 from weir.grouping.two_choices import TwoChoices
 from weir.grouping.w_choices import WChoices
+from weir.grouping.weight_control import DynamicWeights
+from weir.grouping.weighted import Weighted
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
 from weir.operators.aggregate import Aggregate, Count
@@ -50,6 +52,7 @@ __all__ = [
     "Consistent",
     "Count",
     "DChoices",
+    "DynamicWeights",
     "EngineError",
     "Filter",
     "Flow",
@@ -75,6 +78,7 @@ __all__ = [
     "TwoChoices",
     "UnknownColumn",
     "WChoices",
+    "Weighted",
     "WeirError",
     "WorstCase",
     "read_state",

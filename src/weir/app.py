@@ -25,6 +25,7 @@ from weir.durations import microseconds
 from weir.errors import TopologyError
 from weir.grouping.base import Grouping
 from weir.locality.config import Locality
+from weir.network.racks import RacksLike
 from weir.operators.base import Operator
 from weir.operators.process import Process
 from weir.operators.stateless import ArrowFunction, Filter, Map
@@ -194,6 +195,7 @@ class Flow:
         retain: int = 10,
         drop_state: Iterable[str] = (),
         clock: Callable[[], int] | None = None,
+        racks: RacksLike | None = None,
         name: str | None = None,
     ) -> Query:
         """Starts the application on streaming sources, and returns at once.
@@ -223,6 +225,9 @@ class Flow:
             Operators whose saved state may be given up because the application no longer has them.
         clock
             Microseconds since 1970, for ``ttl``; the wall clock if not given.
+        racks
+            The racks of hosts: :meth:`weir.Racks.from_file`, :meth:`weir.Racks.from_script`, a dict from hosts to
+            racks, or a function of a host. Without it all hosts count as one rack.
         """
         from weir.spark.query import start
 
@@ -238,6 +243,7 @@ class Flow:
             retain=retain,
             drop_state=tuple(drop_state),
             clock=clock,
+            racks=racks,
             name=name,
         )
 

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from weir.engine.feedback import capacity_signals
-from weir.engine.plan import BatchPlan, Commit, FileRef, Manifest, Move, TableRef, TaskReport
+from weir.engine.plan import BatchPlan, Commit, FileRef, Manifest, Move, Network, TableRef, TaskReport
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
 from weir.hashing import mix
@@ -102,6 +102,7 @@ class Ledger:
         table_version: int | None = None,
         moves: list[Move] | None = None,
         hot: dict[str, list[int]] | None = None,
+        network: Network | None = None,
     ) -> BatchPlan:
         """The plan of a batch: the one on disk if it was planned before, else a new one, saved."""
         expected = self.last.batch + 1 if self.last else 0
@@ -135,6 +136,7 @@ class Ledger:
             hot=hot or {},
             counters=last.counters if last else {},
             signals=last.signals if last else {},
+            network=network,
             merges=self._merges(),
             end_of_input=end_of_input,
         )

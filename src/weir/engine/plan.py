@@ -36,6 +36,12 @@ class Move(msgspec.Struct, frozen=True):
     file: FileRef  # Arrow: h1, from, to
 
 
+class Network(msgspec.Struct, frozen=True):
+    """Where servers are and what distances cost, as far as a batch routes by it."""
+
+    places: list[tuple[str, str, str]]  # server → process, host, rack
+
+
 class BatchPlan(msgspec.Struct, kw_only=True):
     """Everything that decides what a batch does."""
 
@@ -55,6 +61,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     moves: list[Move] = []
     counters: dict[str, FileRef] = {}  # "edge/source" → router counters
     signals: dict[str, list[tuple[int, list[int]]]] = {}  # operator → (time slot, idle/busy per instance)
+    network: Network | None = None
     merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
     end_of_input: bool = False
 
@@ -68,6 +75,8 @@ class OperatorReport(msgspec.Struct):
     late: int = 0
     diverted: int = 0
     busy: float = 0.0
+    waited: float = 0.0  # over all rows: seconds from the task's start to the row's turn
+    ages: dict[int, int] = {}  # rows by their time since the source, see weir.engine.markers
     pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
     max_event_time: int | None = None
     keys_delta: int = 0  # keys that came into being minus keys that went
@@ -79,6 +88,8 @@ class EdgeReport(msgspec.Struct):
     local: int = 0  # rows handed on in memory
     remote: int = 0
     bytes: int = 0
+    sent: dict[int, tuple[int, int]] = {}  # receiving server → rows, bytes
+    entered: tuple[int, int] = (0, 0)  # rows, bytes that the JVM brought here from a source
 
 
 class MadeSegment(msgspec.Struct, frozen=True):
@@ -104,6 +115,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
     segments: list[MadeSegment] = []
     outputs: dict[str, list[FileRef]] = {}  # sink → files
     counters: dict[str, FileRef] = {}
+    partials: dict[int, tuple[int, int]] = {}  # home → rows, bytes of partial states sent there
+    sink_ages: dict[str, dict[int, int]] = {}  # sink → rows by their time since the source
 
 
 class Commit(msgspec.Struct, kw_only=True):

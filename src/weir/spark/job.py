@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from weir.engine import wire
 from weir.engine.learning import Learning
+from weir.engine.markers import now
 from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
 from weir.engine.server import EntryLayout, Job, Server, move_out
 from weir.engine.tables import grouping_in_force
@@ -97,7 +98,16 @@ class BatchRunner:
             )
         else:
             layout = EntryLayout(tagged=True)
-        job = Job(topology, plan, manifest, self.storage.location, self.homes.slots, layout, self.learning)
+        job = Job(
+            topology,
+            plan,
+            manifest,
+            self.storage.location,
+            self.homes.slots,
+            layout,
+            self.learning,
+            began=now(),
+        )
         if in_jvm and topology.steps:
             entry = self._native(rows, plan, layout)
         else:

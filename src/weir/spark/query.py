@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.engine.learning import Learner, governed
 from weir.engine.ledger import Ledger
 from weir.engine.migrate import manifest_of
+from weir.engine.neighbourhood import Neighbourhood
 from weir.engine.plan import DEAD_LETTERS, BatchPlan, Commit
 from weir.engine.progress import summarise
 from weir.engine.server import DEAD_LETTER_SCHEMA
@@ -24,6 +25,7 @@ from weir.grouping.base import Grouping
 from weir.grouping.learnt import NO_TABLE
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
+from weir.network.racks import Racks, RacksLike
 from weir.spark.job import BatchRunner, translated, unite
 from weir.spark.session import own_session
 from weir.spark.state import output_frame, state_frame
@@ -209,8 +211,10 @@ class _Driver:
         query: Query,
         sinks: dict[str, Sink],
         learner: Learner | None = None,
+        racks: Racks | None = None,
     ) -> None:
         self.learner = learner
+        self.near = Neighbourhood(topology, racks)
         self.flow, self.topology, self.storage, self.ledger = flow, topology, storage, ledger
         self.query, self.sinks = query, sinks
         self.runner: BatchRunner | None = None
@@ -244,7 +248,8 @@ class _Driver:
         reports, stats = runner.run(rows, plan, self.ledger.manifest)
         reach("job-done", batch)
         ran = time.perf_counter()
-        progress = summarise(self.topology, plan, reports, self.ledger)
+        self.near.observe(plan.servers, reports)
+        progress = summarise(self.topology, plan, reports, self.ledger, self.near.locator)
         progress["seconds"] = {"plan": planned - began, "job": ran - planned}
         memory = None
         if self.learner is not None:
@@ -266,7 +271,7 @@ class _Driver:
         """What the batch will do; one that was planned before does the same again."""
         ledger, learner = self.ledger, self.learner
         if learner is None:
-            return ledger.plan(batch, end_of_input=end_of_input)
+            return ledger.plan(batch, end_of_input=end_of_input, network=self.near.network())
         if (known := ledger.planned(batch)) is not None:
             learner.agree(known.tables)
             return known
@@ -281,6 +286,7 @@ class _Driver:
             table_version=version,
             moves=moves,
             hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
+            network=self.near.network(),
         )
 
     def deliver(self, session: SparkSession, commit: Commit) -> None:
@@ -334,7 +340,9 @@ def _open(
     retain: int,
     drop_state: tuple[str, ...],
     clock: Callable[[], int] | None,
+    racks: RacksLike | None = None,
 ) -> tuple[_Driver, Query]:
+    known_racks = None if racks is None else Racks.of(racks)
     streaming = {name: frame.isStreaming for name, frame in flow.frames.items()}
     wanted = mode == "streaming"
     if any(s != wanted for s in streaming.values()):
@@ -370,7 +378,8 @@ def _open(
                 "operators name different weir.Locality(…) settings; one manager places the keys of all, so use one"
             )
         query._learner = Learner(configs[0], topology, storage)
-    return _Driver(flow, topology, storage, ledger, query, sinks, query._learner), query
+    driver = _Driver(flow, topology, storage, ledger, query, sinks, query._learner, known_racks)
+    return driver, query
 
 
 def start(
@@ -387,10 +396,22 @@ def start(
     drop_state: tuple[str, ...],
     clock: Callable[[], int] | None,
     name: str | None,
+    racks: RacksLike | None = None,
 ) -> Query:
     """Starts a streaming query; see :meth:`weir.Flow.start`."""
     driver, query = _open(
-        flow, checkpoint, "streaming", servers, routing, sink, dead_letters, prune, retain, drop_state, clock
+        flow,
+        checkpoint,
+        "streaming",
+        servers,
+        routing,
+        sink,
+        dead_letters,
+        prune,
+        retain,
+        drop_state,
+        clock,
+        racks,
     )
 
     def on_batch(frame: DataFrame, batch: int) -> None:
@@ -429,6 +450,7 @@ def run(
     retain: int = 10,
     drop_state: tuple[str, ...] = (),
     clock: Callable[[], int] | None = None,
+    racks: RacksLike | None = None,
 ) -> Query:
     """Runs bounded sources to their end; see :meth:`weir.Flow.run`."""
     driver, query = _open(
@@ -443,6 +465,7 @@ def run(
         retain,
         tuple(drop_state),
         clock,
+        racks,
     )
     session = own_session(query._session)
     rows = unite(flow.frames, driver.topology)

@@ -1,0 +1,50 @@
+"""What a running query knows of its network, from batch to batch: where its servers are, and what distances cost."""
+
+from __future__ import annotations
+
+from weir.engine.plan import Network, TaskReport
+from weir.engine.traffic import whereabouts
+from weir.locality.partition.hierarchy import Tree
+from weir.network.distance import Place
+from weir.network.locator import Locator, tree_of
+from weir.network.racks import Racks
+from weir.topology import Topology
+
+
+class Neighbourhood:
+    """The driver's side of the network locator.
+
+    A batch routes by the places that its plan names, which are those where servers were last seen: where a task
+    happens to run is never asked when a row is routed, so a task that runs again elsewhere routes as before.
+    """
+
+    def __init__(self, topology: Topology, racks: Racks | None = None) -> None:
+        self.locator = Locator(topology.servers, racks)
+        self.moved: list[int] = []
+
+    def start(self, said: dict[int, tuple[str, str]]) -> None:
+        """Takes in where servers say they are before the first batch."""
+        self.locator.update(said)
+
+    def observe(self, servers: int, reports: list[TaskReport]) -> None:
+        """Takes in where the servers ran their tasks."""
+        self.locator.resize(servers)
+        before = self.locator.known
+        moved = self.locator.update(whereabouts(reports))
+        self.moved = moved if before else []
+
+    def network(self) -> Network | None:
+        """What a plan says about the network; None before anything is known."""
+        if not self.locator.known:
+            return None
+        return Network(places=[(p.process, p.host, p.rack) for p in self.locator.places])
+
+    @property
+    def tree(self) -> Tree | None:
+        """Servers by rack, host and process, if there is anything to choose between."""
+        return tree_of(self.locator.places)
+
+
+def places_of(network: Network | None) -> list[Place]:
+    """The places that a plan names, per server; empty if it names none."""
+    return [] if network is None else [Place(*p) for p in network.places]

@@ -35,9 +35,11 @@ def test_rows_by_distance_add_up_to_all_rows(spark, folder, checkpoint):
         # the first hop is routed in the JVM, whose readers nobody can place
         assert distance["source"]["rows"] == progress["rows"] == 3000
         assert distance["source"]["bytes"] == progress["bytes_in"]
-        # one process: nothing is further away
-        assert distance["node"]["rows"] == distance["rack"]["rows"] == distance["any"]["rows"] == 0
-        assert distance["process"]["bytes"] == progress["bytes_exchanged"] > 0
+        # in memory, or through the one host that there is
+        assert distance["process"] == {"rows": progress["rows_local"], "bytes": 0}
+        assert distance["node"]["rows"] == progress["rows_exchanged"]
+        assert distance["node"]["bytes"] == progress["bytes_exchanged"] > 0
+        assert distance["rack"]["rows"] == distance["any"]["rows"] == 0
         for edge in progress["edges"].values():
             assert sum(c["rows"] for c in edge["distance"].values()) == 3000
 
@@ -51,8 +53,10 @@ def test_source_rows_that_python_routes_have_a_distance(spark, folder, checkpoin
     for progress in query.recent_progress:
         assert progress["distance"]["source"]["rows"] == 0
         assert add_up(progress) == 3000
-        partials = progress["partials"]["process"]
-        assert partials["rows"] == progress["operators"]["places"]["pairs"]
+        partials = progress["partials"]
+        sent = partials["process"]["rows"] + partials["node"]["rows"]
+        assert sent == progress["operators"]["places"]["pairs"]
+        assert partials["process"]["bytes"] == 0 < partials["node"]["bytes"]
 
 
 def slowly(batch):

@@ -69,7 +69,7 @@ def test_a_server_that_moves_is_known_to_be_elsewhere():
     assert locator.places == []
     assert locator.update(dict.fromkeys(range(3), ("a", "a:1"))) == [0, 1, 2]
     assert locator.update({0: ("a", "a:1"), 2: ("c", "c:4")}) == [2]
-    assert [Distance(d).name for d in locator.distances()[0]] == ["PROCESS", "PROCESS", "ANY"]
+    assert [Distance(d).name for d in locator.distances()[0]] == ["PROCESS", "NODE", "ANY"]
     locator.resize(4)
     assert not locator.known
     locator.update({3: ("b", "b:1")})

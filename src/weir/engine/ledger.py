@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from weir.engine.feedback import capacity_signals
+from weir.engine.feedback import capacity_signals, service_times
 from weir.engine.plan import BatchPlan, Commit, FileRef, Manifest, Move, Network, TableRef, TaskReport
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
@@ -61,6 +61,7 @@ class Ledger:
         saved = self.last.signature if self.last else topology.signature()
         self.needs_migration = compare(saved, topology.signature(), storage.root, drop_state)
         self._delivered: set[int] = set()
+        self._warm = False  # the first batch of a run loads modules and compiles: its times mean nothing
 
     def _open(self, mode: str) -> str:
         storage = self.storage
@@ -137,6 +138,7 @@ class Ledger:
             counters=last.counters if last else {},
             signals=last.signals if last else {},
             network=network,
+            times=last.times if last else {},
             merges=self._merges(),
             end_of_input=end_of_input,
         )
@@ -217,6 +219,8 @@ class Ledger:
             table_version=plan.table_version,
             counters=counters,
             signals=capacity_signals(self.topology, plan, reports),
+            network=plan.network,
+            times=service_times(self.topology, plan, reports) if self._warm else {},
             manifest=manifest,
             keys={n.name: keys.get(n.name, 0) for n in self.topology.stateful},
             manager=manager or (self.last.manager if self.last else None),
@@ -225,6 +229,7 @@ class Ledger:
             end_of_input=plan.end_of_input,
         )
         self._write_commit(commit)
+        self._warm = True
         reach("commit-written", plan.batch)
         return commit
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from weir.engine.feedback import weighted_in
 from weir.engine.plan import Network, TaskReport
 from weir.engine.traffic import whereabouts
 from weir.locality.partition.hierarchy import Tree
 from weir.network.distance import Place
 from weir.network.locator import Locator, tree_of
+from weir.network.profile import Profile
 from weir.network.racks import Racks
 from weir.topology import Topology
 
@@ -21,10 +25,20 @@ class Neighbourhood:
     def __init__(self, topology: Topology, racks: Racks | None = None) -> None:
         self.locator = Locator(topology.servers, racks)
         self.moved: list[int] = []
+        self.profile: Profile | None = None
+        self.probed: dict[str, Any] = {}
+        used = [weighted_in(e.grouping) for e in topology.edges]
+        self.wants_places = racks is not None or any(w is not None for w in used)
+        self.wants_profile = any(w is not None and w.profile == "measure" for w in used)
 
-    def start(self, said: dict[int, tuple[str, str]]) -> None:
+    def start(self, said: dict[int, tuple[str, str]]) -> list[Place]:
         """Takes in where servers say they are before the first batch."""
         self.locator.update(said)
+        return self.locator.places
+
+    def measured(self, profile: Profile, probed: dict[str, Any]) -> None:
+        """Takes in what distances cost here."""
+        self.profile, self.probed = profile, probed
 
     def observe(self, servers: int, reports: list[TaskReport]) -> None:
         """Takes in where the servers ran their tasks."""
@@ -37,7 +51,14 @@ class Neighbourhood:
         """What a plan says about the network; None before anything is known."""
         if not self.locator.known:
             return None
-        return Network(places=[(p.process, p.host, p.rack) for p in self.locator.places])
+        return Network(
+            places=[(p.process, p.host, p.rack) for p in self.locator.places],
+            profile=None if self.profile is None else self.profile.to_dict(),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """For the progress of a batch: who is elsewhere than before, and what was probed."""
+        return {"moved_servers": self.moved, **({"probe": self.probed} if self.probed else {})}
 
     @property
     def tree(self) -> Tree | None:

@@ -6,6 +6,8 @@ counters, same merges. Plans, reports and commits are msgspec structures and bec
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from weir.state.segment import SegmentRef
@@ -40,6 +42,10 @@ class Network(msgspec.Struct, frozen=True):
     """Where servers are and what distances cost, as far as a batch routes by it."""
 
     places: list[tuple[str, str, str]]  # server → process, host, rack
+    profile: dict[str, Any] | None = None  # what distances cost, if that was measured
+
+
+Seconds = list[float | None]  # per instance; None where no row came
 
 
 class BatchPlan(msgspec.Struct, kw_only=True):
@@ -62,6 +68,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     counters: dict[str, FileRef] = {}  # "edge/source" → router counters
     signals: dict[str, list[tuple[int, list[int]]]] = {}  # operator → (time slot, idle/busy per instance)
     network: Network | None = None
+    times: dict[str, tuple[int, Seconds, Seconds]] = {}  # operator → batch, execution and waiting of a row
     merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
     end_of_input: bool = False
 
@@ -117,6 +124,7 @@ class TaskReport(msgspec.Struct, kw_only=True):
     counters: dict[str, FileRef] = {}
     partials: dict[int, tuple[int, int]] = {}  # home → rows, bytes of partial states sent there
     sink_ages: dict[str, dict[int, int]] = {}  # sink → rows by their time since the source
+    weights: dict[int, list[int]] = {}  # edge → the weight of each instance, where weights decide
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -134,6 +142,8 @@ class Commit(msgspec.Struct, kw_only=True):
     table_version: int = 0
     counters: dict[str, FileRef] = {}
     signals: dict[str, list[tuple[int, list[int]]]] = {}
+    network: Network | None = None
+    times: dict[str, tuple[int, Seconds, Seconds]] = {}
     manifest: Manifest = {}
     keys: dict[str, int] = {}
     manager: FileRef | None = None  # what the locality manager remembers

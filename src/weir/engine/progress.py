@@ -90,6 +90,8 @@ def summarise(
         "locality": local / (local + remote) if local + remote else None,
         "distance": added(crossed.values()),
         "partials": partials,
+        "places": [{"process": p.process, "host": p.host, "rack": p.rack} for p in locator.places],
+        "weights": _weights(topology, reports),
         "edges": edges,
         "operators": operators,
         "sinks": {
@@ -122,3 +124,21 @@ def _mean_times(parts: list[OperatorReport]) -> dict[str, float | None]:
         "execution": round(sum(p.busy for p in parts) / rows, 9),
         "waiting": round(sum(p.waited for p in parts) / rows, 6),
     }
+
+
+def _weights(topology: Topology, reports: list[TaskReport]) -> dict[str, dict[str, list[float]]]:
+    """Rows per round that each instance gets from each server, on edges where weights decide.
+
+    Source tasks are alike as far as the plan knows; theirs are given as a mean, under ``source``.
+    """
+    out: dict[str, dict[str, list[float]]] = {}
+    for edge in topology.edges:
+        found = [(r.server, r.weights[edge.index]) for r in reports if edge.index in r.weights]
+        if not found:
+            continue
+        mine: dict[str, list[float]] = {str(s): list(map(float, w)) for s, w in sorted(found) if s >= 0}
+        read = [w for s, w in found if s < 0]
+        if read:
+            mine["source"] = [round(sum(w) / len(read), 3) for w in zip(*read, strict=True)]
+        out[f"{edge.source} → {edge.target}"] = mine
+    return out

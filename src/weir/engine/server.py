@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 
 from weir.engine import wire
 from weir.engine.canonical import canonical_order
+from weir.engine.feedback import weighted_in
 from weir.engine.files import load_arrays, save_arrays, write_table
 from weir.engine.instances import AggregateInstance, Context, Instance, make_instance
 from weir.engine.learning import Learning, Sightings
 from weir.engine.markers import count_age, now
 from weir.engine.migrate import homes_of
+from weir.engine.neighbourhood import places_of
 from weir.engine.plan import (
     DEAD_LETTERS,
     BatchPlan,
@@ -40,7 +42,10 @@ from weir.engine.tables import grouping_in_force
 from weir.errors import NullKeyError
 from weir.grouping.base import Grouping, Router
 from weir.grouping.consistent import ConsistentRouter
+from weir.grouping.learnt import LearntSplit, StayRouter
+from weir.grouping.weighted import WeightedRouter
 from weir.hashing import mix
+from weir.network.distance import distances
 from weir.state.segment import (
     H1,
     SegmentRef,
@@ -523,15 +528,40 @@ class Server:
             # the same for every batch and source: a key must keep its choices
             seed = int(mix(np.uint64(self.plan.salt), np.uint64(edge.index))) >> 1
             local = node.instance_on.get(self.server, -1) if self.server >= 0 else -1
-            router = grouping.router(len(node.placement), seed=seed, source=source, local=local)
+            router = self._made(grouping, node, seed=seed, source=source, local=local)
             saved = self.plan.counters.get(f"{edge.index}/{source}")
             if saved is not None:
                 router.restore(load_arrays(self.storage, saved))
             if isinstance(router, ConsistentRouter):
                 for slot, signals in self.plan.signals.get(node.name, ()):
                     router.feedback(np.array(signals, np.int8), slot)
+            weights = router.overflow if isinstance(router, StayRouter) else router
+            if isinstance(weights, WeightedRouter):
+                if node.name in self.plan.times:
+                    slot, execution, waiting = self.plan.times[node.name]
+                    weights.observe(np.array(execution, float), np.array(waiting, float), slot)
+                self.report.weights[edge.index] = weights.weights.tolist()
             self.routers[edge.index] = router
         return router
+
+    def _made(self, grouping: Grouping, node: Node, **terms: int) -> Router:
+        """A router; one with weights is told how far its receivers are.
+
+        Distances are those of the plan, never those of the place where this task happens to run: run again
+        elsewhere, it must route the same. A source task has no place that the plan could know of, so all receivers
+        are equally far from it.
+        """
+        n = len(node.placement)
+        weighted = weighted_in(grouping)
+        if weighted is None:
+            return grouping.router(n, **terms)
+        places, far = places_of(self.plan.network), None
+        if places and self.server >= 0:
+            far = distances([places[self.server]], [places[s] for s in node.placement])[0]
+        if isinstance(grouping, LearntSplit):
+            weighted = grouping_in_force(self.storage, self.plan, node.name, weighted)  # type: ignore[assignment]
+            return grouping.router(n, **terms, overflow=weighted.router(n, **terms, distances=far))
+        return weighted.router(n, **terms, distances=far)
 
     def _divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
         self.dead.append(

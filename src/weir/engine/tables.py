@@ -14,9 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.plan import BatchPlan, FileRef, TableRef
+from weir.errors import EngineError
 from weir.grouping.base import Grouping
 from weir.grouping.learnt import NO_TABLE, Learnt, LearntSplit
 from weir.grouping.table import Table
+from weir.grouping.weighted import Weighted
+from weir.network.profile import Profile
 from weir.state.storage import Storage
 
 PATCHES_AT_MOST = 32
@@ -77,7 +80,16 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
 
 
 def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
-    """The grouping of an operator in a batch: with the plan's table if it is governed by learning."""
+    """The grouping of an operator in a batch: with the plan's table if it is governed by learning.
+
+    Weights by a measured profile get the numbers that the plan names.
+    """
+    if isinstance(declared, Weighted) and declared.profile == "measure":
+        if plan.network is None or plan.network.profile is None:
+            raise EngineError(
+                f"operator {operator!r}: the plan of batch {plan.batch} names no measured profile"
+            )
+        return declared.with_profile(Profile.from_dict(plan.network.profile))
     if not isinstance(declared, Learnt):
         return declared
     ref = plan.tables.get(operator)

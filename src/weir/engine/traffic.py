@@ -1,15 +1,14 @@
 """Rows and bytes by distance: who sent how much to whom is in the reports, and where everybody ran.
 
-Distances are those between the processes in which the two tasks really ran. Rows that stay on their server are
-handed on in memory: they are ``process`` and weigh no bytes. Servers of one executor are ``process`` as well, though
-what passes between them is packed. Rows that the JVM routes on their way from a source come from readers that nobody
-can place; they are counted apart, as ``source``.
+Distances are those between the places where the two tasks really ran. Rows that stay on their server are handed on
+in memory: they are ``process`` and weigh no bytes. What goes to another server of the same host is packed, written and
+read again, within one executor too: that is ``node``. Rows that the JVM routes on their way from a source come from
+readers that nobody can place; they are counted apart, as ``source``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from weir.engine.plan import TaskReport
 from weir.network.distance import Distance, Place, distance
@@ -44,13 +43,12 @@ def by_distance(
     at: dict[tuple[int, int], Place] = {}
     for r in reports:
         if r.server >= 0 and r.step > 0:
-            at[r.server, r.step] = locator.place(r.host, r.process)
+            at[r.server, r.step] = locator.place(r.host, r.process, r.server)
     known: dict[tuple[Place, Place], str] = {}
 
     def name(report: TaskReport, to: int) -> str:
-        here, there = locator.place(report.host, report.process), at.get((to, report.step + 1))
-        if there is None:  # the last step sends nothing that anybody takes in
-            return NAMES[Distance.PROCESS]
+        who = report.server if report.server >= 0 else SOURCE
+        here, there = locator.place(report.host, report.process, who), at[to, report.step + 1]
         if (here, there) not in known:
             known[here, there] = NAMES[distance(here, there)]
         return known[here, there]
@@ -78,11 +76,6 @@ def _add(traffic: Traffic, name: str, rows: int, size: int) -> None:
 
 
 def whereabouts(reports: Iterable[TaskReport]) -> dict[int, tuple[str, str]]:
-    """Where each server ran its last step: host and process."""
+    """Where each server ran its last step: host and executor."""
     steps = sorted((r for r in reports if r.server >= 0 and r.step > 0), key=lambda r: r.step)
     return {r.server: (r.host, r.process) for r in steps}
-
-
-def shown(places: list[Place]) -> list[dict[str, Any]]:
-    """Places as plain data."""
-    return [{"process": p.process, "host": p.host, "rack": p.rack} for p in places]

@@ -16,7 +16,9 @@ from weir.network.racks import Racks
 class Locator:
     """Where the servers of a query are, as far as anybody has said.
 
-    Tasks say where they run. A server that moves to another host or process is known to be there from then on.
+    Tasks say where they run. A server that moves to another host or executor is known to be there from then on.
+    The process of a server is its own Python worker: what passes between two servers of one executor is packed and
+    unpacked like anything else that leaves a process, so their distance is "node".
 
     Parameters
     ----------
@@ -42,18 +44,18 @@ class Locator:
         self.racks = racks
         self._places: list[Place | None] = [None] * servers
 
-    def place(self, host: str, process: str) -> Place:
-        """A place with its rack."""
-        return Place(process, host, "" if self.racks is None else self.racks[host])
+    def place(self, host: str, executor: str, who: object) -> Place:
+        """The place of a server, or of anything else that runs tasks of its own."""
+        return Place(f"{executor}/{who}", host, "" if self.racks is None else self.racks[host])
 
     def update(self, said: Mapping[int, tuple[str, str]]) -> list[int]:
-        """Takes in (host, process) of servers; returns those that are elsewhere than before."""
+        """Takes in (host, executor) of servers; returns those that are elsewhere than before."""
         if self.racks is not None:
             self.racks.find(host for host, _ in said.values())
         moved = []
-        for server, (host, process) in sorted(said.items()):
+        for server, (host, executor) in sorted(said.items()):
             self._places += [None] * (server + 1 - len(self._places))
-            now = self.place(host, process)
+            now = self.place(host, executor, server)
             if now != self._places[server]:
                 self._places[server] = now
                 moved.append(server)

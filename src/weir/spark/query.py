@@ -26,7 +26,9 @@ from weir.grouping.learnt import NO_TABLE
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
 from weir.network.racks import Racks, RacksLike
+from weir.spark.homes import Homes
 from weir.spark.job import BatchRunner, translated, unite
+from weir.spark.network import locate, measure
 from weir.spark.session import own_session
 from weir.spark.state import output_frame, state_frame
 from weir.state.storage import Storage
@@ -227,9 +229,19 @@ class _Driver:
                 assert self.ledger.last is not None
                 self.query._doing = "laying out state anew"
                 self.ledger.migrate(*manifest_of(self.topology, self.runner.lay_out(self.ledger.last)))
+            self.look_around(self.runner.homes)
             if self.learner is not None and self.ledger.last is not None:
                 self.learner.start(self.ledger.last.tables, self.ledger.last.manager)
         return self.runner
+
+    def look_around(self, homes: Homes) -> None:
+        """Finds out where servers are, and what distances cost, if somebody routes by it."""
+        if self.near.wants_places:
+            self.query._doing = "locating servers"
+            places = self.near.start(locate(homes))
+            if self.near.wants_profile:
+                self.query._doing = "probing the network"
+                self.near.measured(*measure(homes, places, self.storage))
 
     def batch(self, rows: DataFrame, batch: int, *, end_of_input: bool = False) -> None:
         """Processes one micro-batch exactly once."""
@@ -250,6 +262,7 @@ class _Driver:
         ran = time.perf_counter()
         self.near.observe(plan.servers, reports)
         progress = summarise(self.topology, plan, reports, self.ledger, self.near.locator)
+        progress |= self.near.summary()
         progress["seconds"] = {"plan": planned - began, "job": ran - planned}
         memory = None
         if self.learner is not None:

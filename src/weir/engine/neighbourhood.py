@@ -22,13 +22,13 @@ class Neighbourhood:
     happens to run is never asked when a row is routed, so a task that runs again elsewhere routes as before.
     """
 
-    def __init__(self, topology: Topology, racks: Racks | None = None) -> None:
+    def __init__(self, topology: Topology, racks: Racks | None = None, wants_places: bool = False) -> None:
         self.locator = Locator(topology.servers, racks)
         self.moved: list[int] = []
         self.profile: Profile | None = None
         self.probed: dict[str, Any] = {}
         used = [weighted_in(e.grouping) for e in topology.edges]
-        self.wants_places = racks is not None or any(w is not None for w in used)
+        self.wants_places = wants_places or any(w is not None for w in used)
         self.wants_profile = any(w is not None and w.profile == "measure" for w in used)
 
     def start(self, said: dict[int, tuple[str, str]]) -> list[Place]:
@@ -47,9 +47,9 @@ class Neighbourhood:
         moved = self.locator.update(whereabouts(reports))
         self.moved = moved if before else []
 
-    def network(self) -> Network | None:
-        """What a plan says about the network; None before anything is known."""
-        if not self.locator.known:
+    def network(self, servers: int) -> Network | None:
+        """What a plan for so many servers says about the network; None before anything is known of them all."""
+        if len(self.locator.places) != servers:
             return None
         return Network(
             places=[(p.process, p.host, p.rack) for p in self.locator.places],
@@ -60,10 +60,9 @@ class Neighbourhood:
         """For the progress of a batch: who is elsewhere than before, and what was probed."""
         return {"moved_servers": self.moved, **({"probe": self.probed} if self.probed else {})}
 
-    @property
-    def tree(self) -> Tree | None:
-        """Servers by rack, host and process, if there is anything to choose between."""
-        return tree_of(self.locator.places)
+    def tree(self, servers: int) -> Tree | None:
+        """So many servers by rack and host, if all are known and there is anything to choose between."""
+        return tree_of(self.locator.places) if len(self.locator.places) == servers else None
 
 
 def places_of(network: Network | None) -> list[Place]:

@@ -48,9 +48,9 @@ class LearntSplit(Learnt):
     """The same for operators that merge: some keys are worked on where their rows are.
 
     Keys that nobody has placed yet (``first_seen``) and keys too hot for one server (``hot``) stay with the row
-    that brings them; with ``overflow``, another grouping deals the rows of hot keys out. What a server learns of such a key in a batch is a partial state, which goes to the key's
-    home, one small row instead of many large ones, and is merged there in the same batch: the key's state has
-    one owner all the same.
+    that brings them; with ``overflow``, another grouping deals the rows of hot keys out. What a server learns of
+    such a key in a batch is a partial state, which goes to the key's home, one small row instead of many large
+    ones, and is merged there in the same batch: the key's state has one owner all the same.
 
     Examples
     --------

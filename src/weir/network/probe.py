@@ -69,7 +69,7 @@ def probe(address: tuple[str, int], seconds: float = 5.0) -> Link:
     """Measures the way to a listener that is being served; gives up after ``seconds`` of silence."""
     with socket.create_connection(address, timeout=seconds) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        trips = []
+        trips: list[float] = []
         until = time.perf_counter() + 1.0
         while len(trips) < PINGS and (len(trips) < 5 or time.perf_counter() < until):
             began = time.perf_counter()

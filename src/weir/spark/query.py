@@ -216,7 +216,8 @@ class _Driver:
         racks: Racks | None = None,
     ) -> None:
         self.learner = learner
-        self.near = Neighbourhood(topology, racks)
+        by_hosts = learner is not None and learner.config.racks == "hosts"
+        self.near = Neighbourhood(topology, racks, wants_places=by_hosts)
         self.flow, self.topology, self.storage, self.ledger = flow, topology, storage, ledger
         self.query, self.sinks = query, sinks
         self.runner: BatchRunner | None = None
@@ -284,11 +285,15 @@ class _Driver:
         """What the batch will do; one that was planned before does the same again."""
         ledger, learner = self.ledger, self.learner
         if learner is None:
-            return ledger.plan(batch, end_of_input=end_of_input, network=self.near.network())
+            return ledger.plan(
+                batch, end_of_input=end_of_input, network=self.near.network(self.topology.servers)
+            )
         if (known := ledger.planned(batch)) is not None:
             learner.agree(known.tables)
             return known
         last = ledger.last
+        if learner.config.racks == "hosts":
+            learner.manager.surround(self.near.tree(learner.manager.servers))
         tables, version, moves, _ = learner.next_plan(
             batch, dict(last.tables) if last else {}, last.table_version if last else 0
         )
@@ -299,7 +304,7 @@ class _Driver:
             table_version=version,
             moves=moves,
             hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
-            network=self.near.network(),
+            network=self.near.network(self.topology.servers),
         )
 
     def deliver(self, session: SparkSession, commit: Commit) -> None:

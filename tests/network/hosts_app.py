@@ -79,8 +79,6 @@ def main(data, folder):
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
                 "spark.cores.max": "3",
                 "spark.task.maxFailures": "8",
-                "spark.network.timeout": "20s",
-                "spark.executor.heartbeatInterval": "2s",
             },
         )
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)

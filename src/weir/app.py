@@ -169,12 +169,21 @@ class Flow:
         routing: Grouping | Locality | None = None,
         sinks: Sequence[str] = (),
         prune: bool = True,
+        placements: Mapping[str, Sequence[int]] | None = None,
     ) -> Topology:
         """The validated application; raises a :class:`~weir.errors.TopologyError` if it cannot run."""
         from weir.spark.session import arrow_schema
 
         schemas = {name: arrow_schema(frame) for name, frame in self.frames.items()}
-        return build(schemas, self.declared, servers, routing=routing, sinks=sinks, prune=prune)
+        return build(
+            schemas,
+            self.declared,
+            servers,
+            routing=routing,
+            sinks=sinks,
+            prune=prune,
+            placements=placements,
+        )
 
     def leaves(self) -> list[str]:
         """Operators that nothing follows: what a single sink listens to."""

@@ -222,8 +222,12 @@ def build(
     routing: Grouping | Locality | None = None,
     sinks: Sequence[str] = (),
     prune: bool = True,
+    placements: Mapping[str, Sequence[int]] | None = None,
 ) -> Topology:
-    """Validates an application and places it on servers."""
+    """Validates an application and places it on servers.
+
+    ``placements`` is where scaling has put the instances of each operator; it overrides what is declared.
+    """
     if servers < 1:
         raise TopologyError(f"an application needs at least one server, got servers={servers}")
     if not sources:
@@ -239,17 +243,19 @@ def build(
     inputs: dict[str, pa.Schema] = {}
     sink_out: dict[str, pa.Schema] = {}
     groupings: dict[str, Grouping] = {}
-    placements: dict[str, tuple[int, ...]] = {}
+    placed: dict[str, tuple[int, ...]] = {}
     for d in order:
         schema = _union(d, outputs)
         inputs[d.name] = schema
         _check_key(d, schema)
         d.operator.check(schema, f"operator {d.name!r}")
         groupings[d.name] = _grouping(d, routing)
-        placements[d.name] = _placement(d, servers)
+        given = None if placements is None else placements.get(d.name)
+        placed[d.name] = _placement(d, servers) if given is None else tuple(given)
         for g in (groupings[d.name], getattr(groupings[d.name], "table", None)):
-            if isinstance(g, Table):
-                g.check(len(placements[d.name]), f"operator {d.name!r}")
+            # the table of a stateful operator that has been scaled is in the plan, not in the application
+            if isinstance(g, Table) and not (given is not None and d.operator.stateful):
+                g.check(len(placed[d.name]), f"operator {d.name!r}")
         outputs[d.name], sink_out[d.name] = _outputs(d, schema)
 
     needed = _needed(order, inputs, sinks, sources) if prune else None
@@ -259,7 +265,7 @@ def build(
     nodes: list[Node] = []
     for index, d in enumerate(order):
         grouping = groupings[d.name]
-        everywhere = len(placements[d.name]) == servers
+        everywhere = len(placed[d.name]) == servers
         splits[d.name] = d.operator.stateful and grouping.splits_keys
         schema = _only(inputs[d.name], needed[d.name] if needed else None)
         level = 0
@@ -281,7 +287,7 @@ def build(
                 rows_out=_only(outputs[d.name], keep) if passes else outputs[d.name],
                 sink_out=sink_out[d.name],
                 state=_state_schema(d, inputs[d.name]),
-                placement=placements[d.name],
+                placement=placed[d.name],
                 level=level,
                 splits=splits[d.name],
             )

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.plan import BatchPlan, FileRef, TableRef
+from weir.engine.files import load_arrays
+from weir.engine.plan import BatchPlan, FileRef, Layout, TableRef
 from weir.grouping.base import Grouping
+from weir.grouping.buckets import Buckets
 from weir.grouping.learnt import NO_TABLE, Learnt, LearntSplit
 from weir.grouping.table import Table
 from weir.state.storage import Storage
@@ -22,6 +24,7 @@ from weir.state.storage import Storage
 PATCHES_AT_MOST = 32
 
 _loaded: OrderedDict[tuple[str, str, int], Table] = OrderedDict()
+_buckets: OrderedDict[tuple[str, str, int], Buckets] = OrderedDict()
 
 
 def changed_table(
@@ -77,12 +80,28 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
 
 
 def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
-    """The grouping of an operator in a batch: with the plan's table if it is governed by learning."""
-    if not isinstance(declared, Learnt):
-        return declared
-    ref = plan.tables.get(operator)
+    """The grouping of an operator in a batch: with the plan's table and buckets, where these decide."""
+    ref, buckets = plan.tables.get(operator), buckets_in_force(storage, plan.layout, operator)
     table = NO_TABLE if ref is None else load_table(storage, ref)
-    if isinstance(declared, LearntSplit):
+    if isinstance(declared, Learnt):
+        grouping = declared.with_table(table, buckets)
         hot = plan.hot.get(operator)
-        return declared.with_table(table, None if hot is None else np.array(hot, np.uint64))
-    return declared.with_table(table)
+        if isinstance(grouping, LearntSplit) and hot is not None:
+            grouping = grouping.with_hot(np.array(hot, np.uint64))
+        return grouping
+    if buckets is not None and not declared.splits_keys and declared.keyed:
+        return Buckets(buckets.homes, table if len(table) else None)
+    return declared
+
+
+def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> Buckets | None:
+    """Where unlisted keys of an operator live, if scaling has taken that from their plain hash."""
+    ref = layout.buckets.get(operator) if layout is not None else None
+    if ref is None:
+        return None
+    known = (storage.location, ref.name, ref.crc)
+    if known not in _buckets:
+        _buckets[known] = Buckets(load_arrays(storage, ref)["homes"])
+        while len(_buckets) > 16:
+            _buckets.popitem(last=False)
+    return _buckets[known]

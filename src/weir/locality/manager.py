@@ -133,7 +133,7 @@ class LocalityManager:
         self._recent: deque[dict[Edge, PairCounts]] = deque()
         self._news: list[BatchStats] = []
         self._proposal: Proposal | None = None
-        self._asked = False
+        self._asked = self._resized = False
         self._last = 0
         self._started = False
         self._reconfigurations = 0
@@ -213,7 +213,10 @@ class LocalityManager:
             keys.append(faded)
             homes.append(residents.homes[residents.find(faded.left)])
         early = self._last < self.config.batches
-        self._asked, self._last = False, self.batch
+        # for another number of servers the present homes are no good beginning
+        fresh = early or self._resized or self._reconfigurations % 4 == 3
+        self._asked = self._resized = False
+        self._last = self.batch
         self._reconfigurations += 1
         return Snapshot(
             self.config,
@@ -226,8 +229,9 @@ class LocalityManager:
             len(self._recent),
             self.shares,
             first=not self._started or not any(len(h) for h in self._history.values()),
-            fresh=early or self._reconfigurations % 4 == 0,
+            fresh=fresh,
             early=early,
+            buckets=[residents.buckets for residents in self._residents],
         )
 
     def offer(self, proposal: Proposal) -> None:
@@ -280,6 +284,12 @@ class LocalityManager:
         fair = weight.sum() * float(check_shares(self.servers, self.shares).max())
         return np.sort(counts.index.left[weight > fair])
 
+    def weights(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Recent rows of keys, 0 for those it doesn't know."""
+        residents = self._residents[operator]
+        at = residents.find(hashes)
+        return np.where(at >= 0, residents.counts.values()[at], 0.0) if len(residents) else np.zeros(len(hashes))
+
     def start_from(self, tables: Mapping[int, RoutingTable]) -> None:
         """Takes tables made offline as the beginning."""
         for o, table in tables.items():
@@ -297,17 +307,24 @@ class LocalityManager:
         self._started = self._started or bool(tables)
         self._news.clear()
 
-    def resize(self, servers: int, shares: NDArray[np.float64] | None = None) -> None:
+    def resize(
+        self,
+        servers: int,
+        shares: NDArray[np.float64] | None = None,
+        *,
+        buckets: Mapping[int, NDArray[np.int32]] | None = None,
+    ) -> None:
         """Changes the number of servers: keys of servers that go are placed anew, and a new plan is due.
 
-        Call it at a batch boundary. Keys that live by hash move with the hash, which is the caller's to see to.
+        Call it at a batch boundary. Keys that live by hash move with the hash, or with ``buckets``, the server
+        of each bucket of hashes per operator; that is the caller's to see to. What was learnt stays.
         """
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._proposal = None
-        for residents in self._residents:
-            residents.resize(servers)
-        self._asked = True
+        for o, residents in enumerate(self._residents):
+            residents.resize(servers, (buckets or {}).get(o))
+        self._asked = self._resized = True
 
     def _decide(self) -> Decision | None:
         proposal, self._proposal = self._proposal, None
@@ -352,6 +369,7 @@ class LocalityManager:
                 "last": self._last,
                 "asked": self._asked or self._proposal is not None,
                 "started": self._started,
+                "resized": self._resized,
                 "reconfigurations": self._reconfigurations,
                 "recent": len(self._recent),
                 "locality": self.locality,
@@ -381,7 +399,7 @@ class LocalityManager:
         self.servers, self.version, self.batch = about["servers"], about["version"], about["batch"]
         self.shares = state.get("shares")
         self._last, self._asked, self._started = about["last"], about["asked"], about["started"]
-        self._reconfigurations = about["reconfigurations"]
+        self._reconfigurations, self._resized = about["reconfigurations"], about.get("resized", False)
         self.locality, self.imbalance = about["locality"], list(about["imbalance"])
         self.decisions = deque((Decision.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)
         for o, residents in enumerate(self._residents):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.hashing import spark_mod
+from weir.hashing import hash_home
 from weir.locality.config import Costs, Locality
 from weir.locality.forecast import Forecast, forecast
 from weir.locality.graph import KeyGraph
@@ -41,6 +41,8 @@ class Snapshot:
     first, fresh, early
         Whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one, and
         whether the stream is so young that moving is cheap.
+    buckets
+        Per operator: the server of each bucket of hashes, where keys without an entry live by these.
     """
 
     config: Locality
@@ -55,6 +57,7 @@ class Snapshot:
     first: bool = False
     fresh: bool = False
     early: bool = False
+    buckets: Sequence[Servers | None] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,14 @@ def _present(snapshot: Snapshot, graph: KeyGraph) -> tuple[Servers, Servers]:
     for o, (counted, homes) in enumerate(zip(snapshot.keys, snapshot.homes, strict=True)):
         at = graph.vertices(o, counted.left)
         warm[at[at >= 0]] = homes[at >= 0]
-    return warm, np.where(warm >= 0, warm, spark_mod(graph.key, snapshot.servers)).astype(np.int32)
+    live = warm.copy()
+    for o in range(graph.operators):
+        mine = slice(graph.starts[o], graph.starts[o + 1])
+        buckets = snapshot.buckets[o] if snapshot.buckets else None
+        live[mine] = np.where(
+            warm[mine] >= 0, warm[mine], hash_home(graph.key[mine], snapshot.servers, buckets)
+        )
+    return warm, live
 
 
 def _carry(old: KeyGraph, parts: Servers, new: KeyGraph, otherwise: Servers) -> Servers:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.hashing import spark_mod
+from weir.hashing import hash_home
 from weir.locality._memory import FadingCounts
 from weir.locality.pairs import PairCounts
 from weir.locality.placement import place
@@ -56,6 +56,7 @@ class Residents:
         self._homes = np.full(512, -1, np.int32)
         self._published = np.full(512, -1, np.int32)
         self._hashed = np.zeros(0, np.int32)
+        self.buckets: NDArray[np.int32] | None = None  # where unlisted keys live, if no longer by their hash
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -72,7 +73,7 @@ class Residents:
             self._published = np.concatenate([self._published, more])
         fresh = self.counts.index.left[len(self._hashed) :]
         if len(fresh):
-            self._hashed = np.concatenate([self._hashed, spark_mod(fresh, self.n)])
+            self._hashed = np.concatenate([self._hashed, hash_home(fresh, self.n, self.buckets)])
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The number of each key, −1 for one never met."""
@@ -82,7 +83,7 @@ class Residents:
         """Where keys live now, hash fallback included."""
         entries = self.find(hashes)
         home = np.where(entries >= 0, self._homes[entries], -1)
-        return np.where(home >= 0, home, spark_mod(hashes, self.n)).astype(np.int32)
+        return np.where(home >= 0, home, hash_home(hashes, self.n, self.buckets)).astype(np.int32)
 
     def observe(self, seen: PairCounts, others: Sequence[NDArray[np.uint64]]) -> None:
         """Takes in one batch's key counts, and keys that only occur in pairs."""
@@ -166,12 +167,12 @@ class Residents:
         moves = source != target
         return Patch(keys, after), Moves(keys[moves], source[moves], target[moves]), keys[before < 0]
 
-    def resize(self, n: int) -> None:
+    def resize(self, n: int, buckets: NDArray[np.int32] | None = None) -> None:
         """Changes the number of servers; keys of servers that go live by their hash until they are placed."""
-        self.n = n
+        self.n, self.buckets = n, buckets
         for homes in (self._homes, self._published):
             homes[homes >= n] = -1
-        self._hashed = spark_mod(self.counts.index.left, n)
+        self._hashed = hash_home(self.counts.index.left, n, buckets)
         self.young = YoungKeys(n, self.young.age, self.young.capacity)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
@@ -185,6 +186,6 @@ class Residents:
         self._homes = np.full(max(512, 2 * len(self)), -1, np.int32)
         self._homes[: len(self)] = state["home"]
         self._published = self._homes.copy()
-        self._hashed = spark_mod(self.counts.index.left, self.n)
+        self._hashed = hash_home(self.counts.index.left, self.n, self.buckets)
         self.young = YoungKeys(self.n, self.young.age, self.young.capacity)
         self.young.restore({k: state[f"young.{k}"] for k in ("entry", "born", "ties")})

@@ -7,6 +7,7 @@ water runs. Start with :func:`source`.
 from typing import TYPE_CHECKING, Any
 
 from weir.app import Flow, Stream, source, tumbling
+from weir.elasticity.autoscale import Autoscale
 from weir.errors import (
     CheckpointError,
     CheckpointMismatch,
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "Autoscale",
     "BoundedRing",
     "CheckpointError",
     "CheckpointMismatch",

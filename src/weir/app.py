@@ -22,6 +22,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from weir.durations import microseconds
+from weir.elasticity.autoscale import Autoscale
 from weir.errors import TopologyError
 from weir.grouping.base import Grouping
 from weir.locality.config import Locality
@@ -204,6 +205,7 @@ class Flow:
         drop_state: Iterable[str] = (),
         clock: Callable[[], int] | None = None,
         name: str | None = None,
+        autoscale: Autoscale | None = None,
     ) -> Query:
         """Starts the application on streaming sources, and returns at once.
 
@@ -232,6 +234,8 @@ class Flow:
             Operators whose saved state may be given up because the application no longer has them.
         clock
             Microseconds since 1970, for ``ttl``; the wall clock if not given.
+        autoscale
+            Add and let go of servers by lag and congestion; see :class:`~weir.Autoscale`.
         """
         from weir.spark.query import start
 
@@ -248,6 +252,7 @@ class Flow:
             drop_state=tuple(drop_state),
             clock=clock,
             name=name,
+            autoscale=autoscale,
         )
 
     def run(self, checkpoint: str, *, servers: int, **options: Any) -> Query:

@@ -5,11 +5,11 @@ Two granularities, one rule. :func:`spread` moves *items* between instances. Ite
 * **keys**, when each one's weight is known (heavy keys, routing tables). :func:`table_for` writes the result
   down as a :class:`~weir.grouping.table.Table`, which lists only keys that do not live where the hash says.
 * **buckets** of keys (:class:`~weir.grouping.buckets.Buckets`): a key's bucket is its hash modulo B, and an
-  array says where each bucket lives. One million keys in 4096 buckets take 16 kB, whatever moves, where listing the keys that must
-  *not* follow the hash to another number of instances takes up to 12 MB. Spark can compute it natively
-  (``pmod(xxhash64(key), B)`` and an array). B is a multiple of the number of instances at the time when
-  buckets are introduced: then every key lives at first exactly where the plain hash had put it, so the change
-  of the rule alone moves nothing.
+  array says where each bucket lives. One million keys in 4096 buckets take 16 kB, whatever moves, where listing
+  the keys that must *not* follow the hash to another number of instances takes up to 12 MB. Spark can compute
+  it natively (``pmod(xxhash64(key), B)`` and an array). B is a multiple of the number of instances at the time
+  when buckets are introduced: then every key lives at first exactly where the plain hash had put it, so the
+  change of the rule alone moves nothing.
 
 Going from k to a multiple of k instances needs neither: there the plain hash moves the least by itself.
 """

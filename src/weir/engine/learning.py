@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.files import load_arrays, save_arrays, write_table
-from weir.engine.plan import BatchPlan, FileRef, Move, TableRef
-from weir.engine.tables import changed_table, load_table
+from weir.engine.plan import BatchPlan, FileRef, Layout, Move, TableRef
+from weir.engine.tables import buckets_in_force, changed_table, load_table
 from weir.errors import CheckpointMismatch
 from weir.grouping.learnt import Learnt, LearntSplit
 from weir.locality.config import Locality
@@ -120,14 +120,42 @@ class Learner:
 
     # ------------------------------------------------------------------ begin, or begin again
 
-    def start(self, tables: dict[str, TableRef], saved: FileRef | None) -> None:
+    def start(self, tables: dict[str, TableRef], saved: FileRef | None, layout: Layout | None = None) -> None:
         """Goes on from a commit: its tables are the truth, saved statistics are a help."""
         if saved is not None:
             state = load_arrays(self.storage, saved)
-            if state["about"]["servers"] == self.topology.servers:
+            if self.manager.understands(state):
                 self.manager.restore(state)
-        if tables:
+        buckets = self._buckets(layout)
+        if self.manager.servers != self.topology.servers:
+            # what was learnt still holds, where keys lived doesn't
+            self.manager.resize(self.topology.servers, buckets=buckets)
             self.agree(tables)
+        elif tables or buckets:
+            self.manager.fall_back(buckets)
+            self.agree(tables)
+
+    def rescale(self, topology: Topology, tables: dict[str, TableRef], layout: Layout | None) -> None:
+        """Goes on with other servers: what was learnt stays, and a reconfiguration is asked for."""
+        with self._lock:
+            self.topology = topology
+            self._computing = None  # it was for other servers
+            self.manager.resize(topology.servers, buckets=self._buckets(layout))
+            self.agree(tables)
+
+    def _buckets(self, layout: Layout | None) -> dict[int, NDArray[np.int32]]:
+        found = {}
+        for o, name in enumerate(self.names):
+            buckets = buckets_in_force(self.storage, layout, name)
+            if buckets is not None:
+                found[o] = buckets.homes
+        return found
+
+    def weights(self, name: str, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Recent rows of an operator's keys; each counts for a row at least."""
+        if name not in self.names:
+            return np.ones(len(hashes))
+        return np.maximum(self.manager.weights(self.names.index(name), hashes), 1.0)
 
     def start_tables(self) -> dict[int, RoutingTable]:
         """Tables made offline that the user wants to begin with."""
@@ -158,6 +186,8 @@ class Learner:
         """Makes the manager believe what the tables in force say."""
         known = {}
         for name, ref in tables.items():
+            if name not in self.names:  # a fixed table that scaling has changed
+                continue
             table = load_table(self.storage, ref)
             known[self.names.index(name)] = RoutingTable(
                 table.hashes, table.instances, self.topology.servers, name, ref.version

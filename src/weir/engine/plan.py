@@ -33,7 +33,9 @@ class Layout(msgspec.Struct, frozen=True):
     """Where instances live, once scaling in mid-stream has changed what the application declares."""
 
     servers: int
-    declared: str  # fingerprint of the application as declared: if that changes, it counts, and this is dropped
+    declared: (
+        str  # fingerprint of the application as declared: if that changes, it counts, and this is dropped
+    )
     placements: dict[str, list[int]]  # operator → instance → server
     buckets: dict[str, FileRef]  # stateful operator → Arrow: the instance of each bucket of keys
 

@@ -58,8 +58,8 @@ def summarise(
         }
         for i in range(n)
     ]
-    first = 0 if any(r.server < 0 for r in reports) else 1
-    entered = [r for r in reports if r.step == first and (r.server < 0 or first == 1)]
+    first = 0 if any(r.server == -1 for r in reports) else 1
+    entered = [r for r in reports if r.step == first and (r.server == -1 or first == 1)]
     local = sum(e["local"] for e in edges.values())
     remote = sum(e["remote"] for e in edges.values())
     keys = dict(ledger.last.keys) if ledger.last else {}

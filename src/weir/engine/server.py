@@ -35,7 +35,7 @@ from weir.engine.plan import (
     TaskReport,
 )
 from weir.engine.rows import Rows
-from weir.engine.tables import grouping_in_force
+from weir.engine.tables import buckets_in_force, grouping_in_force
 from weir.errors import NullKeyError
 from weir.grouping.base import Grouping, Router
 from weir.grouping.consistent import ConsistentRouter
@@ -77,6 +77,7 @@ class Job:
     slots: list[int]
     layout: EntryLayout
     learning: Learning | None = None
+    before: Manifest | None = None  # the state by the servers' old numbers, in a batch that changes these
 
 
 class Server:
@@ -359,7 +360,8 @@ class Server:
             for batch in table.combine_chunks().to_batches():
                 self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch))
             return
-        homes = homes_of(node, self._grouping(node), table[H1].to_numpy())
+        buckets = buckets_in_force(self.storage, self.plan.layout, node.name)
+        homes = homes_of(node, self._grouping(node), table[H1].to_numpy(), buckets)
         for server in np.unique(homes):
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():

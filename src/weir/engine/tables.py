@@ -6,14 +6,13 @@ applies one small patch to get the next.
 
 from __future__ import annotations
 
-import zlib
 from collections import OrderedDict
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.files import load_arrays
+from weir.engine.files import load_arrays, write_table
 from weir.engine.plan import BatchPlan, FileRef, Layout, TableRef
 from weir.grouping.base import Grouping
 from weir.grouping.buckets import Buckets
@@ -36,20 +35,36 @@ def changed_table(
     servers: NDArray[np.int32],
 ) -> TableRef:
     """Writes what changes in a table (−1: the key leaves it); a plan may name the result from then on."""
-    files = list(before.files) if before else []
+    if before is None:
+        return whole_table(storage, None, operator, batch, hashes, servers)
+    if len(before.files) >= PATCHES_AT_MOST:
+        whole = patched(load_table(storage, before), hashes, servers)
+        return whole_table(storage, before, operator, batch, whole.hashes, whole.instances)
+    version = before.version + 1
+    patch = _write_entries(
+        storage, f"tables/{operator}/{batch:012d}/{version:08d}-patch.arrow", hashes, servers
+    )
+    return TableRef(version, [*before.files, patch])
+
+
+def whole_table(
+    storage: Storage,
+    before: TableRef | None,
+    operator: str,
+    batch: int,
+    hashes: NDArray[np.uint64],
+    servers: NDArray[np.int32],
+) -> TableRef:
+    """Writes a table that takes the place of the one before."""
     version = before.version + 1 if before else 1
-    if len(files) >= PATCHES_AT_MOST:
-        whole = patched(load_table(storage, before), hashes, servers)  # type: ignore[arg-type]
-        files, hashes, servers = [], whole.hashes, whole.instances
-    kind = "patch" if files else "base"
-    data = pa.table({"hash": hashes, "instance": np.asarray(servers, np.int32)})
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_file(buffer, data.schema) as writer:
-        writer.write_table(data)
-    content = buffer.getvalue()
-    name = f"tables/{operator}/{batch:012d}/{version:08d}-{kind}.arrow"
-    storage.write(name, content)
-    return TableRef(version, [*files, FileRef(name, len(hashes), content.size, zlib.crc32(content))])
+    name = f"tables/{operator}/{batch:012d}/{version:08d}-base.arrow"
+    return TableRef(version, [_write_entries(storage, name, hashes, servers)])
+
+
+def _write_entries(
+    storage: Storage, name: str, hashes: NDArray[np.uint64], servers: NDArray[np.int32]
+) -> FileRef:
+    return write_table(storage, name, pa.table({"hash": hashes, "instance": np.asarray(servers, np.int32)}))
 
 
 def patched(table: Table, hashes: NDArray[np.uint64], instances: NDArray[np.int32]) -> Table:

@@ -288,7 +288,9 @@ class LocalityManager:
         """Recent rows of keys, 0 for those it doesn't know."""
         residents = self._residents[operator]
         at = residents.find(hashes)
-        return np.where(at >= 0, residents.counts.values()[at], 0.0) if len(residents) else np.zeros(len(hashes))
+        return (
+            np.where(at >= 0, residents.counts.values()[at], 0.0) if len(residents) else np.zeros(len(hashes))
+        )
 
     def start_from(self, tables: Mapping[int, RoutingTable]) -> None:
         """Takes tables made offline as the beginning."""
@@ -325,6 +327,11 @@ class LocalityManager:
         for o, residents in enumerate(self._residents):
             residents.resize(servers, (buckets or {}).get(o))
         self._asked = self._resized = True
+
+    def fall_back(self, buckets: Mapping[int, NDArray[np.int32]]) -> None:
+        """Takes over where keys without an entry live: per operator the server of each bucket of hashes."""
+        for o, residents in enumerate(self._residents):
+            residents.resize(self.servers, buckets.get(o))
 
     def _decide(self) -> Decision | None:
         proposal, self._proposal = self._proposal, None
@@ -388,10 +395,15 @@ class LocalityManager:
                     out[f"recent.{j}.{i}.{name}"] = getattr(batch[e], name)
         return out
 
+    def understands(self, state: Mapping[str, Any]) -> bool:
+        """Whether a saved state is about the same operators and edges."""
+        about = state["about"]
+        return list(about["operators"]) == self.operators and [tuple(e) for e in about["edges"]] == self.edges
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state`."""
         about = state["about"]
-        if list(about["operators"]) != self.operators or [tuple(e) for e in about["edges"]] != self.edges:
+        if not self.understands(state):
             raise CheckpointMismatch(
                 f"the saved locality manager is for operators {about['operators']}, this application has "
                 f"{self.operators}: use the checkpoint of this application, or a new one"

@@ -78,7 +78,9 @@ def slot_of(
     if table is None or not len(table):
         return fallback
     # a key whose home is its hash anyway needs no entry
-    by_hash = spark_mod(table.hashes, n) if buckets is None else buckets[spark_mod(table.hashes, len(buckets))]
+    by_hash = (
+        spark_mod(table.hashes, n) if buckets is None else buckets[spark_mod(table.hashes, len(buckets))]
+    )
     listed = table.instances != by_hash
     keys_at, home_at = two_choice_table(table.hashes[listed], table.instances[listed])
     mask = len(keys_at) - 1

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from weir.schema import canonical_type
 
-DATA, CONTROL, STATE, PARTIAL, STATISTICS = 1, 2, 3, 4, 5
+DATA, CONTROL, PARTIAL, STATISTICS = 1, 2, 3, 4
 NATIVE = 100  # + number of the source: a row of the user's own columns, routed in the JVM
 
 WIRE = pa.schema([("slot", pa.int32()), ("kind", pa.int32()), ("edge", pa.int32()), ("payload", pa.binary())])

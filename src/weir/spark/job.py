@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from weir.engine import wire
 from weir.engine.learning import Learning
 from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
-from weir.engine.server import EntryLayout, Job, Server, move_out
+from weir.engine.server import EntryLayout, Job, Server
 from weir.engine.tables import grouping_in_force
 from weir.errors import EngineError, NullKeyError, OperatorError, TopologyError, WeirError
 from weir.faults import reach
@@ -81,7 +81,6 @@ class BatchRunner:
         """Runs one batch; returns what its tasks report and count. Nothing has happened until it is committed."""
         topology = self.topology
         in_jvm = self._routable(plan)
-        moving = bool(plan.moves)
         if topology.steps == 0:
             layout = EntryLayout(tagged=True)
         elif in_jvm:
@@ -89,7 +88,7 @@ class BatchRunner:
                 len(topology.out_edges[s]) > 1 for s in topology.sources
             )
             layout = EntryLayout(
-                tagged=several or moving,
+                tagged=several,
                 native={
                     name: (number, [column_name(number, c) for c in schema.names])
                     for number, (name, schema) in enumerate(topology.sources.items())
@@ -102,10 +101,7 @@ class BatchRunner:
             entry = self._native(rows, plan, layout)
         else:
             entry = rows.mapInArrow(_source_task(job), wire.WIRE_DDL)
-        if moving:
-            movers = self.homes.each().mapInArrow(_move_task(job), wire.WIRE_DDL)
-            entry = entry.unionByName(movers, allowMissingColumns=True)
-        shape = f"entry, tagged {layout.tagged}, moving {moving}, in the JVM {in_jvm}"
+        shape = f"entry, tagged {layout.tagged}, in the JVM {in_jvm}"
         for step in range(1, topology.steps + 1):
             entry = self.homes.exchange(entry, shape).mapInArrow(_step_task(job, step), wire.WIRE_DDL)
             shape = "wire"
@@ -265,16 +261,6 @@ def _source_task(job: Job) -> Task:
         context = TaskContext.get()
         assert context is not None
         yield from Server(job, 0, -1, context.partitionId()).run(batches)
-
-    return task
-
-
-def _move_task(job: Job) -> Task:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle()
-        for batch in batches:
-            for server in batch.column("server").to_pylist():
-                yield from move_out(job, server)
 
     return task
 

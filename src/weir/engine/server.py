@@ -25,6 +25,7 @@ from weir.engine.files import load_arrays, save_arrays, write_table
 from weir.engine.instances import AggregateInstance, Context, Instance, make_instance
 from weir.engine.learning import Learning, Sightings
 from weir.engine.migrate import homes_of
+from weir.engine.moving import take_over
 from weir.engine.plan import (
     DEAD_LETTERS,
     BatchPlan,
@@ -46,7 +47,6 @@ from weir.state.segment import (
     StateView,
     newest,
     stored_schema,
-    tombstones,
     write_segment,
 )
 from weir.state.storage import Storage
@@ -105,7 +105,7 @@ class Server:
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
         self.sinks: dict[str, list[pa.RecordBatch]] = {}
         self.dead: list[dict[str, str]] = []
-        self.arrived: dict[str, list[pa.RecordBatch]] = {}
+        self.arrived: dict[str, list[pa.RecordBatch]] = {}  # states from servers that change places
         self.sightings = Sightings(job.learning) if job.learning else None
         self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
 
@@ -294,7 +294,7 @@ class Server:
 
     def _finish(self) -> None:
         if self.server >= 0 and self.step == 1:
-            self._take_in_states()
+            self._change_owners()
             self._merge_segments()
         for source in self.topology.sources:
             self._flush_waiting(source)
@@ -383,13 +383,20 @@ class Server:
         self.fresh.setdefault(node.name, []).append(ref)
         return ref
 
-    def _take_in_states(self) -> None:
-        """States of keys that moved here become this server's own before anything else is read."""
+    def _change_owners(self) -> None:
+        """States of keys that move here become this server's own before any state is read; others go."""
         for name, batches in self.arrived.items():
-            table = newest(pa.Table.from_batches(batches))
             node = self.topology.by_name[name]
+            table = newest(pa.Table.from_batches(batches))
             self._operator(node).keys_delta += table.num_rows
             self._write_segment(node, table)
+        for move in self.plan.moves:
+            node = self.topology.by_name[move.operator]
+            segments = self.job.manifest.get(node.name, [])
+            changes = take_over(self.storage, node.state, segments, move, self.server)
+            if changes.entries.num_rows:
+                self._operator(node).keys_delta += changes.arrived - changes.left
+                self._write_segment(node, changes.entries)
 
     def _merge_segments(self) -> None:
         """Merges runs of old segments as planned."""
@@ -528,32 +535,4 @@ def _as_json(row: Any) -> str:
     return msgspec.json.encode(row, enc_hook=str).decode()
 
 
-def move_out(job: Job, server: int) -> Iterator[pa.RecordBatch]:
-    """Sends the states of keys that leave a server, and marks them as gone there."""
-    self = Server(job, 0, server)
-    for move in job.plan.moves:
-        node = job.topology.by_name[move.operator]
-        data = self.storage.read_checked(move.file.name, move.file.bytes, move.file.crc)
-        table = pa.ipc.open_file(data).read_all()
-        leaving = table["from"].to_numpy() == server
-        routes, targets = table["h1"].to_numpy()[leaving], table["to"].to_numpy()[leaving]
-        if not len(routes):
-            continue
-        order = np.argsort(routes)
-        routes, targets = routes[order], targets[order]
-        found = self._view(node).all_of(routes)
-        if not found.num_rows:
-            continue
-        homes = targets[np.searchsorted(routes, found[H1].to_numpy())]
-        for target in np.unique(homes):
-            part = found.filter(pa.array(homes == target)).combine_chunks()
-            for batch in part.to_batches():
-                self.outbox.put(int(target), wire.STATE, node.index, wire.pack(batch))
-        gone = tombstones(found[H1].to_numpy(), found["__h2"].to_numpy(), node.state)
-        self._write_segment(node, gone)
-        self._operator(node).keys_delta -= found.num_rows
-    self._send_reports()
-    yield from self.outbox.flush()
-
-
-__all__ = ["EntryLayout", "Job", "Server", "move_out"]
+__all__ = ["EntryLayout", "Job", "Server"]

@@ -17,7 +17,7 @@ from weir.engine import wire
 from weir.engine.learning import Learning
 from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
 from weir.engine.scaling import move_home
-from weir.engine.server import EntryLayout, Job, Server, move_out
+from weir.engine.server import EntryLayout, Job, Server
 from weir.engine.tables import grouping_in_force
 from weir.errors import EngineError, NullKeyError, OperatorError, TopologyError, WeirError
 from weir.faults import reach
@@ -89,7 +89,7 @@ class BatchRunner:
         """Runs one batch; returns what its tasks report and count. Nothing has happened until it is committed."""
         topology = self.topology
         in_jvm = self._routable(plan)
-        moving = bool(plan.moves) or plan.origin is not None
+        moving = plan.origin is not None
         if topology.steps == 0:
             layout = EntryLayout(tagged=True)
         elif in_jvm:
@@ -113,9 +113,8 @@ class BatchRunner:
         else:
             entry = rows.mapInArrow(_source_task(job), wire.WIRE_DDL)
         if moving:
-            leaving = self.homes if plan.origin is None else self._previous
-            assert leaving is not None
-            movers = leaving.each().mapInArrow(_move_task(job), wire.WIRE_DDL)
+            assert self._previous is not None
+            movers = self._previous.each().mapInArrow(_move_task(job), wire.WIRE_DDL)
             entry = entry.unionByName(movers, allowMissingColumns=True)
         shape = f"entry, tagged {layout.tagged}, moving {moving}, in the JVM {in_jvm}"
         for step in range(1, topology.steps + 1):
@@ -292,7 +291,7 @@ def _move_task(job: Job) -> Task:
         _settle()
         for batch in batches:
             for server in batch.column("server").to_pylist():
-                yield from move_out(job, server) if job.plan.origin is None else move_home(job, server)
+                yield from move_home(job, server)
 
     return task
 

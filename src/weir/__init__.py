@@ -6,7 +6,7 @@ water runs. Start with :func:`source`.
 
 from typing import TYPE_CHECKING, Any
 
-from weir.app import Flow, Stream, source, tumbling
+from weir.app import Flow, Stream, files, source, tumbling
 from weir.errors import (
     CheckpointError,
     CheckpointMismatch,
@@ -14,6 +14,7 @@ from weir.errors import (
     GroupingError,
     NullKeyError,
     OperatorError,
+    SourceError,
     TopologyError,
     UnknownColumn,
     WeirError,
@@ -69,6 +70,7 @@ __all__ = [
     "Router",
     "RoutingTable",
     "Shuffle",
+    "SourceError",
     "Stream",
     "Table",
     "TopologyError",
@@ -77,6 +79,7 @@ __all__ = [
     "WChoices",
     "WeirError",
     "WorstCase",
+    "files",
     "read_state",
     "source",
     "tumbling",

@@ -136,7 +136,7 @@ class Flow:
         return self._add(
             Declared(
                 name=name,
-                operator=Read(columns, format, base_of(path) if by == "folder" else ""),
+                operator=Read(columns, format, base_of(path) if by == "folder" else "", by != "file"),
                 inputs=(source,),
                 key=(PARTITION,),
                 grouping=_place(place, by),

@@ -108,11 +108,13 @@ def test_a_damaged_file_stops_the_query_by_name(spark, tmp_path, checkpoint):
 
 
 def test_files_without_folders_are_refused_with_a_remedy(spark, tmp_path, checkpoint):
-    pq.write_table(pa.table({"place": ["a"]}), tmp_path / "x.parquet")
-    app = weir.files(spark.read, str(tmp_path)).keyed("place", weir.Count())
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    pq.write_table(pa.table({"place": ["a"]}), flat / "x.parquet")
+    app = weir.files(spark.read, str(flat)).keyed("place", weir.Count())
     with pytest.raises(weir.SourceError, match='by="file"'):
         app.run(checkpoint, servers=2)
-    app = weir.files(spark.read, str(tmp_path), by="file").keyed("place", weir.Count())
+    app = weir.files(spark.read, str(flat), by="file").keyed("place", weir.Count())
     assert rows_of(app.run(checkpoint + "2", servers=2).state("place")) == [("a", 1)]
 
 

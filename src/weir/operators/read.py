@@ -37,11 +37,14 @@ class Read(Operator):
         ``"parquet"`` or ``"arrow"`` (Arrow's file format, also called Feather 2).
     base
         The folder that files are looked for in, to tell a partition's folder from it; "" if unknown.
+    recurs
+        Whether partitions come back with new files, so that something can be learnt about them.
     """
 
     schema: pa.Schema
     format: str = "parquet"
     base: str = ""
+    recurs: bool = True
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:

@@ -142,8 +142,8 @@ class Query:
     def routing_table(self, name: str) -> RoutingTable:
         """The table in force for an operator."""
         last = self._ledger.last
-        if self._learner is None or name not in self._learner.names:
-            names = [] if self._learner is None else self._learner.names
+        if self._learner is None or name not in self._learner.learnt:
+            names = [] if self._learner is None else self._learner.learnt
             raise EngineError(
                 f"operator {name!r} is not routed by a learnt table; {did_you_mean(name, names)}"
             )

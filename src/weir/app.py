@@ -366,10 +366,11 @@ class Stream:
         *,
         name: str | None = None,
         columns: Iterable[str] | None = None,
+        parents: str | None = None,
         **options: Any,
     ) -> Stream:
         """Applies an Arrow function to batches of rows; see :class:`~weir.Map`."""
-        operator = Map(function, schema, columns)
+        operator = Map(function, schema, columns, parents)
         return self.flow.stateless(self._fresh(name, "map"), operator, after=list(self.names), **options)
 
     flat_map = map

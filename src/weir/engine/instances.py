@@ -116,9 +116,9 @@ class StatelessInstance(Instance):
             if isinstance(operator, Filter):
                 out = rows.select(np.asarray(operator.mask(batch).to_numpy(zero_copy_only=False)))
             else:
-                made = operator(batch, self.node.rows_out)
-                # a function that returns as many rows as it got is taken to have kept their order
-                out = Rows(made, origin=rows.origin if made.num_rows == batch.num_rows else None)
+                made, parents = operator.apply(batch, self.node.rows_out)
+                known = rows.origin is not None and parents is not None
+                out = Rows(made, origin=(rows.origin[0], rows.origin[1][parents]) if known else None)  # type: ignore[index]
         except Exception as error:
             if batch.num_rows > 1:
                 middle = batch.num_rows // 2

@@ -116,9 +116,14 @@ class Query:
         """What :meth:`explain` prints."""
         n, steps = self.topology.servers, self.topology.steps
         text = [self.topology.draw(), f"{n} servers, {steps} exchange{'s' if steps != 1 else ''} per batch"]
+        seen: Any = (self.progress or {}).get("edges", {})
         for edge in self.topology.edges:
             columns = ", ".join(edge.schema.names)
-            text.append(f"edge {edge.source} → {edge.target}: {edge.grouping.name}, carries {columns}")
+            line = f"edge {edge.source} → {edge.target}: {edge.grouping.name}, carries {columns}"
+            local = seen.get(f"{edge.source} → {edge.target}", {}).get("locality")
+            text.append(
+                line if local is None else f"{line}; {local:.0%} stayed on their server in the last batch"
+            )
         return "\n".join(text)
 
     # ------------------------------------------------------------------ steering

@@ -6,7 +6,7 @@ water runs. Start with :func:`source`.
 
 from typing import TYPE_CHECKING, Any
 
-from weir.app import Flow, Stream, source, tumbling
+from weir.app import Flow, Stream, files, source, tumbling
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import (
     CheckpointError,
@@ -15,6 +15,7 @@ from weir.errors import (
     GroupingError,
     NullKeyError,
     OperatorError,
+    SourceError,
     TopologyError,
     UnknownColumn,
     WeirError,
@@ -71,6 +72,7 @@ __all__ = [
     "Router",
     "RoutingTable",
     "Shuffle",
+    "SourceError",
     "Stream",
     "Table",
     "TopologyError",
@@ -79,6 +81,7 @@ __all__ = [
     "WChoices",
     "WeirError",
     "WorstCase",
+    "files",
     "read_state",
     "source",
     "tumbling",

@@ -69,8 +69,8 @@ def summarise(
     made = sum(m.ref.bytes for r in reports for m in r.segments if m.ref is not None)
     return {
         "batch": plan.batch,
-        "rows": sum(r.rows for r in entered),
-        "bytes_in": sum(r.bytes for r in entered),
+        "rows": sum(r.rows for r in entered) + sum(r.read_rows for r in reports),
+        "bytes_in": sum(r.bytes for r in entered) + sum(r.read_bytes for r in reports),
         "rows_local": local,
         "rows_exchanged": remote,
         "bytes_exchanged": sum(e["bytes"] for e in edges.values()),

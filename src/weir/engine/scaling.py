@@ -104,13 +104,16 @@ def change(
     scaled = build(len(after.machines), placements)
     files: dict[str, FileRef] = {}
     new_tables: dict[str, TableRef] = {}
-    for node in topology.stateful:
+    for node in topology.nodes:
         k = len(placements[node.name])
         kept = carried(before.instances[node.name], after.instances[node.name])
-        rule = buckets_in_force(storage, layout, node.name) or Buckets.like_hash(len(node.placement))
-        moved = spread(kept[rule.homes], k, slack=0.0).homes
-        name = f"tables/{node.name}/{batch:012d}/buckets-{uuid.uuid4().hex[:12]}.arrow"
-        files[node.name] = save_arrays(storage, name, {"homes": moved})
+        if node.operator.stateful:
+            rule = buckets_in_force(storage, layout, node.name) or Buckets.like_hash(len(node.placement))
+            moved = spread(kept[rule.homes], k, slack=0.0).homes
+            name = f"tables/{node.name}/{batch:012d}/buckets-{uuid.uuid4().hex[:12]}.arrow"
+            files[node.name] = save_arrays(storage, name, {"homes": moved})
+        elif node.name not in tables:
+            continue
         table = _listed(node, topology, storage, tables)
         if len(table):
             homes = _rehomed(node, topology, table, kept, k, weigh)

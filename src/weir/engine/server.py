@@ -41,6 +41,7 @@ from weir.errors import NullKeyError
 from weir.grouping.base import Grouping, Router
 from weir.grouping.consistent import ConsistentRouter
 from weir.hashing import mix
+from weir.operators.read import Read
 from weir.state.segment import (
     H1,
     SegmentRef,
@@ -107,6 +108,7 @@ class Server:
         self.dead: list[dict[str, str]] = []
         self.arrived: dict[str, list[pa.RecordBatch]] = {}  # states from servers that change places
         self.sightings = Sightings(job.learning) if job.learning else None
+        self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
 
     # ------------------------------------------------------------------ the step
@@ -118,12 +120,33 @@ class Server:
             if batch.num_rows:
                 with _Busy(self.report):
                     receive(batch)
+                yield from self._read()
                 if self.outbox.full():
                     yield from self.outbox.flush()
         with _Busy(self.report):
             self._finish()
         self._send_reports()
         yield from self.outbox.flush()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """Reads the files that reached this server, chunk by chunk; what must leave leaves in between."""
+        while self.unread:
+            node, listing = self.unread.pop()
+            instance = self._instance(node)
+            chunks = instance.push(listing)
+            while True:
+                with _Busy(self.report):
+                    with _Busy(instance.report):
+                        rows = next(chunks, None)
+                    if rows is None:
+                        break
+                    self.report.read_rows += len(rows)
+                    self.report.read_bytes += rows.batch.nbytes
+                    if self.sightings is not None and rows.origin is not None:
+                        self.sightings.key(*rows.origin)
+                    self._emit(node, rows)
+                if self.outbox.full():
+                    yield from self.outbox.flush()
 
     def _receive_source(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
@@ -132,8 +155,7 @@ class Server:
             part = batch if numbers is None else batch.filter(pa.array(numbers == number))
             if part.num_rows:
                 whole = wire.normalised(part, schema, [f"{number}:{c}" for c in schema.names])
-                self.report.rows += whole.num_rows
-                self.report.bytes += whole.nbytes
+                self._count_entry(source, whole)
                 for edge in self.topology.out_edges[source]:
                     self._route(edge, Rows(whole))
 
@@ -158,14 +180,18 @@ class Server:
     def _receive_native(self, source: str, batch: pa.RecordBatch, edges: NDArray[np.int32] | None) -> None:
         schema = self.topology.sources[source]
         whole = wire.normalised(batch, schema, self.job.layout.native[source][1])
-        self.report.rows += whole.num_rows
-        self.report.bytes += whole.nbytes
+        self._count_entry(source, whole)
         for bit, edge in enumerate(self.topology.out_edges[source]):
             rows = Rows(whole)
             if edges is not None:
                 rows = rows.select((edges >> bit) & 1 == 1)
             kept = self._with_key(self.topology.by_name[edge.target], rows)
             self._deliver(edge, kept)
+
+    def _count_entry(self, source: str, batch: pa.RecordBatch) -> None:
+        if source not in self.topology.listings:  # of files, the rows count that are read
+            self.report.rows += batch.num_rows
+            self.report.bytes += batch.nbytes
 
     def _receive_wire(self, batch: pa.RecordBatch) -> None:
         kinds, edges = batch.column("kind").to_pylist(), batch.column("edge").to_pylist()
@@ -203,6 +229,9 @@ class Server:
         node = self.topology.by_name[edge.target]
         if node.waits and self.step < node.level:
             self._send(edge, self.server, rows)
+            return
+        if isinstance(node.operator, Read):
+            self.unread.append((node, rows))
             return
         instance = self._instance(node)
         instance.report.rows_in += len(rows)

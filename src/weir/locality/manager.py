@@ -15,7 +15,7 @@ checkpoint goes on exactly as the original would have.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from weir.locality.pairs import PairCounts, merge
 from weir.locality.partition.base import check_shares
 from weir.locality.partition.hierarchy import check_tree
 from weir.locality.proposal import Proposal, Snapshot, propose
-from weir.locality.residents import Residents
+from weir.locality.residents import Anchored, Residents, Where
 from weir.locality.stats import BatchStats, Edge
 from weir.locality.table import Moves, Patch, RoutingTable
 
@@ -78,6 +78,11 @@ class LocalityManager:
         Relative capacity of each server; equal by default.
     topology
         Fingerprint of the application, written into its tables.
+    fixed
+        Operators (by position) whose keys somebody else has placed, and how: partitions of a source that are
+        read at given places. Their keys never move, and attract the keys of the others.
+    free
+        Operators (by position) that keep no state, so that their keys move at no cost.
 
     Examples
     --------
@@ -103,6 +108,8 @@ class LocalityManager:
         *,
         shares: NDArray[np.float64] | None = None,
         topology: str = "",
+        fixed: Mapping[int, Where] | None = None,
+        free: Iterable[int] = (),
     ) -> None:
         self.config, self.operators, self.topology = config, list(operators), topology
         position = {name: i for i, name in enumerate(self.operators)}
@@ -118,15 +125,16 @@ class LocalityManager:
         if config.racks is not None:
             check_tree(config.racks, servers)
         half_life = config.memory * config.batches
+        self.fixed, self.free = dict(fixed or {}), frozenset(free) | frozenset(fixed or {})
+        terms: dict[str, Any] = {
+            "capacity": config.capacity,
+            "half_life": half_life / 4,
+            "age": config.batches,
+            "seed": config.seed,
+        }
         self._residents = [
-            Residents(
-                servers,
-                capacity=config.capacity,
-                half_life=half_life / 4,
-                age=config.batches,
-                seed=config.seed,
-            )
-            for _ in self.operators
+            Anchored(servers, self.fixed[o], **terms) if o in self.fixed else Residents(servers, **terms)
+            for o in range(len(self.operators))
         ]
         self._history = {e: FadingCounts(config.capacity, half_life, config.seed) for e in self.edges}
         self._held_out = max(1, config.batches // 5)
@@ -232,6 +240,8 @@ class LocalityManager:
             fresh=fresh,
             early=early,
             buckets=[residents.buckets for residents in self._residents],
+            fixed=self.fixed,
+            free=self.free,
         )
 
     def offer(self, proposal: Proposal) -> None:

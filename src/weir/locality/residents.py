@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from weir.locality.young import YoungKeys
 
 _INERTIA = 1.0  # rows by which another server must beat a young key's home
 
+Where = Callable[[NDArray[np.uint64], int], NDArray[np.int32]]
+"""The server, of so many, on which each key lives, for keys that somebody else has placed."""
 Tie = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.float64]]
 
 
@@ -189,3 +191,50 @@ class Residents:
         self._hashed = hash_home(self.counts.index.left, self.n, self.buckets)
         self.young = YoungKeys(self.n, self.young.age, self.young.capacity)
         self.young.restore({k: state[f"young.{k}"] for k in ("entry", "born", "ties")})
+
+
+class Anchored(Residents):
+    """Keys that live where somebody else has put them: they attract others, and never move.
+
+    The partitions of a source that are read at given places are such keys.
+
+    Examples
+    --------
+    >>> from weir.locality.pairs import count_keys
+    >>> keys = np.array([6, 7], np.uint64)
+    >>> anchored = Anchored(4, lambda hashes, n: (hashes % np.uint64(n)).astype(np.int32), capacity=9, half_life=9)
+    >>> anchored.observe(count_keys(keys), [])
+    >>> anchored.adopt(keys, np.array([0, 0], np.int32))
+    >>> anchored.route(keys).tolist(), anchored.publish()
+    ([2, 3], None)
+    """
+
+    def __init__(
+        self, n: int, where: Where, *, capacity: int, half_life: float, age: int = 1, seed: int = 0
+    ) -> None:
+        super().__init__(n, capacity=capacity, half_life=half_life, age=age, seed=seed)
+        self._where = where
+
+    @property
+    def homes(self) -> NDArray[np.int32]:
+        return self._where(self.counts.index.left, self.n)
+
+    def route(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+        return self._where(hashes, self.n)
+
+    def adopt(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """Nobody moves."""
+
+    def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """No table is asked."""
+
+    def place(
+        self, seen: PairCounts, ties: Sequence[Tie], batch: int, alpha: float, share: NDArray[np.float64]
+    ) -> None:
+        """New ones are in their place already."""
+
+    def publish(self) -> tuple[Patch, Moves, NDArray[np.uint64]] | None:
+        kept = self.counts.prune()
+        if kept is not None:
+            self._hashed = self._hashed[kept]
+        return None

@@ -19,7 +19,7 @@ from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
 from weir.engine.scaling import move_home
 from weir.engine.server import EntryLayout, Job, Server
 from weir.engine.tables import grouping_in_force
-from weir.errors import EngineError, NullKeyError, OperatorError, TopologyError, WeirError
+from weir.errors import EngineError, NullKeyError, OperatorError, SourceError, TopologyError, WeirError
 from weir.faults import reach
 from weir.grouping.base import Grouping
 from weir.locality.stats import BatchStats
@@ -297,7 +297,7 @@ def _move_task(job: Job) -> Task:
 
 
 _OURS: dict[str, type[WeirError]] = {
-    c.__name__: c for c in (OperatorError, NullKeyError, TopologyError, EngineError)
+    c.__name__: c for c in (OperatorError, NullKeyError, SourceError, TopologyError, EngineError)
 }
 
 

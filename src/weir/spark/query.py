@@ -124,9 +124,14 @@ class Query:
         """What :meth:`explain` prints."""
         n, steps = self.topology.servers, self.topology.steps
         text = [self.topology.draw(), f"{n} servers, {steps} exchange{'s' if steps != 1 else ''} per batch"]
+        seen: Any = (self.progress or {}).get("edges", {})
         for edge in self.topology.edges:
             columns = ", ".join(edge.schema.names)
-            text.append(f"edge {edge.source} → {edge.target}: {edge.grouping.name}, carries {columns}")
+            line = f"edge {edge.source} → {edge.target}: {edge.grouping.name}, carries {columns}"
+            local = seen.get(f"{edge.source} → {edge.target}", {}).get("locality")
+            text.append(
+                line if local is None else f"{line}; {local:.0%} stayed on their server in the last batch"
+            )
         return "\n".join(text)
 
     # ------------------------------------------------------------------ steering
@@ -150,8 +155,8 @@ class Query:
     def routing_table(self, name: str) -> RoutingTable:
         """The table in force for an operator."""
         last = self._ledger.last
-        if self._learner is None or name not in self._learner.names:
-            names = [] if self._learner is None else self._learner.names
+        if self._learner is None or name not in self._learner.learnt:
+            names = [] if self._learner is None else self._learner.learnt
             raise EngineError(
                 f"operator {name!r} is not routed by a learnt table; {did_you_mean(name, names)}"
             )

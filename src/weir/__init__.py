@@ -12,6 +12,7 @@ from weir.errors import (
     CheckpointMismatch,
     EngineError,
     GroupingError,
+    LabError,
     NullKeyError,
     OperatorError,
     TopologyError,
@@ -57,6 +58,7 @@ __all__ = [
     "GroupingError",
     "Hash",
     "HeavyKeys",
+    "LabError",
     "LocalOrShuffle",
     "Locality",
     "Map",
@@ -93,4 +95,8 @@ def __getattr__(name: str) -> Any:
         from weir.spark.query import Query
 
         return Query
+    if name == "lab":
+        import importlib
+
+        return importlib.import_module("weir.lab")
     raise AttributeError(f"module 'weir' has no attribute {name!r}")

@@ -22,7 +22,9 @@ class Homes:
         # not createDataFrame: it would make this session the active one for the whole process
         slots = F.array(*[F.lit(s) for s in self.slots])
         server = F.col("id").cast("int")
-        rows = session.range(0, n, 1, 1).select(
+        # Spark brings a partition to where its input was written; one row per task, on whoever is free, makes that
+        # a different place for every server. From a single task all servers would gather on its host.
+        rows = session.range(0, n, 1, n).select(
             F.element_at(slots, server + 1).alias("slot"), server.alias("server")
         )
         frame = rows.repartition(n, "slot")

@@ -62,7 +62,9 @@ def lab(home):
 @pytest.mark.faults
 def test_a_query_survives_the_death_of_a_host_and_equals_plain_spark(lab):
     before = {h["name"]: h for h in weir("lab", "status", "--json")["hosts"]}
-    result = weir("lab", "run", "--", *WEIR, "bench", "lab", "--rows", "20000", "--batches", "6", "--json")
+    result = weir(
+        "lab", "run", "--", *WEIR, "bench", "lab", "--rows", "20000", "--batches", "5", "--at", "2", "--json"
+    )
     assert result["in_flight"], "the host died too late to hurt"
     assert all(result["equal"].values())
     assert result["recovery_seconds"] > 0
@@ -72,7 +74,7 @@ def test_a_query_survives_the_death_of_a_host_and_equals_plain_spark(lab):
     after = {h["name"]: h for h in weir("lab", "status", "--json")["hosts"]}
     for name, host in after.items():
         assert host["state"] == "up", "the benchmark brought it back"
-        # twenty thousand rows in six batches, most of them from one host to another
+        # twenty thousand rows in each of five batches, most of them from one host to another
         assert host["bytes_in"] - before[name]["bytes_in"] > 50_000
         assert host["bytes_out"] - before[name]["bytes_out"] > 50_000
 
@@ -148,7 +150,7 @@ def test_what_a_killed_program_leaves_behind_is_found_and_removed(lab, home):
 def test_racks_are_joined_by_an_uplink_of_their_own(home):
     network = Network("0000")
     try:
-        network.lay("198.19.255.1/24", "198.19.255.2/24", 2, "8mbit")
+        network.lay("198.19.255.1/24", "198.19.255.2/24", 2, "1mbit")
         for rack, host in ((1, "h1"), (1, "h2"), (2, "h3")):
             network.plug_in(host, f"198.19.255.1{host[1]}/24", rack, "100mbit")
         before = network.traffic()
@@ -166,8 +168,8 @@ def test_racks_are_joined_by_an_uplink_of_their_own(home):
         assert network.traffic()["down1"][1] - before["down1"][1] < 5_000, "it did not leave the rack"
         throw(3)
         crossed = network.traffic()["h3"][0] - before["h3"][0]
-        assert 60_000 < crossed < 650_000, "what the uplink cannot carry is lost"
-        assert network.traffic()["down2"][0] - before["down2"][0] >= crossed
+        assert 50_000 < crossed < 600_000, "what the uplink cannot carry is lost"
+        assert network.traffic()["down2"][0] - before["down2"][0] > 50_000
     finally:
         network.clear()
     assert traces("0000") == []

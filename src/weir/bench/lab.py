@@ -113,7 +113,8 @@ def _measure(
     try:
         _until(before_fault.is_set, query)
         _until(lambda: len(query.recent_progress) >= args.at - 1, query)
-        usual = statistics.median(p["seconds"]["job"] for p in query.recent_progress[1:])
+        earlier = [p["seconds"]["job"] for p in query.recent_progress]
+        usual = statistics.median(earlier[1:] or earlier)  # the first one also warms up
         homes = [s["host"] for s in query.recent_progress[-1]["servers"]]
         victim = next(h for h in homes if h in lab.names)
         go_on.set()

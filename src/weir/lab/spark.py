@@ -154,12 +154,14 @@ def settings(record: Record, paths: list[str] | None = None) -> dict[str, str]:
 
 
 def python_paths(more: list[str] | None = None) -> list[str]:
-    """Where executors find Weir, and what else the driver can import."""
+    """Where executors find Weir, and what else the driver can import: ``PYTHONPATH`` and the script's own folder."""
     import weir
 
     own = str(Path(weir.__file__).parent.parent)
     given = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return list(dict.fromkeys(os.path.abspath(p) for p in [*(more or ()), *given, own]))
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    beside = [os.path.dirname(os.path.abspath(script))] if script and not script.startswith(own) else []
+    return list(dict.fromkeys(os.path.abspath(p) for p in [*(more or ()), *beside, *given, own]))
 
 
 def environment(record: Record, conf: Path, paths: list[str] | None = None) -> dict[str, str]:

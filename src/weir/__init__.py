@@ -13,6 +13,7 @@ from weir.errors import (
     CheckpointMismatch,
     EngineError,
     GroupingError,
+    LabError,
     NullKeyError,
     OperatorError,
     SourceError,
@@ -60,6 +61,7 @@ __all__ = [
     "GroupingError",
     "Hash",
     "HeavyKeys",
+    "LabError",
     "LocalOrShuffle",
     "Locality",
     "Map",
@@ -98,4 +100,8 @@ def __getattr__(name: str) -> Any:
         from weir.spark.query import Query
 
         return Query
+    if name == "lab":
+        import importlib
+
+        return importlib.import_module("weir.lab")
     raise AttributeError(f"module 'weir' has no attribute {name!r}")

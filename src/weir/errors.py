@@ -49,6 +49,10 @@ class EngineError(WeirError):
     """The engine cannot run here or was asked for something impossible in its present state."""
 
 
+class LabError(WeirError):
+    """A lab that cannot be set up, found, or asked for what it was asked."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The part of a message that helps with a misspelt name.
 

@@ -19,7 +19,9 @@ class Homes:
     def __init__(self, session: SparkSession, n: int) -> None:
         self.slots = find_slots(session, n)
         # not createDataFrame: it would make this session the active one for the whole process
-        self._settle(self._numbered(session.range(0, n, 1, 1), F.col("id"), list(range(n))))
+        # Spark brings a partition to where its input was written; one row per task, on whoever is free, makes that
+        # a different place for every server. From a single task all servers would gather on its host.
+        self._settle(self._numbered(session.range(0, n, 1, n), F.col("id"), list(range(n))))
 
     def _settle(self, rows: DataFrame) -> None:
         self.n = len(self.slots)

@@ -13,6 +13,7 @@ from test_reconfiguration import owners
 
 import weir
 from support import POSTS, Rises, counted, posts, rises_in_python, rows_of, stream, write_batches
+from weir.cli import main
 from weir.engine.ledger import latest_commit
 from weir.errors import EngineError
 from weir.state.storage import Storage
@@ -244,3 +245,37 @@ def test_by_itself(spark, folder, checkpoint):
     query.await_termination()
     assert len(query.progress["servers"]) == 2
     assert rows_of(query.state("topics")) == counted(spark, folder, "topic")
+
+
+def test_from_another_terminal(spark, tables, checkpoint, tmp_path, capsys):
+    folder = write_batches(tmp_path / "posts", tables[:2])
+    query = two_counts(spark, folder).start(checkpoint, servers=2)
+    try:
+        query.process_all_available()
+        assert main(["scale", checkpoint, "--out", "1", "--dry-run"]) == 0
+        assert "would go from 2 to 3 servers" in capsys.readouterr().out
+        assert len(query.progress["servers"]) == 2
+        # nobody sends rows: nothing happens, and it is said
+        assert main(["scale", checkpoint, "--out", "1", "--timeout", "0.5"]) == 1
+        assert "withdrawn" in capsys.readouterr().err
+        answers = {}
+
+        def ask():
+            answers["code"] = main(["scale", checkpoint, "--out", "1", "--share-slots", "--json"])
+
+        terminal = threading.Thread(target=ask)
+        terminal.start()
+        for table in tables[2:]:
+            write_batches(tmp_path / "posts", [table])
+            query.process_all_available()
+            time.sleep(0.3)
+        terminal.join(60)
+        assert answers == {"code": 0}
+        assert len(query.progress["servers"]) == 3
+        assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 3)]
+        assert rows_of(query.state("topics")) == counted(spark, folder, "topic")
+        with pytest.raises(EngineError, match="withdrawn"):
+            query.scale_in(1, wait=0.2)
+        assert main(["scale", checkpoint, "--in", "5", "--dry-run"]) == 1
+    finally:
+        query.stop()

@@ -49,10 +49,11 @@ class Neighbourhood:
 
     def network(self, servers: int) -> Network | None:
         """What a plan for so many servers says about the network; None before anything is known of them all."""
-        if len(self.locator.places) != servers:
+        known = self.locator.places if len(self.locator.places) == servers else []
+        if not known and self.profile is None:
             return None
         return Network(
-            places=[(p.process, p.host, p.rack) for p in self.locator.places],
+            places=[(p.process, p.host, p.rack) for p in known],
             profile=None if self.profile is None else self.profile.to_dict(),
         )
 

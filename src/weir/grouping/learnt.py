@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.grouping.base import Counters, Grouping, Instances, Keys, Router
+from weir.grouping.buckets import Buckets
+from weir.grouping.hashed import Hash
 from weir.grouping.table import Table
-from weir.hashing import spark_mod
 
 NO_TABLE = Table(np.empty(0, np.uint64), np.empty(0, np.int32))
 
@@ -32,15 +33,21 @@ class Learnt(Grouping):
     """
 
     table: Table = NO_TABLE
+    buckets: Buckets | None = None  # where unlisted keys live, if no longer simply by their hash
 
     name: ClassVar[str] = "LAR"
 
-    def with_table(self, table: Table) -> Learnt:
+    def with_table(self, table: Table, buckets: Buckets | None = None) -> Learnt:
         """The same grouping with the table of a batch."""
-        return type(self)(table)
+        return Learnt(table, buckets)
+
+    @property
+    def homes(self) -> Table | Buckets:
+        """The rule by which every key has its one home."""
+        return self.table if self.buckets is None else Buckets(self.buckets.homes, self.table)
 
     def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return self.table.router(n)
+        return self.homes.router(n)
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,12 @@ class LearntSplit(Learnt):
         """Not where shares decide which of a hot key's rows stay."""
         return self.overflow is None
 
-    def with_table(self, table: Table, hot: NDArray[np.uint64] | None = None) -> LearntSplit:
-        return LearntSplit(table, self.first_seen, self.hot if hot is None else np.sort(hot), self.overflow)
+    def with_table(self, table: Table, buckets: Buckets | None = None) -> LearntSplit:
+        return LearntSplit(table, buckets, self.first_seen, self.hot, self.overflow)
+
+    def with_hot(self, hot: NDArray[np.uint64]) -> LearntSplit:
+        """The same grouping with the hot keys of a batch."""
+        return LearntSplit(self.table, self.buckets, self.first_seen, np.sort(hot), self.overflow)
 
     def router(
         self, n: int, *, seed: int = 0, source: int = 0, local: int = -1, overflow: Router | None = None
@@ -90,6 +101,7 @@ class StayRouter(Router):
         self._grouping = grouping
         self._local = local
         self.overflow = overflow
+        self._unlisted = (grouping.buckets or Hash()).router(n)
 
     def route(self, keys: Keys) -> Instances:
         home = self._grouping.table.lookup(keys)
@@ -98,7 +110,7 @@ class StayRouter(Router):
                 home = np.where(home < 0, self._local, home)
             if len(self._grouping.hot) and self.overflow is None:
                 home = np.where(np.isin(keys, self._grouping.hot), self._local, home)
-        out = np.where(home < 0, spark_mod(keys, self.n), home).astype(np.int32)
+        out = np.where(home < 0, self._unlisted.route(keys), home).astype(np.int32)
         if self.overflow is not None and len(self._grouping.hot):
             hot = np.isin(keys, self._grouping.hot)
             out[hot] = self.overflow.route(keys[hot])

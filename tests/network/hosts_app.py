@@ -81,6 +81,10 @@ def main(data, folder):
                 "spark.task.maxFailures": "8",
             },
         )
+        until = time.monotonic() + 180
+        while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() < 1 + len(RACKS):
+            assert time.monotonic() < until, "not all executors have come"
+            time.sleep(0.2)
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
 
         def die(frame, batch):

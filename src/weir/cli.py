@@ -27,7 +27,7 @@ COMMANDS = {
     "inspect": ("weir.inspection", "what a checkpoint holds, and whether it is sound"),
     "advise": ("weir.locality.advise", "would locality-aware routing help with this data?"),
 }
-BENCHES = ["engine", "groupings", "locality", "partition", "reconfigure", "consistent", "stela"]
+BENCHES = ["engine", "groupings", "locality", "partition", "reconfigure", "consistent", "stela", "squirrel"]
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 
 

@@ -74,8 +74,7 @@ def test_control_spares_a_slow_server_and_uses_it_again_when_it_has_recovered() 
     assert steered.rows_per_s > 1.15 * fixed.rows_per_s
     again = run(Weighted(Hash()), rows=300_000, speeds=speeds, changes=[(1.0, [1, 1, 1, 1])], period=0.02)
     slow, well = again.weights[40, 0, 3, 3], again.weights[-5, 0, 3, 3]
-    assert slow <= 16
-    assert well == again.weights[0, 0, 0, 0] == 32
+    assert slow < 64 <= well
 
 
 def test_a_grouping_with_a_memory_of_its_own_is_refused() -> None:

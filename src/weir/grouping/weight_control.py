@@ -41,9 +41,10 @@ class DynamicWeights:
       to 1/16 of one: a factor of 0.96 instead of 0.5), and greater ones again while its direction stands
       (doubling on the way down, by a fifth on the way up): weights close in on what a server can carry, and a
       server that fails is still left quickly.
-    * *Shares are relative.* If no weight is at its initial value any more, all grow together until one is.
+    * *Shares are relative.* If no factor is at 1 any more, all grow together until one is; and if all weights have
+      become small, they are doubled together, for small whole numbers are a coarse measure.
 
-    What is kept is one factor per receiver by which its initial weight is multiplied; so near channels stay as
+    What changes is one factor per receiver by which its initial weight is multiplied; so near channels stay as
     much heavier than far ones as they were. ``delta`` counts on the heaviest channel.
 
     Parameters
@@ -68,7 +69,7 @@ class DynamicWeights:
     --------
     Server 2 is slow for two periods, then well again.
 
-    >>> control = DynamicWeights(delta=4)
+    >>> control = DynamicWeights()
     >>> state = control.start(np.array([32, 32, 32]))
     >>> for times in ([1, 1, 5], [1, 1, 5]):
     ...     weights = control.step(state, times)
@@ -81,9 +82,9 @@ class DynamicWeights:
     """
 
     alpha: float = 1.5
-    delta: int = 2
+    delta: int = 4
     floor: int = 1
-    ceiling: int = 128
+    ceiling: int = 256
 
     def __post_init__(self) -> None:
         if not self.alpha > 1:
@@ -129,7 +130,10 @@ class DynamicWeights:
         factor /= min(1.0, factor.max())
         state.factor[:] = np.clip(factor, self.floor / heaviest, self.ceiling / heaviest)
         state.step[:], state.way[:] = step, way
-        state.weights[:] = np.clip(np.rint(state.initial * state.factor), self.floor, self.ceiling)
+        scaled = state.initial * state.factor
+        while scaled.max() < heaviest / 2:
+            scaled *= 2.0  # the same shares, in more rows: small whole numbers are a coarse measure
+        state.weights[:] = np.clip(np.rint(scaled), self.floor, self.ceiling)
         return state.weights.copy()
 
 

@@ -26,8 +26,7 @@ controls = st.builds(
     alpha=st.floats(1.01, 4),
     delta=st.integers(1, 9),
     floor=st.integers(1, 3),
-    ceiling=st.integers(40, 200),
-    patience=st.integers(0, 20),
+    ceiling=st.integers(64, 300),
 )
 quick = settings(max_examples=60, deadline=None)
 
@@ -143,48 +142,66 @@ def test_a_recovered_server_gets_its_weight_back(distances, control, seed, perio
     router = Weighted(Shuffle(), control=control).router(len(distances), distances=distances)
     for times in reports(data.draw, len(distances), periods):
         router.observe(times)
-    furthest = int(np.abs(router.weights - router.initial).max())
     spread = control.alpha ** np.random.default_rng(seed).uniform(0, 0.99, len(distances))
-    for _ in range(control.patience + -(-furthest // control.delta)):
-        router.observe(1e-3 * spread)
+    for _ in range(17 + -(-control.ceiling // control.delta)):
+        router.observe(60 * spread)  # the way is nothing to them
     assert router.weights.tolist() == router.initial.tolist()
 
 
 def test_times_far_from_the_median_change_weights() -> None:
     router = Weighted(Shuffle(), control=DynamicWeights(alpha=1.5, delta=3)).router(5)
-    assert router.observe([1.0, 1.0, 1.4, 1.6, 0.6]).tolist() == [32, 32, 32, 16, 35]
-    assert router.observe([1, 1, 1, 1, 1], waiting=[0, 0, 9, 0, 0]).tolist() == [32, 32, 16, 19, 32]
+    assert router.observe([1.0, 1.0, 1.4, 1.6, 0.6]).tolist() == [64, 64, 64, 32, 67]
+    assert router.observe([1, 1, 1, 1, 1], waiting=[0, 0, 9, 0, 0]).tolist() == [64, 64, 32, 34, 66]
+
+
+def test_a_near_receiver_may_keep_rows_waiting_as_long_as_another_is_away() -> None:
+    """200 µs to another host: waiting for less than that is no reason to go there, more is one to come home."""
+    router = Weighted(Shuffle()).router(4, distances=[0, 2, 2, 2])
+    assert router.observe([30e-6] * 4, waiting=[200e-6, 0, 0, 0]).tolist() == [64, 2, 2, 2]
+    assert router.observe([30e-6] * 4, waiting=[900e-6, 0, 0, 0]).tolist() == [32, 2, 2, 2]
+    assert router.observe([30e-6] * 4).tolist() == [34, 2, 2, 2]
 
 
 def test_of_two_receivers_one_can_be_congested() -> None:
-    assert Weighted().router(2).observe([2.0, 1.0]).tolist() == [16, 32]
+    assert Weighted().router(2).observe([2.0, 1.0]).tolist() == [32, 64]
 
 
-def test_a_server_that_stays_slow_is_tried_ever_more_rarely() -> None:
-    """Congested above weight 8, fine below: attempts become rare, but never end."""
-    router = Weighted(Shuffle(), control=DynamicWeights(patience=16, delta=4)).router(3)
-    failures = []
-    for period in range(200):
-        slow = router.weights[0] > 8
-        router.observe([5.0 if slow else 1.0, 1.0, 1.0])
-        if slow:
-            failures.append(period)
-    gaps = np.diff(failures)
-    assert gaps[-1] >= 16
-    assert gaps[-3:].max() <= 16 + 32 // 4
-    assert gaps[0] < gaps[-1]
+def served(router, strength, periods: int, rows: int = 4000) -> np.ndarray:
+    """Shares of rows in the second half of a run in which the most overloaded server gathers all waiting rows."""
+    loads = []
+    for _ in range(periods):
+        load = np.bincount(router.route(np.zeros(rows, np.uint64)), minlength=router.n)
+        pressure = load / strength
+        router.observe(1.0 / strength, waiting=np.where(pressure > 0.99 * pressure.max(), 100.0, 0.0))
+        loads.append(load / load.sum())
+    return np.array(loads[periods // 2 :])
 
 
-def test_a_slow_server_with_a_small_weight_is_left_alone_too() -> None:
-    """One step leads back to its initial weight: that alone is no proof that it has recovered."""
-    router = Weighted(Shuffle(), control=DynamicWeights(patience=16)).router(3, distances=[0, 0, 2])
-    assert router.initial[2] == 3
-    bad = 0
-    for _ in range(200):
-        slow = router.weights[2] > 1
-        bad += slow
-        router.observe([1.0, 1.0, 5.0 if slow else 1.0])
-    assert bad <= 30
+@pytest.mark.parametrize(
+    "strength", [(1, 1, 1, 0.25), (1, 0.5, 0.25, 0.125), (1, 0.8, 0.6, 0.5), (4, 1, 1, 1)]
+)
+def test_a_signal_that_only_names_the_most_loaded_server_is_enough(strength) -> None:
+    """Throughput is what the most overloaded server allows: at least 85 % of the whole strength, on average."""
+    strength = np.array(strength, np.float64)
+    shares = served(Weighted(Shuffle()).router(4), strength, 300)
+    reached = (strength / shares).min(axis=1) / strength.sum()
+    assert reached.mean() > 0.85
+    assert (strength.min() * 4) / strength.sum() < 0.8, "round robin does not do that"
+
+
+def test_a_server_that_fails_is_left_within_a_few_periods_even_after_fine_steps() -> None:
+    router = Weighted(Shuffle()).router(4)
+    served(router, np.array([1, 0.8, 0.6, 0.5]), 200)
+    for _ in range(8):
+        router.observe([100.0, 1.0, 1.0, 1.0])
+    assert router.weights[0] <= 0.2 * router.weights[1:].max()
+
+
+def test_weights_do_not_all_sink_together() -> None:
+    router = Weighted(Shuffle()).router(4, distances=[0, 1, 2, 3])
+    for period in range(100):
+        router.observe(np.where(np.arange(4) == period % 4, 50.0, 1.0))
+        assert (router.state.factor >= 1).any()
 
 
 def test_equal_distances_and_speeds_are_as_balanced_as_a_shuffle() -> None:
@@ -195,7 +212,7 @@ def test_equal_distances_and_speeds_are_as_balanced_as_a_shuffle() -> None:
         for part in np.array_split(keys, 10):
             load += np.bincount(router.route(part), minlength=8)
             router.observe(1 + 0.2 * np.random.default_rng(2).random(8))
-        assert load.max() - load.min() <= 32
+        assert load.max() - load.min() <= 64
     one, two = (g.router(5, seed=3, source=1) for g in (Shuffle(), Weighted(Shuffle())))
     assert np.array_equal(one.route(keys), two.route(keys)), "round robin never runs out of share early"
 
@@ -206,16 +223,16 @@ def test_a_server_that_has_moved_starts_anew_and_the_others_go_on() -> None:
     before.observe([9.0, 1.0, 1.0])
     after = Weighted().router(3, distances=[0, 1, 2])
     after.restore(before.counters())
-    assert before.weights.tolist() == [16, 2, 3]
-    assert after.weights.tolist() == [16, 10, 3], "the second receiver is on this host now"
+    assert before.weights.tolist() == [32, 1, 2]
+    assert after.weights.tolist() == [32, 11, 2], "the second receiver is on this host now"
 
 
 def test_nothing_known_changes_nothing() -> None:
     router = Weighted().router(3)
     router.observe([9.0, 1.0, 1.0])
-    assert router.observe([np.nan] * 3).tolist() == router.weights.tolist() == [16, 32, 32]
+    assert router.observe([np.nan] * 3).tolist() == router.weights.tolist() == [32, 64, 64]
     fixed = Weighted(control=None).router(3)
-    assert fixed.observe([9.0, 1.0, 1.0]).tolist() == [32, 32, 32]
+    assert fixed.observe([9.0, 1.0, 1.0]).tolist() == [64, 64, 64]
 
 
 def test_sources_overflow_to_different_receivers_first() -> None:
@@ -228,7 +245,7 @@ def test_what_plans_are_checked_by() -> None:
     assert Weighted(Hash()).keyed
     assert Weighted.splits_keys
     assert not Weighted.order_free
-    assert Weighted(Hash()) == Weighted(Hash(), near=1.0)
+    assert Weighted(Hash()) == Weighted(Hash(), near=1.5)
     assert Weighted(profile="measure").with_profile(PAPER) == Weighted(profile=PAPER)
 
 
@@ -242,7 +259,7 @@ def test_what_plans_are_checked_by() -> None:
         lambda: Weighted(profile="measure").router(3),
         lambda: Weighted(near=-1),
         lambda: Weighted(scale=0),
-        lambda: Weighted(scale=200),
+        lambda: Weighted(scale=500),
         lambda: Weighted().router(3, distances=[0, 1]),
         lambda: Weighted().router(3).observe([1.0, 2.0]),
         lambda: Weighted().router(3).observe([1.0, -2.0, 1.0]),
@@ -250,7 +267,6 @@ def test_what_plans_are_checked_by() -> None:
         lambda: DynamicWeights(delta=0),
         lambda: DynamicWeights(floor=0),
         lambda: DynamicWeights(floor=9, ceiling=8),
-        lambda: DynamicWeights(patience=-1),
     ],
 )
 def test_senseless_parameters_are_refused(make) -> None:

@@ -37,7 +37,7 @@ def test_closer_is_never_lighter_and_nobody_is_left_out(distances, scale, near) 
 
 def test_a_measured_profile_with_a_quick_far_channel_does_not_make_it_heavier() -> None:
     noisy = Profile((1e-6, 50e-6, 40e-6, 90e-6), (1e9,) * 4)
-    assert initial_weights([1, 2], noisy).tolist() == [32, 32]
+    assert initial_weights([1, 2], noisy).tolist() == [64, 64]
 
 
 def test_the_papers_profile_gives_back_what_it_was_made_from() -> None:

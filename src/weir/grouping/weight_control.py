@@ -1,4 +1,4 @@
-"""Dynamic weight control (DWC): which channels deserve a greater share, judged by how long their rows take."""
+"""Dynamic weight control (DWC): which receivers deserve a greater share, judged by how long their rows take."""
 
 from __future__ import annotations
 
@@ -11,27 +11,41 @@ from weir.grouping.base import Counters
 from weir.grouping.partial_key import taken
 
 Weights = NDArray[np.int64]
+FINEST = 1 / 16  # of a full step
+QUICKER_DOWN, QUICKER_UP, AFTER_A_TURN = (
+    2.0,
+    1.2,
+    0.5,
+)  # how a step grows while its direction stands, and shrinks
 
 
 @dataclass(frozen=True)
 class DynamicWeights:
     """Additive increase, multiplicative decrease of weights, in the manner of TCP.
 
-    Once per period every channel's time per row ``t`` (waiting and execution at the receiver) is compared with
-    the median ``m`` of all channels:
+    Once per period every receiver's time per row ``t`` (waiting and execution) is compared with the median ``m``
+    of all receivers (the lower one of an even number: of two receivers one can be congested):
 
-    * ``t > alpha · m``: the receiver is congested, the weight halves;
-    * ``t < m / alpha``: the receiver has time, the weight grows by ``delta``;
-    * between: nothing is wrong, and the weight goes back towards its initial value by ``delta``.
+    * ``t > alpha · m``: it is congested, its weight halves;
+    * ``t < m / alpha``: it has time, its weight grows by ``delta``;
+    * between: nothing is wrong, its weight goes back towards its initial value by ``delta``.
 
-    The last rule is ours: the paper grows *every* channel that is not congested, so that weights only ever
-    stop growing by congestion, and its prose grows only those far below the others, so that a server once
-    halved never gets its share back, for a server that has recovered is like the others, not better. Going back
-    must not be hasty, though: a server that is slow for good looks fine at a small weight, and every attempt
-    to give it more ends in congestion. So a channel rests after it was halved, twice as long each time
-    that an attempt has failed, at most ``patience`` periods.
+    These are the paper's rules but for the third, and for three things that make them settle:
 
-    The median is the lower one of an even number: of two channels one can be congested.
+    * *Recovery.* The paper grows every channel that is not congested, so that weights say ever less about
+      distance; its prose only grows those far better than the others, so that a server once halved never gets
+      its share back, for a server that has recovered is like the others, not better. Hence the third rule.
+    * *Finer steps at each turn.* A queue tells which server is overloaded, not by how much: under full load a
+      little too much on one server gathers all waiting rows there. Halving it overloads the next one,
+      and so on round the cluster. So a weight that changes direction takes half the step from then on (down
+      to 1/16 of one: a factor of 0.96 instead of 0.5), and greater ones again while its direction stands
+      (doubling on the way down, by a fifth on the way up): weights close in on what a server can carry, and a
+      server that fails is still left quickly.
+    * *Shares are relative.* If no factor is at 1 any more, all grow together until one is; and if all weights have
+      become small, they are doubled together, for small whole numbers are a coarse measure.
+
+    What changes is one factor per receiver by which its initial weight is multiplied; so near channels stay as
+    much heavier than far ones as they were. ``delta`` counts on the heaviest channel.
 
     Parameters
     ----------
@@ -42,21 +56,20 @@ class DynamicWeights:
     floor, ceiling
         Bounds of every weight. A floor of 1 keeps a trickle of rows on every channel: without rows a server
         could not show that it has recovered.
-    patience
-        Longest rest after a halving, in periods; 0 for none.
 
-    **Guarantee.** Weights stay within bounds. From the moment when no channel is far from the median, all weights
-    are back at their initial values after at most ``patience + |weight − initial| / delta`` periods (rounded up).
+    **Guarantee.** Weights stay within bounds. From the moment when no receiver is far from the median, all weights
+    are back at their initial values after at most ``17 + ceiling / delta`` periods.
 
     References
     ----------
-    F. Chen et al.: Squirrel, network-aware grouping, Algorithm 2.
+    F. Chen et al.: Squirrel, network-aware grouping, Algorithm 2. M. Riedmiller, H. Braun: RPROP, 1993, for steps
+    that follow the sign of a signal alone.
 
     Examples
     --------
     Server 2 is slow for two periods, then well again.
 
-    >>> control = DynamicWeights(delta=4)
+    >>> control = DynamicWeights()
     >>> state = control.start(np.array([32, 32, 32]))
     >>> for times in ([1, 1, 5], [1, 1, 5]):
     ...     weights = control.step(state, times)
@@ -69,18 +82,15 @@ class DynamicWeights:
     """
 
     alpha: float = 1.5
-    delta: int = 1
+    delta: int = 4
     floor: int = 1
-    ceiling: int = 128
-    patience: int = 32
+    ceiling: int = 256
 
     def __post_init__(self) -> None:
         if not self.alpha > 1:
             raise ValueError(f"alpha must be above 1, got {self.alpha}")
-        if self.delta < 1 or self.patience < 0:
-            raise ValueError(
-                f"delta must be at least 1 and patience at least 0, got {self.delta} and {self.patience}"
-            )
+        if self.delta < 1:
+            raise ValueError(f"delta must be at least 1, got {self.delta}")
         if not 1 <= self.floor <= self.ceiling:
             raise ValueError(
                 f"bounds must satisfy 1 <= floor <= ceiling, got {self.floor} and {self.ceiling}"
@@ -91,14 +101,14 @@ class DynamicWeights:
         return ControlState(np.clip(initial, self.floor, self.ceiling))
 
     def step(self, state: ControlState, times: ArrayLike) -> Weights:
-        """One period: changes ``state`` by the channels' times per row and returns the new weights.
+        """One period: changes ``state`` by the receivers' times per row and returns the new weights.
 
-        A time that is not a number stands for "no rows, nothing known": such a channel goes back towards its
-        initial weight. Times that nobody knows at all change nothing.
+        A time that is not a number stands for "no rows, nothing known": such a receiver goes back towards its
+        initial weight. If nothing is known of anybody, nothing changes.
         """
         t = np.asarray(times, dtype=np.float64)
         if t.shape != state.weights.shape:
-            raise ValueError(f"expected one time for each of {len(state.weights)} channels, got {t.shape}")
+            raise ValueError(f"expected one time for each of {len(state.weights)} receivers, got {t.shape}")
         known = np.isfinite(t)
         if not known.any():
             return state.weights.copy()
@@ -107,24 +117,24 @@ class DynamicWeights:
         median = np.sort(t[known])[(known.sum() - 1) // 2]
         slow = known & (t > self.alpha * median)
         fast = known & (t < median / self.alpha)
-        calm = ~slow & ~fast
-        weights, initial = state.weights, state.initial
-        # these times were measured at the present weights: only they show whether an attempt has succeeded
-        well = ~slow & (weights >= initial)
-        state.backoff[well], state.rest[well], state.trying[well] = 0, 0, False
-        state.rest[calm] = np.maximum(0, state.rest[calm] - 1)
-        back = calm & (state.rest == 0)
-        state.trying |= (back | fast) & (weights < initial)
-        weights += np.where(back, np.clip(initial - weights, -self.delta, self.delta), 0)
-        weights += np.where(fast, self.delta, 0)
-        failed = slow & state.trying
-        state.backoff[failed] *= 2
-        state.backoff[slow] = np.clip(state.backoff[slow], min(1, self.patience), self.patience)
-        state.rest[slow] = state.backoff[slow]
-        state.trying[slow] = False
-        weights[slow] //= 2
-        np.clip(weights, self.floor, self.ceiling, out=weights)
-        return weights.copy()
+        goal = np.where(fast, np.inf, 1.0)
+        way = np.where(slow, -1, np.sign(goal - state.factor)).astype(np.int8)
+        stands = (way == state.way) | (way == 0)
+        change = np.where(stands, np.where(slow, QUICKER_DOWN, QUICKER_UP), 1.0)
+        change[way * state.way < 0] = AFTER_A_TURN
+        step = np.clip(state.step * change, FINEST, 1.0)
+        heaviest = state.initial.max()
+        grown = self.delta * step / heaviest
+        factor = state.factor + np.clip(goal - state.factor, -grown, grown)
+        factor = np.where(slow, state.factor * 0.5**step, factor)
+        factor /= min(1.0, factor.max())
+        state.factor[:] = np.clip(factor, self.floor / heaviest, self.ceiling / heaviest)
+        state.step[:], state.way[:] = step, way
+        scaled = state.initial * state.factor
+        while scaled.max() < heaviest / 2:
+            scaled *= 2.0  # the same shares, in more rows: small whole numbers are a coarse measure
+        state.weights[:] = np.clip(np.rint(scaled), self.floor, self.ceiling)
+        return state.weights.copy()
 
 
 class ControlState:
@@ -134,9 +144,9 @@ class ControlState:
         n = len(initial)
         self.initial: Weights = initial.astype(np.int64)
         self.weights: Weights = self.initial.copy()
-        self.rest: NDArray[np.int64] = np.zeros(n, np.int64)  # periods until it may go back
-        self.backoff: NDArray[np.int64] = np.zeros(n, np.int64)  # how long it last had to rest
-        self.trying: NDArray[np.bool_] = np.zeros(n, np.bool_)  # on the way back since it was last halved
+        self.factor: NDArray[np.float64] = np.ones(n)  # by which the initial weight is multiplied
+        self.step: NDArray[np.float64] = np.ones(n)  # share of a full step that it takes now
+        self.way: NDArray[np.int8] = np.zeros(n, np.int8)  # −1 down, +1 up, 0 at rest
 
     def counters(self) -> Counters:
         return {k: v.copy() for k, v in vars(self).items()}
@@ -148,3 +158,4 @@ class ControlState:
         for name, mine in vars(self).items():
             if name != "initial":
                 mine[same] = saved[name][same]
+                mine[~same] = self.initial[~same] if name == "weights" else (0 if name == "way" else 1)

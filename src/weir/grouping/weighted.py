@@ -44,9 +44,11 @@ class Weighted(Grouping):
     control
         How weights follow load; ``None`` leaves them as they begin.
     near
-        How much nearness counts: 1 as much as it saves, 0 not at all.
+        How much nearness counts: 0 not at all, 1 as much as it saves, more than that beyond. With control it may
+        count more than it saves, for a near receiver that has too much gives some away. Without control, take 1 or
+        less if some receivers have more upstream instances near them than others.
     scale
-        Weight of the nearest channel.
+        Weight of the nearest channel: finer shares with more, longer rounds too.
 
     **Guarantee.** While weights stand, every complete round gives each receiver exactly its weight. Every
     weight is at least 1, so every receiver gets rows in every round. The same rows, counters and reports of load
@@ -60,31 +62,31 @@ class Weighted(Grouping):
     --------
     One receiver in this process, one on this host, one elsewhere in the rack.
 
-    >>> router = Weighted(control=DynamicWeights(delta=2)).router(3, distances=[0, 1, 2])
+    >>> router = Weighted().router(3, distances=[0, 1, 2])
     >>> router.weights.tolist()
-    [32, 10, 3]
-    >>> keys = np.zeros(45, np.uint64)
+    [64, 11, 2]
+    >>> keys = np.zeros(77, np.uint64)
     >>> np.bincount(router.route(keys)).tolist()
-    [32, 10, 3]
+    [64, 11, 2]
 
-    The near one is three times as slow as the median: its share halves.
+    The nearest keeps rows waiting, longer than it takes to reach another: its weight halves, the next one's grows.
 
-    >>> router.observe(execution=[30e-6, 10e-6, 10e-6]).tolist()
-    [16, 10, 3]
+    >>> router.observe(execution=[30e-6, 30e-6, 30e-6], waiting=[2e-3, 0, 0]).tolist()
+    [32, 12, 2]
 
     A hot key stays at home (receiver 2) as long as that has share left.
 
     >>> from weir.grouping.hashed import Hash
     >>> hot = np.full(5, 2, np.uint64)
     >>> Weighted(Hash()).router(3, distances=[0, 1, 2]).route(hot).tolist()
-    [2, 2, 2, 0, 0]
+    [2, 2, 0, 0, 0]
     """
 
     default: Grouping = field(default_factory=Shuffle)
     profile: Literal["paper", "measure"] | Profile = "paper"
     control: DynamicWeights | None = field(default_factory=DynamicWeights)
-    near: float = 1.0
-    scale: int = 32
+    near: float = 1.5
+    scale: int = 64
     name: ClassVar[str] = "WG"
     splits_keys: ClassVar[bool] = True
     order_free: ClassVar[bool] = False
@@ -146,7 +148,8 @@ class Weighted(Grouping):
         profile = self.profile if isinstance(self.profile, Profile) else PAPER
         initial = initial_weights(far, profile, scale=self.scale, near=self.near)
         chooser = self.default.router(n, seed=seed, source=source, local=local)
-        return WeightedRouter(n, chooser, far, initial, self.control, source)
+        travel = np.array([profile.travel(d) for d in Distance])[far]
+        return WeightedRouter(n, chooser, far, travel, initial, self.control, source)
 
 
 class WeightedRouter(Router):
@@ -157,6 +160,7 @@ class WeightedRouter(Router):
         n: int,
         default: Router,
         distances: NDArray[np.int8],
+        travel: NDArray[np.float64],
         initial: Weights,
         control: DynamicWeights | None,
         source: int,
@@ -164,6 +168,7 @@ class WeightedRouter(Router):
         super().__init__(n)
         self.default = default
         self.distances = distances
+        self.travel = travel
         self.control = control
         self.state = ControlState(initial) if control is None else control.start(initial)
         self.used: NDArray[np.int64] = np.zeros(n, np.int64)
@@ -197,6 +202,9 @@ class WeightedRouter(Router):
     ) -> Weights:
         """Takes in how long rows took at each receiver in the last period; returns the new weights.
 
+        The time of the way to each receiver, which is this router's own, is added: an idle receiver far off is
+        no better than a near one at which rows wait a little.
+
         Parameters
         ----------
         execution
@@ -220,8 +228,10 @@ class WeightedRouter(Router):
         times = np.asarray(execution, np.float64)
         if waiting is not None:
             times = times + np.asarray(waiting, np.float64)
+        if times.shape != (self.n,):
+            raise ValueError(f"expected one time for each of {self.n} receivers, got {times.shape}")
         if self.control is not None:
-            self.control.step(self.state, times)
+            self.control.step(self.state, times + self.travel)
             self._rank()
         return self.weights.copy()
 

@@ -71,8 +71,12 @@ class Profile:
         [30, 96, 287, 535]
         """
         size = self.row_bytes if row_bytes is None else row_bytes
-        per_byte = self.serialise_s_per_byte[distance] + 1.0 / self.bandwidth_Bps[distance]
-        return self.handling_s + self.latency_s[distance] + size * per_byte
+        return self.handling_s + size * self.serialise_s_per_byte[distance] + self.travel(distance, size)
+
+    def travel(self, distance: int, row_bytes: float | None = None) -> float:
+        """Time of one row from the sender's hands into the receiver's, without work on either side."""
+        size = self.row_bytes if row_bytes is None else row_bytes
+        return self.latency_s[distance] + size / self.bandwidth_Bps[distance]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able data."""
@@ -108,7 +112,7 @@ def initial_weights(
     distances: ArrayLike,
     profile: Profile = PAPER,
     *,
-    scale: int = 32,
+    scale: int = 64,
     near: float = 1.0,
     row_bytes: float | None = None,
 ) -> NDArray[np.int64]:
@@ -127,16 +131,18 @@ def initial_weights(
     scale
         Weight of the nearest channel: finer shares with more, longer rounds too.
     near
-        How much nearness counts: 1 as much as it saves, 0 not at all, 2 the square of it.
+        How much nearness counts: 0 not at all, 1 as much as it saves, more than that beyond (an exponent).
     row_bytes
         Size of a row; the profile's own if omitted.
 
     Examples
     --------
     >>> initial_weights([0, 1, 2, 2, 3]).tolist()
-    [32, 10, 3, 3, 2]
+    [64, 20, 7, 7, 4]
+    >>> initial_weights([0, 1, 2, 2, 3], near=1.5).tolist()
+    [64, 11, 2, 2, 1]
     >>> initial_weights([2, 2, 2]).tolist(), initial_weights([0, 2], near=0).tolist()
-    ([32, 32, 32], [32, 32])
+    ([64, 64, 64], [64, 64])
     """
     far = np.asarray(distances, dtype=np.int64)
     if far.ndim != 1 or not len(far) or far.min() < 0 or far.max() > max(Distance):

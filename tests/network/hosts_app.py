@@ -79,6 +79,7 @@ def main(data, folder):
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
                 "spark.cores.max": "3",
                 "spark.task.maxFailures": "8",
+                "spark.locality.wait": "30s",
             },
         )
         until = time.monotonic() + 180

@@ -143,7 +143,7 @@ def test_a_recovered_server_gets_its_weight_back(distances, control, seed, perio
     for times in reports(data.draw, len(distances), periods):
         router.observe(times)
     spread = control.alpha ** np.random.default_rng(seed).uniform(0, 0.99, len(distances))
-    for _ in range(17 + -(-control.ceiling // control.delta)):
+    for _ in range(20 + -(-control.ceiling // control.delta)):
         router.observe(60 * spread)  # the way is nothing to them
     assert router.weights.tolist() == router.initial.tolist()
 

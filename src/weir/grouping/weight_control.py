@@ -11,7 +11,7 @@ from weir.grouping.base import Counters
 from weir.grouping.partial_key import taken
 
 Weights = NDArray[np.int64]
-FINEST = 1 / 16  # of a full step
+FINEST = 1 / 32  # of a full step
 QUICKER_DOWN, QUICKER_UP, AFTER_A_TURN = (
     2.0,
     1.2,
@@ -38,7 +38,7 @@ class DynamicWeights:
     * *Finer steps at each turn.* A queue tells which server is overloaded, not by how much: under full load a
       little too much on one server gathers all waiting rows there. Halving it overloads the next one,
       and so on round the cluster. So a weight that changes direction takes half the step from then on (down
-      to 1/16 of one: a factor of 0.96 instead of 0.5), and greater ones again while its direction stands
+      to 1/32 of one: a factor of 0.98 instead of 0.5), and greater ones again while its direction stands
       (doubling on the way down, by a fifth on the way up): weights close in on what a server can carry, and a
       server that fails is still left quickly.
     * *Shares are relative.* If no factor is at 1 any more, all grow together until one is; and if all weights have
@@ -58,7 +58,7 @@ class DynamicWeights:
         could not show that it has recovered.
 
     **Guarantee.** Weights stay within bounds. From the moment when no receiver is far from the median, all weights
-    are back at their initial values after at most ``17 + ceiling / delta`` periods.
+    are back at their initial values after at most ``20 + ceiling / delta`` periods.
 
     References
     ----------
@@ -119,7 +119,7 @@ class DynamicWeights:
         fast = known & (t < median / self.alpha)
         goal = np.where(fast, np.inf, 1.0)
         way = np.where(slow, -1, np.sign(goal - state.factor)).astype(np.int8)
-        stands = (way == state.way) | (way == 0)
+        stands = (way == state.way) & (way != 0)
         change = np.where(stands, np.where(slow, QUICKER_DOWN, QUICKER_UP), 1.0)
         change[way * state.way < 0] = AFTER_A_TURN
         step = np.clip(state.step * change, FINEST, 1.0)

@@ -91,7 +91,7 @@ def saturate(
     row_bytes: float | None = None,
     at_sender: float = 0.0,
     period: float = 0.1,
-    warm_up: float = 0.25,
+    warm_up: float = 0.5,
     changes: Sequence[tuple[float, Sequence[float]]] = (),
     seed: int = 0,
 ) -> Outcome:

@@ -45,7 +45,7 @@ def test_results_are_plain_sparks_and_near_servers_get_more(spark, folder, check
         mine = weights[str(server)]
         others = [w for i, w in enumerate(mine) if i != server]
         assert mine[server] == SCALE >= max(others)
-        assert profile == "measure" or SCALE > 2 * max(others)
+        assert profile == "measure" or 2 * max(others) < SCALE
     share = weights["0"][0] / sum(weights["0"])
     # complete rounds are in proportion; a last one that is not may add a few rows per server
     assert edge["local"] / 3000 == pytest.approx(share, abs=0.05)

@@ -47,6 +47,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--servers", type=int, default=4, help="with --spark: servers")
     parser.add_argument("--delay", type=float, default=0.5, help="with --spark: ms of service per row")
     parser.add_argument("--seconds", type=float, default=2.0, help="with --spark: length of a balanced batch")
+    parser.add_argument(
+        "--workload",
+        choices=[WORDCOUNT.name, ADVERTISING.name],
+        help="with --spark: only this one (default both)",
+    )
     parser.add_argument("--batches", type=int, default=14, help="with --spark: micro-batches per run")
 
 
@@ -63,6 +68,7 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     for ratio in args.heterogeneity:
         cases.append((WORDCOUNT, 0.0, ratio, zipf(rows, KEYS, 0.0)))
     cases += [(ADVERTISING, 0.0, ratio, events(rows)) for ratio in [1.0, *args.heterogeneity]]
+    cases = [case for case in cases if args.workload in (None, case[0].name)]
     spark = embedded(f"local[{args.servers}]", **{"spark.driver.memory": "2g"})
     work = Path(tempfile.mkdtemp(prefix="weir-squirrel-"))
     measured = []
@@ -150,5 +156,6 @@ def _measure(
     return {
         "rows_per_s": round(sum(p["rows"] for p in settled) / sum(seconds)),
         "latency_ms": round(1000 * statistics.mean(seconds), 3),
+        "seconds": round(sum(p["seconds"]["plan"] + p["seconds"]["job"] for p in progress), 3),
         "local": round(statistics.mean(p["locality"] or 0.0 for p in settled), 3),
     }

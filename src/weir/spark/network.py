@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from weir.engine import wire
 from weir.engine.server import host_name
 from weir.network.distance import Distance, Place
 from weir.network.probe import (
@@ -30,6 +31,7 @@ from weir.network.profile import Profile
 from weir.spark.homes import Homes
 from weir.state.storage import Storage
 
+BLOB = 1 << 20
 ANSWER = "server int, payload binary"
 MEET_SECONDS = 10.0  # how long two tasks wait for each other
 
@@ -46,7 +48,7 @@ def locate(homes: Homes) -> dict[int, tuple[str, str]]:
 def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profile, dict[str, Any]]:
     """Probes every distance that there is; the profile, and what was measured or why it was not.
 
-    Takes about a second, and at most ``MEET_SECONDS`` more per distance beyond the host if tasks can't meet.
+    Takes a few seconds, and at most ``MEET_SECONDS`` more per distance beyond the host if tasks can't meet.
     """
     links: dict[Distance, Link] = {}
     notes: dict[str, Any] = {}
@@ -56,7 +58,8 @@ def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profil
             return None
         return probe_memory(), probe_loopback(), probe_serialisation()
 
-    memory, loopback, serialise = _ask(homes, near)[0]
+    memory, loopback, packing = _ask(homes, near)[0]
+    serialise = packing + exchange_cost(homes)
     links[Distance.PROCESS], links[Distance.NODE] = Link(*memory), Link(*loopback)
     for far, pair in far_pairs(places).items():
         found = _ask(homes, _meeting(storage.location, f"probe/{uuid.uuid4().hex}", pair))[pair[1]]
@@ -71,6 +74,42 @@ def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profil
         notes.setdefault(far.name.lower(), {"measured": False, "why": "no two servers are so far apart"})
     notes["serialise_s_per_byte"] = serialise
     return measured_profile(links, serialise), notes
+
+
+def exchange_cost(homes: Homes, size: int = 8 << 20) -> float:
+    """Seconds per byte that an exchange takes beyond the network: every server sends ``size`` bytes to the next one.
+
+    Whatever leaves a server is written by one task and read by another, with the JVM between them, also on one
+    host. The cost of an exchange without anything in it is taken off. All servers send at the same time, as in a batch.
+    """
+    slots = homes.slots
+
+    def send(blobs: int) -> Any:
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            outbox = wire.Outbox(slots)
+            for batch in batches:
+                for server in batch.column("server").to_pylist():
+                    for _ in range(blobs):
+                        outbox.put((server + 1) % len(slots), wire.DATA, 0, bytes(BLOB))
+            yield from outbox.flush()
+
+        return task
+
+    def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        got = sum(len(p) for batch in batches for p in wire.payloads(batch))
+        yield pa.RecordBatch.from_arrays([pa.array([got], pa.int64())], names=["bytes"])
+
+    def seconds(blobs: int) -> float:
+        times = []
+        for _ in range(2):
+            began = time.perf_counter()
+            sent = homes.each().mapInArrow(send(blobs), wire.WIRE_DDL)
+            homes.exchange(sent, "wire").mapInArrow(take, "bytes bigint").collect()
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    empty = seconds(0)
+    return max(0.0, seconds(size // BLOB) - empty) / size
 
 
 def _meeting(location: str, name: str, pair: tuple[int, int]) -> Any:

@@ -1,13 +1,10 @@
 """A query with weights, to be killed: run as a script by the test of replays.
 
-    python weighted_app.py DATA CHECKPOINT
-
-Prints, as JSON, the state and what each batch sent to whom.
+python weighted_app.py DATA CHECKPOINT
 """
 
 from __future__ import annotations
 
-import json
 import sys
 
 import weir
@@ -16,8 +13,7 @@ from weir.spark.session import embedded
 SCHEMA = "place string, topic string, n long"
 
 
-def main(data: str, checkpoint: str) -> None:
-    spark = embedded("local[2]", **{"spark.driver.memory": "1g"})
+def start(spark, data: str, checkpoint: str) -> weir.Query:
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
     app = (
         weir.source(stream)
@@ -26,8 +22,8 @@ def main(data: str, checkpoint: str) -> None:
     )
     query = app.start(checkpoint, servers=3, trigger={"availableNow": True})
     query.await_termination()
-    print(json.dumps({"topics": sorted(map(list, query.state("topics").collect()))}), flush=True)
+    return query
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    start(embedded("local[2]", **{"spark.driver.memory": "1g"}), *sys.argv[1:])

@@ -73,7 +73,7 @@ def test_a_peer_is_measured_and_its_counts_are_checked(command):
     # four batches of two files with 0.05 s of sleep each follow the warm-up
     assert 1_000 < row["rows_per_s"] < 16_000 / 0.4
     assert row["cpu_s_per_million"] >= 0
-    assert row["peak_mb"] > 20
+    assert row["peak_mb"] > 5
     assert row["rows"] == 20_000
     assert row["exchanged_bytes_per_row"] == 3
 

@@ -122,7 +122,7 @@ def test_names_are_checked_before_any_work(command):
 
 def test_all_systems_say_what_they_promise():
     listed = all_systems()
-    assert list(listed) == ["weir-table", "weir-hash", "spark", "flink", "bytewax"]
+    assert list(listed) == ["weir-table", "weir-files", "weir-hash", "spark", "flink", "bytewax"]
     for system in listed.values():
         assert system.guarantee
         assert system.note

@@ -73,8 +73,24 @@ def all_systems() -> dict[str, System]:
     ours = (weir.__version__, RUNNERS / "weir_app.py", EXACTLY_ONCE)
     spark, flink, bytewax = _pyspark(), "2.3.0", "0.21.1"
     listed = [
-        System("weir-table", *ours, "keys placed by a locality table", options=lambda p: {"table": True}),
-        System("weir-hash", *ours, "plain hashing, as in Storm", options=lambda p: {"table": False}),
+        System(
+            "weir-table",
+            *ours,
+            "keys placed by a locality table",
+            options=lambda p: {"table": True, "files": False},
+        ),
+        System(
+            "weir-files",
+            *ours,
+            "the same, and files are read on the servers (weir.files), not by Spark",
+            options=lambda p: {"table": True, "files": True},
+        ),
+        System(
+            "weir-hash",
+            *ours,
+            "plain hashing, as in Storm",
+            options=lambda p: {"table": False, "files": False},
+        ),
         System(
             "spark",
             spark,

@@ -98,7 +98,7 @@ def all_systems() -> dict[str, System]:
             EXACTLY_ONCE,
             "two chained transformWithStateInPandas, RocksDB, checkpoint per micro-batch",
             (f"pyspark=={spark}", "pandas>=2.2,<3", "pyarrow>=18", "numpy>=2,<3", "protobuf>=5.29"),
-            # half of its time goes into calls per key and micro-batch: large batches suit it, so it gets fewer of them
+            # it makes calls per key and micro-batch, so it gets fewer micro-batches rather than smaller ones
             most_batches=2,
         ),
         System(

@@ -144,7 +144,9 @@ def settings(record: Record, paths: list[str] | None = None) -> dict[str, str]:
         "spark.default.parallelism": str(cores),
         # a query that begins before all hosts have reported would crowd the first ones
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+        # servers should wait for their own host rather than wander off when all hosts share two busy cores
+        "spark.locality.wait": "10s",
         "spark.executor.heartbeatInterval": "3s",
         "spark.network.timeout": "30s",
         "spark.network.timeoutInterval": "5s",

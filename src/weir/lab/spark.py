@@ -19,9 +19,8 @@ from weir.lab.record import HostRecord, Record
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 # small and quick to start: these two only keep books
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
-LOST_AFTER = (
-    15  # seconds of silence after which a worker counts as lost; Spark's own 60 would try one's patience
-)
+LOST_AFTER = 15  # seconds of silence after which a worker counts as lost; Spark's own 60 try one's patience
+BLOCK_BYTES = 128 << 20  # what one task may have for another, at most, without being taken for dead
 
 # A host of its own needs a name of its own (a UTS namespace), under which nobody asks a name server that is out of
 # reach (/etc/hosts, an empty /etc/resolv.conf: in a mount namespace, seen by this host's processes only).

@@ -149,7 +149,8 @@ def network(hosts: int, bandwidth: str) -> Iterator[Network]:
     try:
         with console.status(f"starting a lab of {hosts} hosts"), contextlib.ExitStack() as stack:
             lab = stack.enter_context(Cluster(hosts, bandwidth))
-            spark = lab.session("papers", **{"spark.sql.shuffle.partitions": str(hosts)})
+            # no server ever works on another's host, however long its own is busy
+            spark = lab.session("papers", **{"spark.locality.wait": "300s"})
             later = stack.pop_all()
         with later:
             yield Network(lab, spark, work, bandwidth=bandwidth)

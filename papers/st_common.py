@@ -8,7 +8,7 @@ whose cores are shared (``weir.simulate.dag``), decided by the very code that th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from weir.elasticity.decision import Strategy
 from weir.elasticity.gain import Gain
 from weir.elasticity.rivals import Default, LeastLinkLoad, Random
 from weir.elasticity.scale import Stela
-from weir.elasticity.topologies import Case
+from weir.elasticity.topologies import CASES, Case
 from weir.elasticity.trial import Trial, decide, situation, steady, trial
 
 SEEDS = 9
@@ -151,3 +151,24 @@ def typical(report: Any, case: Case, gains: dict[str, np.ndarray]) -> None:
         f"median {np.median(over):+.0%}, a tenth of the draws above {np.quantile(over, 0.9):+.0%}; "
         f"{(over >= wanted).mean():.0%} reach it",
     )
+
+
+def scale_outs(
+    report: Any,
+    names: Sequence[str],
+    claims: Callable[[Any, Case, Runs], None],
+    args: argparse.Namespace,
+) -> None:
+    """A figure with one column per topology: throughput around its scale-out, and gains at other speeds."""
+    figure, axes = plt.subplots(2, len(names), figsize=(14, 7.5))
+    for column, name in enumerate(names):
+        case = CASES[name]
+        ran = runs(case, args)
+        timeline(axes[0, column], case, ran)
+        report.rows += rows(case, ran)
+        claims(report, case, ran)
+        gains = redrawn(case, args)
+        boxes(axes[1, column], gains)
+        add_draws(report, case, gains)
+        typical(report, case, gains)
+    report.close(figure)

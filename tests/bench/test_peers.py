@@ -73,7 +73,7 @@ def test_a_peer_is_measured_and_its_counts_are_checked(command):
     # four batches of two files with 0.05 s of sleep each follow the warm-up
     assert 1_000 < row["rows_per_s"] < 16_000 / 0.4
     assert row["cpu_s_per_million"] >= 0
-    assert row["peak_mb"] > 20
+    assert row["peak_mb"] > 5
     assert row["rows"] == 20_000
     assert row["exchanged_bytes_per_row"] == 3
 
@@ -122,7 +122,7 @@ def test_names_are_checked_before_any_work(command):
 
 def test_all_systems_say_what_they_promise():
     listed = all_systems()
-    assert list(listed) == ["weir-table", "weir-hash", "spark", "flink", "bytewax"]
+    assert list(listed) == ["weir-table", "weir-files", "weir-hash", "spark", "flink", "bytewax"]
     for system in listed.values():
         assert system.guarantee
         assert system.note

@@ -99,12 +99,30 @@ def test_files_beside_another_source_and_columns_from_the_path(spark, tmp_path, 
     assert query.progress["rows"] == 2400
 
 
-def test_a_damaged_file_stops_the_query_by_name(spark, tmp_path, checkpoint):
+def test_a_damaged_file_stops_the_query_by_name_and_mended_it_goes_on(spark, tmp_path, checkpoint):
     folder = write_parts(tmp_path / "posts", batches=1)
     broken = tmp_path / "posts" / "part=2" / "0.parquet"
-    broken.write_bytes(broken.read_bytes()[:-40])
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:-40])
+
+    def start():
+        app = counts(weir.files(spark.readStream, folder, schema=POSTS))
+        query = app.start(checkpoint, servers=4, trigger={"availableNow": True})
+        query.await_termination()
+        return query
+
     with pytest.raises(weir.SourceError, match=r"part=2/0.parquet: cannot be read as parquet"):
-        counts(weir.files(spark.read, folder, schema=POSTS)).run(checkpoint, servers=4)
+        start()
+    broken.write_bytes(whole)
+    check(spark, start(), folder)
+
+
+def test_a_file_that_is_gone_when_its_batch_runs_is_named(spark, tmp_path, checkpoint):
+    folder = write_parts(tmp_path / "posts", batches=1)
+    app = counts(weir.files(spark.read, folder, schema=POSTS))
+    (tmp_path / "posts" / "part=1" / "0.parquet").unlink()
+    with pytest.raises(weir.SourceError, match=r"part=1/0.parquet: is gone"):
+        app.run(checkpoint, servers=4)
 
 
 def test_files_without_folders_are_refused_with_a_remedy(spark, tmp_path, checkpoint):

@@ -109,6 +109,10 @@ def test_a_restored_manager_goes_on_with_the_places_it_is_given():
     part, first, _ = batch(5)
     assert (made[0].route(0, part) == made[1].route(0, part)).all()
     assert (made[0].route(1, first) == made[1].route(1, first)).all()
+    # where they may move from now on, they live by hash until a table says otherwise
+    free = LocalityManager(config, ["files", "a"], [("files", "a")], SERVERS, free=[0])
+    free.restore(made[0].state())
+    assert (free.route(0, part) == spark_mod(part, SERVERS)).all()
     made[1].agree_with({})
     assert (made[1].route(0, part) == given_place(part, SERVERS)).all()
 
@@ -132,4 +136,4 @@ def test_fixed_vertices_stay_and_the_rest_stays_balanced(seed, n, method, warm):
     terms = {"warm": spark_mod(graph.key, n), "stay_bonus": 0.05} if warm and method == "multilevel" else {}
     parts = partition(graph, n, method=method, seed=seed, fixed=fixed, alpha=1.1, **terms)
     assert (parts[graph.operator == 0] == places[graph.operator == 0]).all()
-    assert graph.overload(parts, n)[1:].max() < 1.3
+    assert graph.overload(parts, n)[1:].max() < 1.2

@@ -7,7 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from weir.bench.data import fitting_tables, write_pairs
+from weir.bench.peers.runners.spark_chain import SCHEMA, chain
 
 HELP = "Weir (hash, table) beside Spark's chained transformWithStateInPandas and two bare shuffles"
-SCHEMA = "k1 string, k2 string, payload binary"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,41 +178,7 @@ def _two_shuffles(spark: Any, data: Path, folder: Path, args: argparse.Namespace
 
 
 def _spark_chain(spark: Any, data: Path, folder: Path, args: argparse.Namespace) -> tuple[float, Any]:
-    from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-
-    class CountAndPass(StatefulProcessor):
-        """Counts a key's rows and passes them on: the same work that Weir's first operator does."""
-
-        def init(self, handle: StatefulProcessorHandle) -> None:
-            self.count = handle.getValueState("count", "n long")
-
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-            frames = list(rows)
-            before = self.count.get()
-            self.count.update(((before[0] if before else 0) + sum(len(f) for f in frames),))
-            yield from frames
-
-        def close(self) -> None:
-            pass
-
-    class CountAndTell(CountAndPass):
-        """Counts a key's rows and tells the new count."""
-
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-            import pandas as pd
-
-            before = self.count.get()
-            n = (before[0] if before else 0) + sum(len(f) for f in rows)
-            self.count.update((n,))
-            yield pd.DataFrame({"k2": [key[0]], "n": [n]})
-
-    chained = (
-        _stream(spark, data)
-        .groupBy("k1")
-        .transformWithStateInPandas(CountAndPass(), SCHEMA, "update", "none")
-        .groupBy("k2")
-        .transformWithStateInPandas(CountAndTell(), "k2 string, n long", "update", "none")
-    )
+    chained = chain(_stream(spark, data))
     counts: dict[str, int] = {}
 
     def collect(frame: Any, number: int) -> None:

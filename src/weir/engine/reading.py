@@ -60,7 +60,7 @@ def read_file(
         with system.open_input_file(name) as file:
             yield from _parquet(file, path, schema) if format == "parquet" else _arrow(file, path, schema)
     except FileNotFoundError:
-        raise _vanished(path) from None
+        raise vanished(path) from None
     except (OSError, pa.ArrowException) as error:
         raise SourceError(
             f"{path}: cannot be read as {format}: {_first_line(error)}. Mend or remove the file; "
@@ -85,7 +85,7 @@ def _check_unchanged(
         return
     info = system.get_file_info(name)
     if info.type != pafs.FileType.File:
-        raise _vanished(path)
+        raise vanished(path)
     # only local files have their time in full; other systems round it to seconds on one side or the other
     unit = 1_000 if isinstance(system, pafs.LocalFileSystem) else 1_000_000
     then = None if modified is None else modified // unit
@@ -99,7 +99,8 @@ def _check_unchanged(
         )
 
 
-def _vanished(path: str) -> SourceError:
+def vanished(path: str) -> SourceError:
+    """What to say of a file that was listed and is no longer there."""
     return SourceError(
         f"{path}: is gone, but the batch was planned to read it. Restore the file, and leave files where they are "
         "until their batch is committed. Nothing of this batch has been committed."

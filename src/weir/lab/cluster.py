@@ -22,7 +22,8 @@ from weir.lab.needs import check
 from weir.lab.network import Network, bits, free_network, pids
 from weir.lab.record import HostRecord, Record
 
-START_SECONDS = 60
+START_SECONDS = 120  # it takes ten on an idle machine; one that is busy gets its time
+EXECUTOR_SECONDS = 300
 FIRST_ADDRESS = 11
 
 
@@ -312,7 +313,7 @@ class Cluster:
     # ------------------------------------------------------------------ running something on it
 
     def session(self, name: str = "weir", **options: str) -> Any:
-        """A Spark session of this program on the lab."""
+        """A Spark session of this program on the lab, with an executor on every host that is up."""
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
@@ -333,7 +334,21 @@ class Cluster:
             builder = builder.config(key, value)
         made = builder.getOrCreate()
         made.sparkContext.setLogLevel("ERROR")
+        self._await_executors(made)
         return made
+
+    def _await_executors(self, session: Any) -> None:
+        """A query that begins before all executors have reported would crowd the first ones."""
+        wanted = list(spark.workers(self.record).values()).count("ALIVE")
+        until = time.monotonic() + EXECUTOR_SECONDS
+        while (there := session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1) < wanted:
+            if time.monotonic() > until:
+                session.stop()
+                logs = f"{self.record.folder}/h*/work"
+                raise LabError(
+                    f"{there} of {wanted} executors came up within {EXECUTOR_SECONDS} s; see {logs}"
+                )
+            time.sleep(0.1)
 
     def environment(self, paths: list[str] | None = None) -> dict[str, str]:
         """The variables with which any PySpark program or ``weir`` command runs on this lab.

@@ -175,7 +175,9 @@ class Network:
     def _shape(self, namespace: str, device: str, bandwidth: str) -> None:
         rate = bits(bandwidth)
         burst = max(65_536, rate // 8 // 250)  # four milliseconds; less than one large packet would stall
+        # a queue that a few connections can share without starving each other
+        queue = burst + max(131_072, rate // 8 // 5 if rate < 100 * 10**6 else rate // 8 // 20)
         call(
             *("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf"),
-            *("rate", f"{rate}bit", "burst", f"{burst}b", "latency", "50ms"),
+            *("rate", f"{rate}bit", "burst", f"{burst}b", "limit", f"{queue}b"),
         )

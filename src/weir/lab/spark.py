@@ -13,15 +13,14 @@ from typing import Any
 
 from weir.errors import LabError
 from weir.lab.needs import java
-from weir.lab.network import Network
+from weir.lab.network import Network, bits
 from weir.lab.record import HostRecord, Record
 
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 # small and quick to start: these two only keep books
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
-LOST_AFTER = (
-    15  # seconds of silence after which a worker counts as lost; Spark's own 60 would try one's patience
-)
+LOST_AFTER = 15  # seconds of silence after which a worker counts as lost; Spark's own 60 try one's patience
+BLOCK_BYTES = 128 << 20  # what one task may have for another, at most, without being taken for dead
 
 # A host of its own needs a name of its own (a UTS namespace), under which nobody asks a name server that is out of
 # reach (/etc/hosts, an empty /etc/resolv.conf: in a mount namespace, seen by this host's processes only).
@@ -133,6 +132,9 @@ def settings(record: Record, paths: list[str] | None = None) -> dict[str, str]:
     Silence is noticed sooner than Spark would by default, since hosts here are cut off on purpose.
     """
     cores = record.cores * len(record.hosts)
+    # Spark takes a connection for dead on which no whole block has arrived for so long
+    slowest = min(bits(h.bandwidth) for h in record.hosts)
+    block = max(30, 8 * BLOCK_BYTES // slowest)
     return {
         "spark.master": record.url,
         "spark.driver.host": record.driver,
@@ -144,10 +146,13 @@ def settings(record: Record, paths: list[str] | None = None) -> dict[str, str]:
         "spark.default.parallelism": str(cores),
         # a query that begins before all hosts have reported would crowd the first ones
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+        # servers should wait for their own host rather than wander off when all hosts share two busy cores
+        "spark.locality.wait": "10s",
         "spark.executor.heartbeatInterval": "3s",
         "spark.network.timeout": "30s",
         "spark.network.timeoutInterval": "5s",
+        "spark.shuffle.io.connectionTimeout": f"{block}s",
         "spark.shuffle.io.retryWait": "1s",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(python_paths(paths)),
     }

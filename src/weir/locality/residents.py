@@ -251,3 +251,7 @@ class Anchored(Residents):
         if kept is not None:
             self._hashed = self._hashed[kept]
         return None
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        # no table names these homes: whoever may move the keys after a restart must not believe one does
+        return {**super().state(), "home": np.full(len(self), -1, np.int32)}

@@ -74,7 +74,9 @@ class Homes:
                     columns.append(F.lit(None).cast(field.dataType).alias(field.name))
             # an empty branch, but one that Spark cannot see to be empty: it brings its place, not its rows
             anchor = self._anchors[shape] = self.frame.where(F.col("server") < 0).select(*columns)
-        return anchor.union(rows.repartition(self.n, F.col("slot")))
+        # A partition goes where most of its inputs are. The rows have one vote: for the host of a task that wrote much
+        # of them, if there is one. With two votes the home always wins.
+        return anchor.union(anchor).union(rows.repartition(self.n, F.col("slot")))
 
     def each(self) -> DataFrame:
         """One row per server, in the server's own partition."""

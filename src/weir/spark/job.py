@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable, Iterator
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,6 +19,7 @@ from weir.engine import wire
 from weir.engine.learning import Learning
 from weir.engine.markers import now
 from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
+from weir.engine.reading import vanished
 from weir.engine.scaling import move_home
 from weir.engine.server import EntryLayout, Job, Server
 from weir.engine.tables import grouping_in_force
@@ -139,7 +142,7 @@ class BatchRunner:
     def _collect(self, frame: DataFrame) -> list[tuple[int, bytes]]:
         try:
             return [(row[0], bytes(row[1])) for row in frame.collect()]
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
 
     def _check(self, reports: list[TaskReport]) -> None:
@@ -310,7 +313,10 @@ _OURS: dict[str, type[WeirError]] = {
 }
 
 
-def translated(error: PySparkException) -> Exception:
+_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] .*? reading file (.+?)\. File does not exist")
+
+
+def translated(error: PySparkException | Py4JJavaError) -> Exception:
     """The error that a task raised, if it was one of ours, without Spark's wrapping."""
     text = str(error)
     found = re.search(
@@ -322,6 +328,8 @@ def translated(error: PySparkException) -> Exception:
         from weir import errors
 
         return getattr(errors, found[1], EngineError)(found[2].strip())
+    if gone := _GONE.search(text):
+        return vanished(unquote(gone[1]))
     if re.search(r"No module named '(weir|pyarrow|numba|msgspec)", text):
         return EngineError(
             "the Python of the executors lacks Weir or what it needs. Install weir there, and start Spark with "

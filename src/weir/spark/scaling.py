@@ -68,6 +68,17 @@ class Scaler:
             self._preparing = False
         return pending
 
+    def ask_for(self, decision: Decision) -> Pending:
+        """Lets the next batch carry out a decision that was made elsewhere; servers share the slots there are."""
+        check(self.load.topology)
+        if decision.before != self.load.situation().placement:
+            raise EngineError("the decision is about another placement than the query has now")
+        with self._lock:
+            if self.pending is not None or self._preparing:
+                raise EngineError("the query is about to scale already; wait for the next batch")
+            self.pending = Pending(Request(decision.operation, len(decision.machines)), decision)
+            return self.pending
+
     def withdraw(self, pending: Pending) -> bool:
         """Takes a request back that no batch has taken up yet; whether it could."""
         with self._lock:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
             console.print(_failure(system.name, error))
     result = []
     work = Path(tempfile.mkdtemp(prefix="weir-peers-"))
+    # who is ended by a signal leaves a gigabyte behind otherwise
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         for payload in args.payload or [0, 1_000, 8_000]:
             for system in chosen:
@@ -85,6 +88,7 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
                 tidy(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
     return result
 
 
@@ -115,7 +119,7 @@ def _best(
 ) -> dict[str, Any]:
     """The fastest of the rounds: others may disturb a run, but nothing makes one faster than it is."""
     rounds = []
-    data = _data(work, payload, system.share, args)
+    data = _data(work, payload, system, args)
     for number in range(args.repeat):
         folder = work / f"{system.name}-{payload}-{number}"
         began = time.monotonic()
@@ -144,15 +148,16 @@ def _best(
     }
 
 
-def _data(work: Path, payload: int, share: float, args: argparse.Namespace) -> Data:
-    """The generated files for a payload; systems with the same share read the same ones."""
-    rows = int(min(args.rows, BYTES_PER_BATCH // max(payload, 1)) * share)
+def _data(work: Path, payload: int, system: System, args: argparse.Namespace) -> Data:
+    """The generated files for a payload; systems that get as many rows read the same ones."""
+    rows = min(args.rows, BYTES_PER_BATCH // max(payload, 1), system.most_rows or args.rows)
     rows -= rows % FILES_PER_BATCH
-    folder = work / f"data-{payload}-{rows}"
+    batches = min(args.batches, system.most_batches or args.batches)
+    folder = work / f"data-{payload}-{rows}-{batches}"
     if not folder.exists():
         write_pairs(
             folder,
-            batches=args.batches + 1,
+            batches=batches + 1,
             rows=rows,
             keys=args.keys,
             servers=args.cores,
@@ -164,7 +169,7 @@ def _data(work: Path, payload: int, share: float, args: argparse.Namespace) -> D
     return Data(
         folder=folder,
         files=sorted(folder.glob("*.parquet")),
-        rows=rows * (args.batches + 1),
+        rows=rows * (batches + 1),
         warm_up=rows,
         keys=args.keys,
         payload=payload,

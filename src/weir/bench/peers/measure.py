@@ -70,7 +70,7 @@ def measured(
     told, log = work / "meter.json", work / "output.log"
     paths = [str(RUNNERS)] if system.requirements else [str(RUNNERS), *(p for p in sys.path if p)]
     environment = {**os.environ, **system.environment, "PYTHONPATH": os.pathsep.join(paths)}
-    for name in ("SPARK_HOME", "FLINK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+    for name in ("WEIR_MASTER", "SPARK_HOME", "FLINK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)  # a peer's environment is its own
     command = [str(python), str(system.runner), str(work / "order.json")]
     with open(log, "wb") as output:

@@ -26,6 +26,7 @@ from typing import Any
 
 TICK = os.sysconf("SC_CLK_TCK")
 INTERVAL = 0.1  # seconds between two looks at the CPU
+DISCOVERY = 0.5  # seconds between two looks for new processes; short-lived ones are booked with their parents
 MEMORY_SHARE = 0.02  # of the time may go into asking for memory: the kernel has to walk page tables for it
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -100,13 +101,15 @@ def watch(command: list[str], seconds: float) -> dict[str, Any]:
     main = subprocess.Popen(command).pid
     began = time.monotonic()
     samples: list[tuple[float, float]] = []
-    peak, memory_due, code, most = 0.0, began, None, 0.0
+    pids: list[int] = []
+    peak, memory_due, discovery_due, code, most = 0.0, began, began, None, 0.0
     try:
         while code is None and time.monotonic() < began + seconds:
             time.sleep(INTERVAL)
             code = _reap(main)
+            if (now := time.monotonic()) >= discovery_due:
+                pids, discovery_due = descendants(os.getpid()), now + DISCOVERY
             booked = resource.getrusage(resource.RUSAGE_CHILDREN)
-            pids = descendants(os.getpid())
             most = max(most, booked.ru_utime + booked.ru_stime + cpu_seconds(pids))
             samples.append((time.monotonic(), most))
             if (now := time.monotonic()) >= memory_due:

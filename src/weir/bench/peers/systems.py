@@ -24,8 +24,9 @@ EXACTLY_ONCE = "exactly once"
 class System:
     """One contestant.
 
-    ``requirements`` make its environment; without any it runs in ours. ``share`` is the part of the rows that it gets,
-    for peers that would take minutes otherwise. ``options`` go to its program with the payload put in.
+    ``requirements`` make its environment; without any it runs in ours. ``most_rows`` (per
+    micro-batch) and ``most_batches`` (after the warm-up) are for peers that would take minutes otherwise.
+    ``options`` go to its program with the payload put in.
     """
 
     name: str
@@ -34,7 +35,8 @@ class System:
     guarantee: str
     note: str = ""
     requirements: tuple[str, ...] = ()
-    share: float = 1.0
+    most_rows: int | None = None
+    most_batches: int | None = None
     needs_java: bool = True
     options: Callable[[int], dict[str, Any]] = field(default=lambda payload: {})
     environment: dict[str, str] = field(default_factory=dict)
@@ -71,8 +73,24 @@ def all_systems() -> dict[str, System]:
     ours = (weir.__version__, RUNNERS / "weir_app.py", EXACTLY_ONCE)
     spark, flink, bytewax = _pyspark(), "2.3.0", "0.21.1"
     listed = [
-        System("weir-table", *ours, "keys placed by a locality table", options=lambda p: {"table": True}),
-        System("weir-hash", *ours, "plain hashing, as in Storm", options=lambda p: {"table": False}),
+        System(
+            "weir-table",
+            *ours,
+            "keys placed by a locality table",
+            options=lambda p: {"table": True, "files": False},
+        ),
+        System(
+            "weir-files",
+            *ours,
+            "the same, and files are read on the servers (weir.files), not by Spark",
+            options=lambda p: {"table": True, "files": True},
+        ),
+        System(
+            "weir-hash",
+            *ours,
+            "plain hashing, as in Storm",
+            options=lambda p: {"table": False, "files": False},
+        ),
         System(
             "spark",
             spark,
@@ -80,7 +98,8 @@ def all_systems() -> dict[str, System]:
             EXACTLY_ONCE,
             "two chained transformWithStateInPandas, RocksDB, checkpoint per micro-batch",
             (f"pyspark=={spark}", "pandas>=2.2,<3", "pyarrow>=18", "numpy>=2,<3", "protobuf>=5.29"),
-            share=0.5,
+            # it makes calls per key and micro-batch, so it gets fewer micro-batches rather than smaller ones
+            most_batches=2,
         ),
         System(
             "flink",
@@ -89,7 +108,7 @@ def all_systems() -> dict[str, System]:
             EXACTLY_ONCE,
             "two PyFlink KeyedProcessFunctions, process mode, checkpoint every 2 s",
             (f"apache-flink=={flink}",),
-            share=0.1,
+            most_rows=40_000,
             options=lambda p: {"mode": "process", "bundle": 10_000, "checkpoint_seconds": 2},
             # without it a local run keeps all Python code in one process, under one interpreter lock
             environment={"_python_worker_execution_mode": "process"},

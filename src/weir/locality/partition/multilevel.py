@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
 from weir.locality.partition._cycle import Level, bottom_level, by_weight, cycle, score, settle
-from weir.locality.partition._refine import grow
+from weir.locality.partition._refine import grow, rebalance
 from weir.locality.partition.base import Limits, Parts, check_parts
 
 _EFFORT = 800_000  # edges, both ways, that all starts together may look at
@@ -103,6 +103,9 @@ def partition_multilevel(
         parts = _best_of(bottom, limits.limit, parts, seed, starts)
     for again in range(1, cycles):
         parts = cycle(bottom, limits.limit, parts, seed + 7919 * again, known=True)
+    if bottom.held.any():
+        # fixed vertices pull for ever: what climbing let go over the limits for them must leave again
+        rebalance(*bottom.graph, bottom.home, bottom.bonus, bottom.held, limits.limit, parts)
     return parts
 
 

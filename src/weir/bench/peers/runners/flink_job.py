@@ -41,12 +41,15 @@ def build(order: dict[str, Any]) -> Any:
             self.totals = told.Counts(work, self.name)
 
         def process_element(self, value: Any, context: Any) -> Any:
+            self.add_one(context)
+            yield value
+
+        def add_one(self, context: Any) -> None:
             before = self.count.value()
             if before is None:
                 context.timer_service().register_event_time_timer(last_moment)
                 before = 0
             self.count.update(before + 1)
-            yield value
 
         def on_timer(self, timestamp: int, context: Any) -> Any:
             self.totals.add(context.get_current_key(), self.count.value())
@@ -62,11 +65,7 @@ def build(order: dict[str, Any]) -> Any:
             self.passed = told.Passed(work)
 
         def process_element(self, value: Any, context: Any) -> Any:
-            before = self.count.value()
-            if before is None:
-                context.timer_service().register_event_time_timer(last_moment)
-                before = 0
-            self.count.update(before + 1)
+            self.add_one(context)
             self.passed.add(1)
             return ()
 

@@ -47,17 +47,21 @@ class Passed:
             self._rows = 0
 
 
-def micro_batches(work: str, progress: list[Any]) -> None:
-    """The same for a Spark query: a micro-batch's rows are through when Spark has committed it."""
+def micro_batches(work: str, progress: list[Any], rows: dict[int, int] | None = None) -> None:
+    """The same for a Spark query: a micro-batch's rows are through when Spark has committed it.
+
+    ``rows`` tells how many by batch id, where Spark's own count is of something else (files, for instance).
+    """
     from datetime import datetime
 
     passed = Passed(work)
     offset = time.monotonic() - time.time()
     for batch in progress:
-        if batch["numInputRows"]:
+        many = batch["numInputRows"] if rows is None else rows.get(batch["batchId"], 0)
+        if many:
             began = datetime.fromisoformat(batch["timestamp"]).timestamp()
             ended = began + batch["durationMs"]["triggerExecution"] / 1000
-            passed.add(batch["numInputRows"], at=ended + offset)
+            passed.add(many, at=ended + offset)
             passed.note(at=ended + offset)
 
 

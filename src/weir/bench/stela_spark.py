@@ -1,0 +1,143 @@
+"""Scale-out on real Spark: applications of Stela's evaluation with service times emulated by sleeping per row.
+
+Every instance has a server of its own, as an executor of Storm has a thread; a machine is a group of servers. The
+strategy sees machines and the rates that the running query measures, and its decision is carried out in mid-stream.
+Sleeping instances run honestly in parallel on few cores.
+
+A batch engine runs the steps of a batch one after the other. Where Storm's throughput is that of the slowest operator,
+here every operator's share of the batch counts; so less is to be had from relieving one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from weir.elasticity.decision import Decision, Situation, Step, Strategy
+from weir.elasticity.graph import Placement
+from weir.elasticity.topologies import Case
+from weir.elasticity.trial import convergence, decide
+
+BATCH_SECONDS = 2.0  # of the slowest operator, at the start
+WARM, BEFORE, AFTER = 2, 4, 6
+
+
+def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
+    """Runs a case, scales it out in mid-stream, and says what that did to rows per second out of the sinks."""
+    import weir
+    from weir.spark.session import embedded
+
+    instances = case.parallelism * len(case.operators)
+    spark = embedded(f"local[{instances + 16}]", **{"spark.driver.memory": "2g"})
+    work = Path(tempfile.mkdtemp(prefix="weir-stela-"))
+    try:
+        rows = _rows(case)
+        for number in range(WARM + BEFORE + AFTER):
+            _write(work / "data", number, rows)
+        frame = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).parquet(str(work / "data"))
+        query = _start(weir.source(frame), case, strategy, str(work / "checkpoint"))
+        seen = query.recent_progress
+        sinks = case.graph.sinks
+        out = [sum(p["operators"][s]["rows_in"] for s in sinks) for p in seen]
+        pace = np.array([n / p["seconds"]["job"] for n, p in zip(out, seen, strict=True)])
+        changed = WARM + BEFORE
+        before, after = float(np.median(pace[WARM:changed])), float(np.median(pace[changed + 1 :]))
+        console.print(f"{case.name}, {strategy.name}: {before:,.0f} → {after:,.0f} rows/s", style="dim")
+        settled = convergence(pace[changed:], after, within=0.1)
+        return {
+            "topology": case.name,
+            "operation": "out",
+            "strategy": strategy.name,
+            "before": round(before, 1),
+            "after": round(after, 1),
+            "convergence_s": round(sum(p["seconds"]["batch"] for p in seen[changed : changed + settled]), 1),
+            "silent_batches": sum(n == 0 for n in out[changed:]),
+            "instances": {name: len(query.topology.by_name[name].placement) for name in case.graph.operators},
+            "where": "spark",
+        }
+    finally:
+        spark.stop()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _rows(case: Case) -> int:
+    """Rows per batch: the slowest operator takes :data:`BATCH_SECONDS` for them."""
+    known = {o.name: o for o in case.operators}
+    sent = dict.fromkeys(case.graph.operators, 0.0)
+    slowest = 0.0
+    for name in case.graph.order:
+        arriving = sent[name] or 1.0
+        slowest = max(slowest, arriving / known[name].rate / case.parallelism)
+        for child in case.graph.children[name]:
+            sent[child] += arriving * known[name].selectivity
+    return int(BATCH_SECONDS / slowest)
+
+
+def _write(folder: Path, number: int, rows: int) -> None:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"n": np.arange(rows)}), folder / f"{number:04d}.parquet")
+    time.sleep(0.01)  # Spark reads files in order of age
+
+
+def _serve(rate: float, selectivity: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def serve(batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(batch.num_rows / rate)
+        return batch if selectivity == 1 else batch.slice(0, round(batch.num_rows * selectivity))
+
+    return serve
+
+
+def _start(stream: Any, case: Case, strategy: Strategy, checkpoint: str) -> Any:
+    import weir
+
+    graph, k = case.graph, case.parallelism
+    ends: dict[str, Any] = {}
+    number = {name: i for i, name in enumerate(graph.operators)}
+    known = {o.name: o for o in case.operators}
+    for name in graph.order:
+        parents = [ends[p] for p in graph.parents[name]]
+        before = parents[0].union(*parents[1:]) if parents else stream
+        places = tuple(range(number[name] * k, (number[name] + 1) * k))
+        serve = _serve(known[name].rate, known[name].selectivity)
+        ends[name] = before.map(serve, name=name, grouping=weir.Shuffle(), placement=places)
+    ready = threading.Event()
+
+    def sink(frame: Any, batch: int) -> None:
+        ready.wait(120)
+        if batch == WARM + BEFORE - 1:
+            scaler = query._scaler
+            rates = scaler.load.rates()
+            chosen = decide(case, strategy, Situation(graph, rates, case.placement()))
+            scaler.ask_for(_on_servers(chosen, scaler.load.situation()))
+
+    leaf = graph.sinks[0]
+    query = stream.flow.start(
+        checkpoint, servers=k * len(number), sink={leaf: sink}, trigger={"availableNow": True}
+    )
+    ready.set()
+    query.await_termination()
+    return query
+
+
+def _on_servers(chosen: Decision, now: Situation) -> Decision:
+    """A decision about machines, as one about servers: every new instance gets a server of its own."""
+    before = now.placement
+    after, steps = before, []
+    for name, count in chosen.added().items():
+        for _ in range(count):
+            server = len(after.machines)
+            after = Placement((*after.machines, server), after.instances).plus(name, server)
+            steps.append(Step(name, server, why="new instance"))
+    new = after.machines[len(before.machines) :]
+    return replace(chosen, before=before, after=after, machines=new, steps=tuple(steps))

@@ -1,0 +1,98 @@
+"""Queries that change their servers while things die: run as a script, prints one JSON line.
+
+python scaling_app.py driver DATA CHECKPOINT      two counts, 2 → 4 → 3 servers, to be killed by WEIR_FAULT
+python scaling_app.py cluster DATA CHECKPOINT     a million keys, 2 → 4 → 3; an executor dies in the first change
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from cluster_app import kill_my_executor_once
+
+import weir
+from weir.spark.session import embedded
+
+POSTS = "place string, topic string, n long"
+NUMBERS = "key long, killer boolean"
+
+
+def start(app, checkpoint, steps):
+    holder, ready = {}, threading.Event()
+
+    def sink(frame, batch):
+        ready.wait(60)
+        if batch in steps:
+            steps[batch](holder["query"])
+
+    holder["query"] = app.start(checkpoint, servers=2, sink=sink, trigger={"availableNow": True})
+    ready.set()
+    holder["query"].await_termination()
+    return holder["query"]
+
+
+def driver(data: str, checkpoint: str) -> None:
+    spark = embedded("local[2]", **{"spark.driver.memory": "1g"})
+    stream = spark.readStream.schema(POSTS).option("maxFilesPerTrigger", 1).parquet(data)
+    app = (
+        weir.source(stream)
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", weir.Count(), name="topics")
+    )
+    steps = {
+        0: lambda query: query.scale_out(2, share_slots=True),
+        2: lambda query: query.scale_in(1),
+    }
+    query = start(app, checkpoint, steps)
+    answer = {name: sorted(map(list, query.state(name).collect())) for name in ("places", "topics")}
+    answer["servers"] = len(query.progress["servers"])
+    print(json.dumps(answer))
+    spark.stop()
+
+
+def cluster(data: str, checkpoint: str) -> None:
+    spark = embedded(
+        "local-cluster[2,2,1024]",
+        **{
+            "spark.task.maxFailures": "8",
+            "spark.stage.maxConsecutiveAttempts": "10",
+            "spark.executor.memory": "1g",
+            "spark.driver.memory": "1g",
+            "spark.excludeOnFailure.enabled": "false",
+        },
+    )
+    stream = spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1).parquet(data)
+
+    def dies(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if pc.any(batch.column("killer")).as_py():
+            kill_my_executor_once(f"{checkpoint}-killed")
+        return batch
+
+    # behind a keyed operator, so that it dies in a step, when states have left and some have arrived
+    app = (
+        weir.source(stream)
+        .keyed("key", weir.Count(), name="counts")
+        .map(dies, name="dies", grouping=weir.Shuffle())
+        .keyed("killer", weir.Count(), name="killers")
+    )
+    query = start(app, checkpoint, {1: lambda q: q.scale_out(2), 3: lambda q: q.scale_in(1)})
+    plain = spark.read.schema(NUMBERS).parquet(data).groupBy("key").count()
+    ours = query.state("counts").toDF("key", "ours")
+    differ = plain.join(ours, "key", "full_outer").where("count is distinct from ours").count()
+    answer = {
+        "keys": plain.count(),
+        "differ": differ,
+        "killers": sorted(map(list, query.state("killers").collect())),
+        "scalings": query.scalings,
+        "state_keys": [p["state_keys"]["counts"] for p in query.recent_progress],
+    }
+    print(json.dumps(answer))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    {"driver": driver, "cluster": cluster}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,78 @@
+"""Things die while servers come and go: the change happens as a whole or not at all, and no row is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from support import posts, write_batches
+from weir.engine.ledger import latest_commit
+from weir.state.storage import Storage
+
+APP = Path(__file__).with_name("scaling_app.py")
+
+
+def run(kind, data, checkpoint, fault=None):
+    env = dict(os.environ, PYSPARK_PYTHON=sys.executable)
+    env.pop("WEIR_FAULT", None)
+    if fault:
+        env["WEIR_FAULT"] = fault
+    command = [sys.executable, str(APP), kind, data, checkpoint]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
+
+
+@pytest.mark.faults
+def test_a_driver_that_dies_around_the_commit_point(tmp_path):
+    tables = [posts(700, seed) for seed in range(5)]
+    data, checkpoint = write_batches(tmp_path / "data", tables), str(tmp_path / "checkpoint")
+
+    def servers():
+        return latest_commit(Storage(checkpoint)).servers
+
+    # (where it dies, servers by then): until the plan is written nothing has changed; after that it is completed
+    for fault, then in (("plan-written:1", 2), ("job-done:1", 2), ("commit-written:3", 3)):
+        died = run("driver", data, checkpoint, fault)
+        assert died.returncode == -signal.SIGKILL, died.stderr[-2000:]
+        assert servers() == then
+    done = run("driver", data, checkpoint)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["servers"] == 3
+    for name, column in (("places", "place"), ("topics", "topic")):
+        expected = Counter(value for table in tables for value in table[column].to_pylist())
+        assert answer[name] == sorted(map(list, expected.items()))
+
+
+@pytest.mark.cluster
+@pytest.mark.faults
+def test_a_million_keys_and_an_executor_that_dies_during_the_change(tmp_path):
+    rng = np.random.default_rng(0)
+    tables = []
+    for batch in range(6):
+        fresh = np.arange(batch * 200_000, (batch + 1) * 200_000) if batch < 5 else np.empty(0, np.int64)
+        keys = np.concatenate([fresh, rng.integers(0, max(1, batch) * 200_000, 20_000)])
+        killer = np.zeros(len(keys), bool)
+        killer[-1] = batch == 2
+        tables.append(pa.table({"key": keys, "killer": killer}))
+    data, checkpoint = write_batches(tmp_path / "data", tables), str(tmp_path / "checkpoint")
+    done = run("cluster", data, checkpoint)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert Path(f"{checkpoint}-killed").exists()  # it did happen
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["keys"] == 1_000_000
+    assert answer["differ"] == 0
+    assert answer["killers"] == [[False, 1_119_999], [True, 1]]
+    out, back = answer["scalings"]
+    assert [(s["from"], s["to"]) for s in (out, back)] == [(2, 4), (4, 3)]
+    # half of the keys to the two new servers; a quarter back: no balance is had for less
+    assert out["moved_keys"] <= 1.2 * answer["state_keys"][1] / 2
+    assert back["moved_keys"] <= 1.2 * answer["state_keys"][3] / 4

@@ -6,14 +6,17 @@ water runs. Start with :func:`source`.
 
 from typing import TYPE_CHECKING, Any
 
-from weir.app import Flow, Stream, source, tumbling
+from weir.app import Flow, Stream, files, source, tumbling
+from weir.elasticity.autoscale import Autoscale
 from weir.errors import (
     CheckpointError,
     CheckpointMismatch,
     EngineError,
     GroupingError,
+    LabError,
     NullKeyError,
     OperatorError,
+    SourceError,
     TopologyError,
     UnknownColumn,
     WeirError,
@@ -46,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "Autoscale",
     "BoundedRing",
     "CheckpointError",
     "CheckpointMismatch",
@@ -60,6 +64,7 @@ __all__ = [
     "GroupingError",
     "Hash",
     "HeavyKeys",
+    "LabError",
     "LocalOrShuffle",
     "Locality",
     "Map",
@@ -72,6 +77,7 @@ __all__ = [
     "Router",
     "RoutingTable",
     "Shuffle",
+    "SourceError",
     "Stream",
     "Table",
     "TopologyError",
@@ -81,6 +87,7 @@ __all__ = [
     "Weighted",
     "WeirError",
     "WorstCase",
+    "files",
     "read_state",
     "source",
     "tumbling",
@@ -97,4 +104,8 @@ def __getattr__(name: str) -> Any:
         from weir.spark.query import Query
 
         return Query
+    if name == "lab":
+        import importlib
+
+        return importlib.import_module("weir.lab")
     raise AttributeError(f"module 'weir' has no attribute {name!r}")

@@ -22,12 +22,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from weir.durations import microseconds
+from weir.elasticity.autoscale import Autoscale
 from weir.errors import TopologyError
 from weir.grouping.base import Grouping
+from weir.grouping.hashed import Hash
+from weir.grouping.table import Table
 from weir.locality.config import Locality
 from weir.operators.base import Operator
 from weir.operators.process import Process
+from weir.operators.read import PARTITION, Read
 from weir.operators.stateless import ArrowFunction, Filter, Map
+from weir.schema import to_schema
 from weir.topology import Declared, Topology, Window, build
 
 if TYPE_CHECKING:
@@ -70,6 +75,74 @@ class Flow:
             raise TopologyError(f"two sources are named {name!r}; pass name= to one of them")
         self.frames[name] = frame
         return Stream(self, (name,))
+
+    def files(
+        self,
+        name: str,
+        reader: Any,
+        path: str,
+        *,
+        schema: Any = None,
+        format: str = "parquet",
+        by: str = "folder",
+        place: Mapping[str, int] | str | None = None,
+    ) -> Stream:
+        """Adds files as a source, each read on the server that its partition is assigned to.
+
+        Spark only lists the files (a streaming reader remembers which it has listed) and sends each path to a
+        server, which reads the file and hands its rows on. Rows whose next key lives on that server never leave
+        it. Where files were written by key, the partition is a vertex of the key graph like any key: with
+        ``routing=weir.Locality()`` keys and the partitions that hold them come together.
+
+        A file must appear whole (written elsewhere, then moved here) and must not change. One that has changed
+        after it was listed, is gone, damaged, or of other columns stops the query with a
+        :class:`~weir.SourceError` that names it.
+
+        Parameters
+        ----------
+        reader
+            ``spark.readStream`` for a stream, ``spark.read`` for what is there now; with options of Spark's file
+            source if you like, e.g. ``spark.readStream.option("maxFilesPerTrigger", 8)``.
+        path
+            The folder, with all folders below; or a file, or a pattern.
+        schema
+            Columns and types, as ``"place string, n long"``, a dict or a ``pyarrow.Schema``; those of a file
+            that is there already if not given. A column may also come from folder names (``…/day=7/…``). Only
+            columns that somebody reads are read.
+        format
+            ``"parquet"``, or ``"arrow"`` for Arrow's file format.
+        by
+            What a file's partition is: the name of its ``"folder"``, its own name (``"file"``, if files have
+            nothing in common), or the group of a pattern, e.g. ``r"-(\\d+)\\.parquet"``.
+        place
+            Where partitions are read: ``{"part=3": 0}`` on given servers (others by hash), ``"hash"`` always
+            by hash; if not given, where it pays, with ``routing=weir.Locality()``, else by hash.
+
+        Examples
+        --------
+        ::
+
+            posts = weir.files(spark.readStream, "posts/", schema="place string, topic string")
+            query = posts.keyed("place", weir.Count()).start(checkpoint, servers=6, routing=weir.Locality())
+            query.progress["edges"]["files → place"]      # {"local": …, "remote": …, "bytes": …, "locality": …}
+        """
+        from weir.spark.files import base_of, columns_of, listing
+
+        frame = listing(reader, path, by)
+        columns = columns_of(path, format) if schema is None else to_schema(schema)
+        source = f"{name} (paths)"
+        if source in self.frames:
+            raise TopologyError(f"two sources are named {name!r}; pass name= to one of them")
+        self.frames[source] = frame
+        return self._add(
+            Declared(
+                name=name,
+                operator=Read(columns, format, base_of(path) if by == "folder" else "", by != "file"),
+                inputs=(source,),
+                key=(PARTITION,),
+                grouping=_place(place, by),
+            )
+        )
 
     def stateless(
         self,
@@ -169,12 +242,21 @@ class Flow:
         routing: Grouping | Locality | None = None,
         sinks: Sequence[str] = (),
         prune: bool = True,
+        placements: Mapping[str, Sequence[int]] | None = None,
     ) -> Topology:
         """The validated application; raises a :class:`~weir.errors.TopologyError` if it cannot run."""
         from weir.spark.session import arrow_schema
 
         schemas = {name: arrow_schema(frame) for name, frame in self.frames.items()}
-        return build(schemas, self.declared, servers, routing=routing, sinks=sinks, prune=prune)
+        return build(
+            schemas,
+            self.declared,
+            servers,
+            routing=routing,
+            sinks=sinks,
+            prune=prune,
+            placements=placements,
+        )
 
     def leaves(self) -> list[str]:
         """Operators that nothing follows: what a single sink listens to."""
@@ -195,6 +277,7 @@ class Flow:
         drop_state: Iterable[str] = (),
         clock: Callable[[], int] | None = None,
         name: str | None = None,
+        autoscale: Autoscale | None = None,
     ) -> Query:
         """Starts the application on streaming sources, and returns at once.
 
@@ -223,6 +306,8 @@ class Flow:
             Operators whose saved state may be given up because the application no longer has them.
         clock
             Microseconds since 1970, for ``ttl``; the wall clock if not given.
+        autoscale
+            Add and let go of servers by lag and congestion; see :class:`~weir.Autoscale`.
         """
         from weir.spark.query import start
 
@@ -239,6 +324,7 @@ class Flow:
             drop_state=tuple(drop_state),
             clock=clock,
             name=name,
+            autoscale=autoscale,
         )
 
     def run(self, checkpoint: str, *, servers: int, **options: Any) -> Query:
@@ -294,10 +380,11 @@ class Stream:
         *,
         name: str | None = None,
         columns: Iterable[str] | None = None,
+        parents: str | None = None,
         **options: Any,
     ) -> Stream:
         """Applies an Arrow function to batches of rows; see :class:`~weir.Map`."""
-        operator = Map(function, schema, columns)
+        operator = Map(function, schema, columns, parents)
         return self.flow.stateless(self._fresh(name, "map"), operator, after=list(self.names), **options)
 
     flat_map = map
@@ -336,6 +423,26 @@ class Stream:
 def source(frame: DataFrame, name: str = "source") -> Stream:
     """Begins an application: any DataFrame, streaming or bounded."""
     return Flow().source(name, frame)
+
+
+def files(reader: Any, path: str, *, name: str = "files", **options: Any) -> Stream:
+    """Begins an application over files, each read on the server its partition is assigned to.
+
+    See :meth:`Flow.files` for the options.
+    """
+    return Flow().files(name, reader, path, **options)
+
+
+def _place(place: Mapping[str, int] | str | None, by: str) -> Grouping | None:
+    if place == "hash" or (place is None and by == "file"):
+        return Hash()  # a file is read once: there is nothing to learn about it
+    if place is None:
+        return None
+    if not isinstance(place, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, int) for k, v in place.items()
+    ):
+        raise TopologyError(f'place={place!r}: expected {{"partition": server}} or "hash"')
+    return Table.of(place)
 
 
 def _names(after: str | Stream | Sequence[str | Stream]) -> tuple[str, ...]:

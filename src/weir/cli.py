@@ -25,9 +25,23 @@ from weir.errors import WeirError
 COMMANDS = {
     "demo": ("weir.demo", "the main job: a stream of posts through two keyed operators, on this machine"),
     "inspect": ("weir.inspection", "what a checkpoint holds, and whether it is sound"),
+    "scale": ("weir.scaling", "adds servers to a running query, or lets some go"),
+    "lab": ("weir.lab.command", "a cluster of several hosts on this machine: measure its links, break them"),
     "advise": ("weir.locality.advise", "would locality-aware routing help with this data?"),
 }
-BENCHES = ["engine", "groupings", "locality", "partition", "reconfigure", "consistent", "stela", "squirrel"]
+BENCHES = [
+    "engine",
+    "peers",
+    "groupings",
+    "locality",
+    "partition",
+    "reconfigure",
+    "source",
+    "consistent",
+    "squirrel",
+    "stela",
+    "lab",
+]
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 
 

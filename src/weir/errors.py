@@ -41,8 +41,16 @@ class NullKeyError(OperatorError):
     """A row without a key reached an operator whose ``null_keys`` policy is ``"error"``."""
 
 
+class SourceError(WeirError):
+    """A file of a source that is missing, damaged, or not what the application expects; names the file."""
+
+
 class EngineError(WeirError):
     """The engine cannot run here or was asked for something impossible in its present state."""
+
+
+class LabError(WeirError):
+    """A lab that cannot be set up, found, or asked for what it was asked."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

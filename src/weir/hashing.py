@@ -185,6 +185,17 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPAR
     return seeds
 
 
+def hash_home(
+    hashes: NDArray[np.uint64], n: int, buckets: NDArray[np.int32] | None = None
+) -> NDArray[np.int32]:
+    """Where keys live that no table lists: by their hash, or where their bucket of hashes has been moved.
+
+    >>> hash_home(np.array([5, 6], np.uint64), 2, np.array([0, 1, 1, 0], np.int32)).tolist()
+    [1, 1]
+    """
+    return spark_mod(hashes, n) if buckets is None else buckets[spark_mod(hashes, len(buckets))]
+
+
 def spark_mod(hashes: NDArray[np.uint64], n: int) -> NDArray[np.int32]:
     """Spark's ``pmod(xxhash64(...), n)``: the hash taken as a signed number, the remainder non-negative.
 

@@ -127,6 +127,7 @@ def inspect(
         "epoch": now.epoch if now else 0,
         "batches": _batches(commits, last),
         "operators": read.operators,
+        "edges": dict((now.progress.get("edges") or {}) if now else {}),  # type: ignore[call-overload]
         "tables": _tables(storage, now, verify),
         "table_version": now.table_version if now else 0,
     }
@@ -414,6 +415,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
     if result["batches"]:
         console.print(_batch_table(result["batches"]))
+    if result["edges"]:
+        console.print(_edge_table(result["edges"]))
     for name, operator in result["operators"].items():
         console.print(_operator_table(name, operator))
     if result["tables"]:
@@ -464,6 +467,21 @@ def _batch_table(batches: list[dict[str, Any]]) -> RichTable:
             f"v{b['table_version']}" if b["table_version"] else "–",
             "–" if b["seconds"] is None else f"{b['seconds']:.2f}",
             *(_number(b[e]) for e in extras),
+        )
+    return table
+
+
+def _edge_table(edges: dict[str, dict[str, Any]]) -> RichTable:
+    """Where rows stayed on their server in the last batch, hop by hop, from the files that were read on."""
+    table = _table("edges in the last batch")
+    table.add_column("from → to")
+    table.add_column("stayed on server", no_wrap=True, min_width=17)
+    for column in ("rows", "sent", "bytes"):
+        table.add_column(column, justify="right")
+    for name, edge in edges.items():
+        rows = edge["local"] + edge["remote"]
+        table.add_row(
+            name, share_bar(edge["locality"], 10), _number(rows), _number(edge["remote"]), size(edge["bytes"])
         )
     return table
 

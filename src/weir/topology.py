@@ -27,6 +27,7 @@ from weir.locality.config import Locality
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import WINDOW_END, WINDOW_START, Operator
 from weir.operators.process import Process
+from weir.operators.read import Read
 from weir.operators.stateless import Filter
 from weir.schema import can_be_key, canonical
 
@@ -161,6 +162,12 @@ class Topology:
         """Everything that has segments: stateful operators, and partial states that wait."""
         return [name for n in self.stateful for name in (n.name, n.held) if name is not None]
 
+    @cached_property
+    def listings(self) -> frozenset[str]:
+        """Sources that list files, whose rows are read on the servers."""
+        read = {n.name for n in self.nodes if isinstance(n.operator, Read)}
+        return frozenset(e.source for e in self.edges if e.target in read)
+
     def runs_at_source(self, node: Node) -> bool:
         """Stateless operators that live everywhere run wherever their rows are, the source included."""
         return not node.operator.stateful and len(node.placement) == self.servers
@@ -222,8 +229,12 @@ def build(
     routing: Grouping | Locality | None = None,
     sinks: Sequence[str] = (),
     prune: bool = True,
+    placements: Mapping[str, Sequence[int]] | None = None,
 ) -> Topology:
-    """Validates an application and places it on servers."""
+    """Validates an application and places it on servers.
+
+    ``placements`` is where scaling has put the instances of each operator; it overrides what is declared.
+    """
     if servers < 1:
         raise TopologyError(f"an application needs at least one server, got servers={servers}")
     if not sources:
@@ -239,17 +250,19 @@ def build(
     inputs: dict[str, pa.Schema] = {}
     sink_out: dict[str, pa.Schema] = {}
     groupings: dict[str, Grouping] = {}
-    placements: dict[str, tuple[int, ...]] = {}
+    placed: dict[str, tuple[int, ...]] = {}
     for d in order:
         schema = _union(d, outputs)
         inputs[d.name] = schema
         _check_key(d, schema)
         d.operator.check(schema, f"operator {d.name!r}")
         groupings[d.name] = _grouping(d, routing)
-        placements[d.name] = _placement(d, servers)
+        given = None if placements is None else placements.get(d.name)
+        placed[d.name] = _placement(d, servers) if given is None else tuple(given)
         for g in (groupings[d.name], getattr(groupings[d.name], "table", None)):
-            if isinstance(g, Table):
-                g.check(len(placements[d.name]), f"operator {d.name!r}")
+            # the table of a stateful operator that has been scaled is in the plan, not in the application
+            if isinstance(g, Table) and not (given is not None and d.operator.stateful):
+                g.check(len(placed[d.name]), f"operator {d.name!r}")
         outputs[d.name], sink_out[d.name] = _outputs(d, schema)
 
     needed = _needed(order, inputs, sinks, sources) if prune else None
@@ -259,7 +272,7 @@ def build(
     nodes: list[Node] = []
     for index, d in enumerate(order):
         grouping = groupings[d.name]
-        everywhere = len(placements[d.name]) == servers
+        everywhere = len(placed[d.name]) == servers
         splits[d.name] = d.operator.stateful and grouping.splits_keys
         schema = _only(inputs[d.name], needed[d.name] if needed else None)
         level = 0
@@ -272,16 +285,15 @@ def build(
             edges.append(Edge(len(edges), name, d.name, grouping, schema, crosses))
         levels[d.name] = level
         keep = set(schema.names)
-        passes = _passes(d)
         nodes.append(
             Node(
                 declared=d,
                 index=index,
                 input=schema,
-                rows_out=_only(outputs[d.name], keep) if passes else outputs[d.name],
+                rows_out=_rows_out(d, outputs[d.name], keep, order, needed, sinks),
                 sink_out=sink_out[d.name],
                 state=_state_schema(d, inputs[d.name]),
-                placement=placements[d.name],
+                placement=placed[d.name],
                 level=level,
                 splits=splits[d.name],
             )
@@ -407,6 +419,8 @@ def _grouping(d: Declared, routing: Grouping | Locality | None) -> Grouping:
         grouping = _learnt(d, d.grouping)
     elif d.grouping is not None:
         grouping = d.grouping
+    elif isinstance(d.operator, Read):
+        grouping = Learnt() if isinstance(routing, Locality) else Hash()
     elif not d.operator.stateful:
         grouping = LocalOrShuffle()
     elif isinstance(routing, Locality):
@@ -538,6 +552,22 @@ def _needed(
         # nothing but its key travels to an operator only if it has one; a row needs at least one column
         needed[d.name] = mine or {inputs[d.name].names[0]}
     return needed
+
+
+def _rows_out(
+    d: Declared,
+    schema: pa.Schema,
+    keep: set[str],
+    order: Sequence[Declared],
+    needed: Mapping[str, set[str]] | None,
+    sinks: Sequence[str],
+) -> pa.Schema:
+    """The columns that leave an operator: of files, only those are read that somebody wants."""
+    if _passes(d):
+        return _only(schema, keep)
+    if isinstance(d.operator, Read) and needed is not None and d.name not in sinks:
+        return _only(schema, {c for other in order if d.name in other.inputs for c in needed[other.name]})
+    return schema
 
 
 def _only(schema: pa.Schema, columns: set[str] | None) -> pa.Schema:

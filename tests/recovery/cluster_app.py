@@ -62,9 +62,9 @@ def main(data: str, folder: str) -> None:
         state.rows += len(rows)
         state.total += sum(row.n for row in rows)
 
-    def scenario(name, first_step=None, between=None):
+    def scenario(name, first_step=None, between=None, app=None):
         """place → (a shuffled stateless operator) → topic, with a function that misbehaves on the way."""
-        app = weir.source(frame).keyed("place", weir.Count(), name="places")
+        app = (app or weir.source(frame)).keyed("place", weir.Count(), name="places")
         app = app.map(first_step or (lambda b: b), name="shuffled", grouping=weir.Shuffle())
         app = app.process("topic", between or total, name="topics", state=Seen)
         query = app.run(f"{folder}/{name}", servers=3)
@@ -99,11 +99,18 @@ def main(data: str, folder: str) -> None:
         kill_my_executor_once(f"{folder}/killed-between")
         total(key, rows, state)
 
+    def dies_after_reading(batch):
+        # files have been read, and half of what was read lies on this executor
+        kill_my_executor_once(f"{folder}/killed-after-reading")
+        return batch
+
     scenario("undisturbed")
     scenario("flaky", first_step=flaky)
     scenario("speculation", first_step=slow)
     scenario("executor dies in a step", first_step=dies_in_step_two)
     scenario("executor dies between steps", between=dies_in_step_three)
+    files = weir.files(spark.read, data, schema=SCHEMA, by=r"(\d+)\.parquet", place={"00000": 2, "00001": 2})
+    scenario("executor dies after reading files", first_step=dies_after_reading, app=files)
     spark.stop()
 
 

@@ -39,9 +39,11 @@ def test_failing_speculative_and_killed_tasks_change_nothing(tmp_path):
         "speculation",
         "executor dies in a step",
         "executor dies between steps",
+        "executor dies after reading files",
     ):
         assert answers[name]["places"] == sorted(map(list, places.items())), name
         assert answers[name]["topics"] == sorted([t, rows[t], totals[t]] for t in rows), name
     # the faults did happen
     assert (tmp_path / "killed-in-batch").exists()
     assert (tmp_path / "killed-between").exists()
+    assert (tmp_path / "killed-after-reading").exists()

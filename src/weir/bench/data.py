@@ -33,6 +33,7 @@ def write_pairs(
     locality: float,
     payload: int,
     files_per_batch: int = 2,
+    row_group: int | None = None,
     seed: int = 0,
 ) -> None:
     """Writes Parquet files of ``(k1, k2, payload)``; each micro-batch is ``files_per_batch`` files."""
@@ -51,7 +52,8 @@ def write_pairs(
         else:
             body = pa.array([b""] * n, pa.binary())
         table = pa.table({"k1": k1, "k2": k2, "payload": body})
-        pq.write_table(table, folder / f"{number:05d}.parquet", compression="none", use_dictionary=False)
+        path = folder / f"{number:05d}.parquet"
+        pq.write_table(table, path, compression="none", use_dictionary=False, row_group_size=row_group)
 
 
 def fitting_tables(keys: int, servers: int) -> tuple[Table, Table]:

@@ -18,14 +18,13 @@ from weir.elasticity.etp import etp
 from weir.elasticity.explain import drawing, tables
 from weir.elasticity.gain import Gain
 from weir.elasticity.graph import Graph, Placement
-from weir.elasticity.keys import Buckets, Moved, carried, spread, table_for
+from weir.elasticity.keys import Moved, carried, rescaled, spread, table_for
 from weir.elasticity.rivals import STRATEGIES
 from weir.elasticity.scale import Stela
 
 __all__ = [
     "STRATEGIES",
     "Autoscale",
-    "Buckets",
     "Decision",
     "Gain",
     "Graph",
@@ -44,6 +43,7 @@ __all__ = [
     "drawing",
     "etp",
     "propagate",
+    "rescaled",
     "samples",
     "spread",
     "table_for",

@@ -4,12 +4,12 @@ Two granularities, one rule. :func:`spread` moves *items* between instances. Ite
 
 * **keys**, when each one's weight is known (heavy keys, routing tables). :func:`table_for` writes the result
   down as a :class:`~weir.grouping.table.Table`, which lists only keys that do not live where the hash says.
-* **buckets** of keys (:class:`Buckets`): a key's bucket is its hash modulo B, and an array says where each
-  bucket lives. One million keys in 4096 buckets take 16 kB, whatever moves, where listing the keys that must
-  *not* follow the hash to another number of instances takes up to 12 MB. Spark can compute it natively
-  (``pmod(xxhash64(key), B)`` and an array). B is a multiple of the number of instances at the time when
-  buckets are introduced: then every key lives at first exactly where the plain hash had put it, so the change
-  of the rule alone moves nothing.
+* **buckets** of keys (:class:`~weir.grouping.buckets.Buckets`): a key's bucket is its hash modulo B, and an
+  array says where each bucket lives. One million keys in 4096 buckets take 16 kB, whatever moves, where listing
+  the keys that must *not* follow the hash to another number of instances takes up to 12 MB. Spark can compute
+  it natively (``pmod(xxhash64(key), B)`` and an array). B is a multiple of the number of instances at the time
+  when buckets are introduced: then every key lives at first exactly where the plain hash had put it, so the
+  change of the rule alone moves nothing.
 
 Going from k to a multiple of k instances needs neither: there the plain hash moves the least by itself.
 """
@@ -17,20 +17,18 @@ Going from k to a multiple of k instances needs neither: there the plain hash mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 import numba as nb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weir.elasticity.graph import Machine
-from weir.errors import GroupingError
-from weir.grouping.base import Grouping, Instances, Keys, Router
+from weir.grouping.base import Instances, Keys
+from weir.grouping.buckets import Buckets
 from weir.grouping.table import Table
 from weir.hashing import spark_mod
 
-BUCKETS = 4096
 SLACK = 0.03  # above the average, as everywhere where load is balanced
 
 
@@ -240,116 +238,33 @@ def table_for(hashes: Keys, homes: Instances, n: int) -> Table:
     return Table(hashes[listed], homes[listed])
 
 
-@dataclass(frozen=True, eq=False)
-class Buckets(Grouping):
-    """Sends each key where its bucket lives, and keys with a home of their own there.
+def rescaled(
+    rule: Buckets,
+    n: int,
+    load: ArrayLike | None = None,
+    *,
+    listed_load: ArrayLike | None = None,
+    slack: float = SLACK,
+) -> Buckets:
+    """Buckets for another number of instances, with few moves: instances from ``n`` on are gone.
 
-    Every key has one home, as with a table; scaling moves buckets. How evenly they can be spread is a matter of
-    their number: with 4096 over 64 instances one bucket is 1.6 % of an instance.
+    ``load`` is what each bucket weighs (:meth:`Buckets.count`; all the same if not given), ``listed_load`` what
+    each listed key does.
 
-    Parameters
-    ----------
-    homes
-        The instance of each bucket; a key's bucket is its hash modulo their number.
-    listed
-        Keys that live elsewhere than their bucket (heavy ones, or those a locality table places).
-
-    Examples
-    --------
     >>> keys = np.arange(1_000_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     >>> two = Buckets.like_hash(2)
-    >>> bool((two.router(2).route(keys) == spark_mod(keys, 2)).all())
-    True
-    >>> four = two.rescaled(4, two.count(keys), slack=0.001)
-    >>> three = four.rescaled(3, four.count(keys))
+    >>> four = rescaled(two, 4, two.count(keys), slack=0.001)
+    >>> three = rescaled(four, 3, four.count(keys))
     >>> before, after = four.router(4).route(keys), three.router(3).route(keys)
     >>> round(float((before != after).mean()), 2), len(three.homes)
     (0.25, 4096)
     """
-
-    homes: Instances = field(repr=False)
-    listed: Table | None = None
-
-    name: ClassVar[str] = "buckets"
-
-    def __post_init__(self) -> None:
-        homes = np.ascontiguousarray(self.homes, np.int32)
-        if not len(homes) or homes.min() < 0:
-            raise GroupingError("buckets need a home each; instances count from 0")
-        homes.flags.writeable = False
-        object.__setattr__(self, "homes", homes)
-
-    @classmethod
-    def like_hash(cls, n: int, buckets: int = BUCKETS, listed: Table | None = None) -> Buckets:
-        """Buckets that route to ``n`` instances exactly as the plain hash does (or a table with it)."""
-        size = n * max(1, -(-buckets // n))
-        return cls((np.arange(size) % n).astype(np.int32), listed)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Buckets)
-            and np.array_equal(self.homes, other.homes)
-            and self.listed == other.listed
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.homes.tobytes(), self.listed))
-
-    def bucket(self, keys: Keys) -> NDArray[np.int32]:
-        """The bucket of each key."""
-        return spark_mod(keys, len(self.homes))
-
-    def count(self, keys: Keys, weights: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Keys, or their weights, per bucket, without those that have a home of their own."""
-        load = np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64)
-        if self.listed is not None:
-            load = np.where(self.listed.lookup(keys) < 0, load, 0.0)
-        return np.bincount(self.bucket(keys), load, minlength=len(self.homes)).astype(np.float64)
-
-    def rescaled(
-        self,
-        n: int,
-        load: ArrayLike,
-        *,
-        listed_load: ArrayLike | None = None,
-        slack: float = SLACK,
-    ) -> Buckets:
-        """For another number of instances, with few moves: instances from ``n`` on are gone.
-
-        ``load`` is what each bucket weighs (:meth:`count`), ``listed_load`` what each listed key does.
-        """
-        heavy = self.listed
-        if heavy is None or not len(heavy):
-            return Buckets(spread(self.homes, n, weights=load, slack=slack).homes, heavy)
-        more = np.ones(len(heavy)) if listed_load is None else np.asarray(listed_load, np.float64)
-        homes = np.concatenate([self.homes, heavy.instances])
-        after = spread(homes, n, weights=np.concatenate([np.asarray(load, np.float64), more]), slack=slack)
-        size = len(self.homes)
-        return Buckets(after.homes[:size], Table(heavy.hashes, after.homes[size:]))
-
-    def check(self, n: int, where: str) -> None:
-        """Raises unless every named instance exists."""
-        if self.homes.max() >= n:
-            raise GroupingError(
-                f"{where}: its buckets name instance {int(self.homes.max())}, but there are only {n}; "
-                "rescale the buckets to the parallelism"
-            )
-        if self.listed is not None:
-            self.listed.check(n, where)
-
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        self.check(n, "grouping")
-        return _BucketRouter(n, self)
-
-
-class _BucketRouter(Router):
-    def __init__(self, n: int, rule: Buckets) -> None:
-        super().__init__(n)
-        self._rule = rule
-
-    def route(self, keys: Keys) -> Instances:
-        home = self._rule.homes[self._rule.bucket(keys)]
-        if self._rule.listed is None:
-            return home
-        own = self._rule.listed.lookup(keys)
-        return np.where(own < 0, home, own).astype(np.int32)
+    heavy = rule.listed
+    if heavy is None or not len(heavy):
+        return Buckets(spread(rule.homes, n, weights=load, slack=slack).homes, heavy)
+    size = len(rule.homes)
+    light = np.ones(size) if load is None else np.asarray(load, np.float64)
+    more = np.ones(len(heavy)) if listed_load is None else np.asarray(listed_load, np.float64)
+    homes = np.concatenate([rule.homes, heavy.instances])
+    after = spread(homes, n, weights=np.concatenate([light, more]), slack=slack)
+    return Buckets(after.homes[:size], Table(heavy.hashes, after.homes[size:]))

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from weir.engine.canonical import row_hashes
 from weir.engine.plan import OperatorReport
+from weir.engine.reading import CHUNK_ROWS, read_file
 from weir.engine.rows import Rows
-from weir.errors import OperatorError, WeirError
+from weir.errors import OperatorError, SourceError, WeirError
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import WINDOW_START, Operator
 from weir.operators.process import STATE, Process
+from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH, Read
 from weir.operators.stateless import Filter
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, StateView, entries, stored_schema, tombstones
@@ -33,6 +35,7 @@ from weir.topology import Node
 
 KEYED = (pa.field(H1, pa.uint64(), nullable=False), pa.field(H2, pa.uint64(), nullable=False))
 REDUCE_AT = 1 << 20
+CHUNK_BYTES = 16 << 20
 
 
 class Context:
@@ -113,9 +116,9 @@ class StatelessInstance(Instance):
             if isinstance(operator, Filter):
                 out = rows.select(np.asarray(operator.mask(batch).to_numpy(zero_copy_only=False)))
             else:
-                made = operator(batch, self.node.rows_out)
-                # a function that returns as many rows as it got is taken to have kept their order
-                out = Rows(made, origin=rows.origin if made.num_rows == batch.num_rows else None)
+                made, parents = operator.apply(batch, self.node.rows_out)
+                known = rows.origin is not None and parents is not None
+                out = Rows(made, origin=(rows.origin[0], rows.origin[1][parents]) if known else None)  # type: ignore[index]
         except Exception as error:
             if batch.num_rows > 1:
                 middle = batch.num_rows // 2
@@ -130,6 +133,52 @@ class StatelessInstance(Instance):
                 return
             raise failed(self.node, None, row, error) from error
         yield out
+
+
+class ReadInstance(Instance):
+    """Reads the files that are assigned to its server; rows come from the partition of their file."""
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        operator, schema = self.node.operator, self.node.rows_out
+        assert isinstance(operator, Read)
+        listed = [rows.column(c).to_pylist() for c in (PATH, PARTITION, BYTES)]
+        listed.append(rows.column(MODIFIED).cast(pa.int64()).to_pylist())
+        hashes = rows.hash(self.node.key)
+        kept: list[pa.RecordBatch] = []
+        origins: list[NDArray[np.uint64]] = []
+        count = size = 0
+        # small files are put together: what one of them sends to one server would be a message of few rows
+        for at in np.argsort(np.array(listed[0], object)):
+            path, partition, length, modified = (column[at] for column in listed)
+            self._check(operator, path, partition)
+            for batch in read_file(path, operator.format, schema, size=length, modified=modified):
+                kept.append(batch)
+                origins.append(np.full(batch.num_rows, hashes[at]))
+                count, size = count + batch.num_rows, size + batch.nbytes
+                if count >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                    yield self._together(kept, origins)
+                    kept, origins, count, size = [], [], 0, 0
+        if kept:
+            yield self._together(kept, origins)
+
+    def _check(self, operator: Read, path: str, partition: str | None) -> None:
+        if not partition:
+            raise SourceError(
+                f"{path}: the pattern by= finds no partition in this path; mend it, or move the file"
+            )
+        if operator.base and path.rpartition("/")[0] == operator.base:
+            raise SourceError(
+                f'{path}: lies in no folder of its own, which by="folder" takes for its partition; put files into '
+                'folders by partition, or say by="file" or by=r"a pattern with a (group)"'
+            )
+
+    def _together(self, batches: list[pa.RecordBatch], origins: list[NDArray[np.uint64]]) -> Rows:
+        batch = batches[0]
+        if len(batches) > 1:
+            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        self.report.rows_in += batch.num_rows
+        self.report.rows_out += batch.num_rows
+        return Rows(batch, origin=(self.node.name, np.concatenate(origins)))
 
 
 class AggregateInstance(Instance):
@@ -630,6 +679,8 @@ def make_instance(node: Node, context: Context, report: OperatorReport) -> Insta
         return AggregateInstance(node, context, report)
     if isinstance(operator, Process):
         return ProcessInstance(node, context, report)
+    if isinstance(operator, Read):
+        return ReadInstance(node, context, report)
     return StatelessInstance(node, context, report)
 
 

@@ -17,16 +17,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.files import load_arrays, save_arrays, write_table
-from weir.engine.plan import BatchPlan, FileRef, Move, TableRef
-from weir.engine.tables import changed_table, load_table
+from weir.engine.plan import BatchPlan, FileRef, Layout, Move, TableRef
+from weir.engine.tables import buckets_in_force, changed_table, load_table
 from weir.errors import CheckpointMismatch
+from weir.grouping.base import Grouping
 from weir.grouping.learnt import Learnt, LearntSplit
 from weir.locality.config import Locality
 from weir.locality.manager import LocalityManager, Plan
 from weir.locality.pairs import PairCounts, count_keys, count_pairs, merge
 from weir.locality.proposal import Proposal, propose
+from weir.locality.residents import Where
 from weir.locality.stats import BatchStats
 from weir.locality.table import RoutingTable
+from weir.operators.read import Read
 from weir.state.storage import Storage
 from weir.topology import Node, Topology
 
@@ -83,14 +86,22 @@ def governed(topology: Topology) -> list[Node]:
     return [n for n in topology.stateful if isinstance(topology.grouping_of(n), Learnt)]
 
 
+def sources(topology: Topology) -> list[Node]:
+    """Files that are read on servers: where, is learnt like any key's home, or given and learnt from."""
+    return [n for n in topology.nodes if isinstance(n.operator, Read) and n.operator.recurs]
+
+
 def consecutive(topology: Topology) -> list[tuple[str, str]]:
-    """Pairs of governed operators that rows pass one after the other; stateless ones between don't count."""
-    names = {n.name for n in governed(topology)}
+    """Pairs of governed operators that rows pass one after the other; stateless ones between don't count.
+
+    Files that are read on servers are the first of such pairs.
+    """
+    names = {n.name for n in [*sources(topology), *governed(topology)]}
     before: dict[str, set[str]] = {s: set() for s in topology.sources}
     pairs: list[tuple[str, str]] = []
     for node in topology.nodes:
         last = {p for e in topology.edges if e.target == node.name for p in before[e.source]}
-        if node.operator.stateful:
+        if node.operator.stateful or isinstance(node.operator, Read):
             pairs += [(a, node.name) for a in sorted(last) if a in names and node.name in names]
             before[node.name] = {node.name}
         else:
@@ -103,9 +114,18 @@ class Learner:
 
     def __init__(self, config: Locality, topology: Topology, storage: Storage) -> None:
         self.config, self.topology, self.storage = config, topology, storage
-        nodes = governed(topology)
+        nodes = [*sources(topology), *governed(topology)]
         self.names = [n.name for n in nodes]
-        self.manager = LocalityManager(config, self.names, consecutive(topology), topology.servers)
+        groupings = {i: topology.grouping_of(n) for i, n in enumerate(nodes)}
+        self.learnt = [n.name for i, n in enumerate(nodes) if isinstance(groupings[i], Learnt)]
+        self.manager = LocalityManager(
+            config,
+            self.names,
+            consecutive(topology),
+            topology.servers,
+            fixed={i: _given(g) for i, g in groupings.items() if not isinstance(g, Learnt)},
+            free=[i for i, n in enumerate(nodes) if not n.operator.stateful],
+        )
         self._merges = {n.name: isinstance(topology.grouping_of(n), LearntSplit) for n in nodes}
         self.learning = Learning(
             {name: i for i, name in enumerate(self.names)},
@@ -120,21 +140,50 @@ class Learner:
 
     # ------------------------------------------------------------------ begin, or begin again
 
-    def start(self, tables: dict[str, TableRef], saved: FileRef | None) -> None:
+    def start(self, tables: dict[str, TableRef], saved: FileRef | None, layout: Layout | None = None) -> None:
         """Goes on from a commit: its tables are the truth, saved statistics are a help."""
         if saved is not None:
             state = load_arrays(self.storage, saved)
-            if state["about"]["servers"] == self.topology.servers:
+            if self.manager.understands(state):
                 self.manager.restore(state)
-        if tables:
+        buckets = self._buckets(layout)
+        if self.manager.servers != self.topology.servers:
+            # what was learnt still holds, where keys lived doesn't
+            self.manager.resize(self.topology.servers, buckets=buckets)
             self.agree(tables)
+        elif tables or buckets:
+            self.manager.fall_back(buckets)
+            self.agree(tables)
+
+    def rescale(self, topology: Topology, tables: dict[str, TableRef], layout: Layout | None) -> None:
+        """Goes on with other servers: what was learnt stays, and a reconfiguration is asked for."""
+        with self._lock:
+            self.topology = topology
+            self._computing = None  # it was for other servers
+            self.manager.resize(topology.servers, buckets=self._buckets(layout))
+            self.agree(tables)
+
+    def _buckets(self, layout: Layout | None) -> dict[int, NDArray[np.int32]]:
+        found = {}
+        for o, name in enumerate(self.names):
+            buckets = buckets_in_force(self.storage, layout, name)
+            if buckets is not None:
+                found[o] = buckets.homes
+        return found
+
+    def weights(self, name: str, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Recent rows of an operator's keys; each counts for a row at least."""
+        if name not in self.names:
+            return np.ones(len(hashes))
+        return np.maximum(self.manager.weights(self.names.index(name), hashes), 1.0)
 
     def start_tables(self) -> dict[int, RoutingTable]:
         """Tables made offline that the user wants to begin with."""
         start = self.config.start
         if start is None:
             return {}
-        files = start if isinstance(start, dict) else _table_files(str(start), self.names)
+        stateful = [n.name for n in governed(self.topology)]
+        files = start if isinstance(start, dict) else _table_files(str(start), stateful)
         tables: dict[int, RoutingTable] = {}
         for name, path in files.items():
             if name not in self.names:
@@ -157,12 +206,16 @@ class Learner:
     def agree(self, tables: dict[str, TableRef]) -> None:
         """Makes the manager believe what the tables in force say."""
         known = {}
-        for name, ref in tables.items():
+        for name, ref in self._ours(tables).items():
             table = load_table(self.storage, ref)
             known[self.names.index(name)] = RoutingTable(
                 table.hashes, table.instances, self.topology.servers, name, ref.version
             )
         self.manager.agree_with(known)
+
+    def _ours(self, tables: dict[str, TableRef]) -> dict[str, TableRef]:
+        """Without those of sources that the application no longer has, or no longer lets move."""
+        return {name: ref for name, ref in tables.items() if name in self.learnt}
 
     # ------------------------------------------------------------------ learn
 
@@ -198,6 +251,8 @@ class Learner:
         self, batch: int, tables: dict[str, TableRef], version: int
     ) -> tuple[dict[str, TableRef], int, list[Move], Plan | None]:
         """The tables and moves of the next batch, written to the checkpoint before any plan names them."""
+        kept = {n.name for n in self.topology.stateful}  # among them fixed tables that scaling has changed
+        tables = {name: ref for name, ref in tables.items() if name in self.learnt or name in kept}
         with self._lock:
             if self._computing is not None and self._computing.done():
                 self.manager.offer(self._computing.result())
@@ -224,7 +279,7 @@ class Learner:
                 self.storage, tables.get(name), name, batch, patch.hashes, patch.servers
             )
             leaving = plan.moves.get(number)
-            if leaving is not None and len(leaving):
+            if leaving is not None and len(leaving) and number not in self.manager.free:
                 moves.append(Move(name, _write_moves(self.storage, name, batch, leaving)))
         return tables, version + 1, moves, plan
 
@@ -248,6 +303,11 @@ class Learner:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _given(grouping: Grouping) -> Where:
+    """Where partitions are read that don't move."""
+    return lambda hashes, n: grouping.router(n).route(hashes)
 
 
 def _table_files(start: str, names: list[str]) -> dict[str, str]:

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from weir.engine.feedback import capacity_signals
-from weir.engine.plan import BatchPlan, Commit, FileRef, Manifest, Move, TableRef, TaskReport
+from weir.engine.plan import BatchPlan, Commit, FileRef, Layout, Manifest, Move, TableRef, TaskReport
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
 from weir.hashing import mix
@@ -50,16 +50,21 @@ class Ledger:
         clock: Callable[[], int] | None = None,
         retain: int = 10,
         drop_state: Iterable[str] = (),
+        layout: Layout | None = None,
     ) -> None:
         self.storage = storage
         self.topology = topology
         self.fingerprint = fingerprint(topology)
+        self.layout = layout
+        self._origin: list[int] | None = None
         self.retain = max(1, retain)
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self.last = latest_commit(storage)
         self.identity = self._open(mode)
         saved = self.last.signature if self.last else topology.signature()
         self.needs_migration = compare(saved, topology.signature(), storage.root, drop_state)
+        if self.last is not None and self.last.layout is not None and layout is None:
+            self.needs_migration = True  # keys live by buckets of another layout
         self._delivered: set[int] = set()
 
     def _open(self, mode: str) -> str:
@@ -88,6 +93,8 @@ class Ledger:
     def manifest(self) -> Manifest:
         """The segments of each operator on each server."""
         saved = self.last.manifest if self.last else {}
+        if self._origin is not None:
+            saved = rearranged(saved, self._origin)
         empty: list[list[SegmentRef]] = [[] for _ in range(self.topology.servers)]
         return {name: [list(s) for s in saved.get(name, empty)] for name in self.topology.state_names}
 
@@ -102,6 +109,8 @@ class Ledger:
         table_version: int | None = None,
         moves: list[Move] | None = None,
         hot: dict[str, list[int]] | None = None,
+        layout: Layout | None = None,
+        origin: list[int] | None = None,
     ) -> BatchPlan:
         """The plan of a batch: the one on disk if it was planned before, else a new one, saved."""
         expected = self.last.batch + 1 if self.last else 0
@@ -122,7 +131,7 @@ class Ledger:
             batch=batch,
             epoch=self.epoch,
             fingerprint=self.fingerprint,
-            servers=self.topology.servers,
+            servers=self.topology.servers if layout is None else layout.servers,
             seed=int(mix(np.uint64(int(self.identity[:15], 16)), np.uint64(batch))) >> 1,
             salt=int(self.identity[:15], 16),
             clock=clock,
@@ -133,14 +142,22 @@ class Ledger:
             table_version=table_version if table_version is not None else (last.table_version if last else 0),
             moves=moves or [],
             hot=hot or {},
-            counters=last.counters if last else {},
-            signals=last.signals if last else {},
-            merges=self._merges(),
+            # what routers have counted is about other servers than those of a new layout
+            counters=last.counters if last and origin is None else {},
+            signals=last.signals if last and origin is None else {},
+            merges=self._merges() if origin is None else {},
             end_of_input=end_of_input,
+            layout=layout or self.layout,
+            origin=origin,
         )
         self.storage.write_document(name, "plan", plan)
         reach("plan-written", batch)
         return plan
+
+    def adopt(self, topology: Topology, plan: BatchPlan) -> None:
+        """Goes over to the topology and layout of a plan that changes the servers."""
+        self.topology, self.layout, self._origin = topology, plan.layout, plan.origin
+        self.fingerprint = fingerprint(topology)
 
     def _watermarks(self, end_of_input: bool) -> dict[str, int]:
         out: dict[str, int] = {}
@@ -221,8 +238,10 @@ class Ledger:
             outputs=outputs,
             progress=progress,
             end_of_input=plan.end_of_input,
+            layout=plan.layout,
         )
         self._write_commit(commit)
+        self._origin = None
         reach("commit-written", plan.batch)
         return commit
 
@@ -241,6 +260,7 @@ class Ledger:
             event_times=last.event_times,
             manifest=manifest,
             keys=keys,
+            manager=last.manager,
             outputs=last.outputs,
             progress=last.progress,
             end_of_input=last.end_of_input,
@@ -305,6 +325,8 @@ def _files_of(commit: Commit) -> set[str]:
     files.update(f.name for refs in commit.outputs.values() for f in refs)
     files.update(f.name for f in commit.counters.values())
     files.update(f.name for t in commit.tables.values() for f in t.files)
+    if commit.layout is not None:
+        files.update(f.name for f in commit.layout.buckets.values())
     if commit.manager is not None:
         files.add(commit.manager.name)
     return files
@@ -312,6 +334,20 @@ def _files_of(commit: Commit) -> set[str]:
 
 def read_commit(storage: Storage, name: str) -> Commit:
     return msgspec.convert(storage.read_document(f"commits/{name}", "commit"), Commit)
+
+
+def rearranged(manifest: Manifest, origin: Sequence[int]) -> Manifest:
+    """Segments by the servers' new numbers; those of servers that go are left out.
+
+    ``origin`` has for each server its number before, −1 for a new one.
+
+    >>> rearranged({"a": [["x"], ["y"], ["z"]]}, [0, 2, -1])
+    {'a': [['x'], ['z'], []]}
+    """
+    return {
+        name: [list(servers[old]) if 0 <= old < len(servers) else [] for old in origin]
+        for name, servers in manifest.items()
+    }
 
 
 def latest_commit(storage: Storage) -> Commit | None:

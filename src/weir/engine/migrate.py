@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from weir.engine.plan import Commit
 from weir.grouping.base import Grouping
+from weir.grouping.buckets import Buckets
 from weir.grouping.hashed import Hash
 from weir.grouping.learnt import Learnt
 from weir.hashing import spark_mod
@@ -26,13 +27,18 @@ from weir.state.storage import Storage
 from weir.topology import Node, Topology
 
 
-def homes_of(node: Node, grouping: Grouping, h1: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """The server on which each key's state lives, also where its rows are worked on elsewhere."""
+def homes_of(
+    node: Node, grouping: Grouping, h1: NDArray[np.uint64], buckets: Buckets | None = None
+) -> NDArray[np.int32]:
+    """The server on which each key's state lives, also where its rows are worked on elsewhere.
+
+    ``grouping`` is the one in force; ``buckets`` say where keys live that a grouping splits.
+    """
     rule: Grouping = grouping
     if isinstance(grouping, Learnt):
-        rule = grouping.table
+        rule = grouping.homes
     elif node.splits:
-        rule = Hash()
+        rule = buckets or Hash()
     return np.asarray(node.placement, np.int32)[rule.router(len(node.placement)).route(h1)]
 
 

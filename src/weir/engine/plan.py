@@ -29,6 +29,17 @@ class TableRef(msgspec.Struct, frozen=True):
     files: list[FileRef]
 
 
+class Layout(msgspec.Struct, frozen=True):
+    """Where instances live, once scaling in mid-stream has changed what the application declares."""
+
+    servers: int
+    declared: (
+        str  # fingerprint of the application as declared: if that changes, it counts, and this is dropped
+    )
+    placements: dict[str, list[int]]  # operator → instance → server
+    buckets: dict[str, FileRef]  # stateful operator → Arrow: the instance of each bucket of keys
+
+
 class Move(msgspec.Struct, frozen=True):
     """State of an operator that changes its server at the beginning of a batch."""
 
@@ -57,6 +68,9 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     signals: dict[str, list[tuple[int, list[int]]]] = {}  # operator → (time slot, idle/busy per instance)
     merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
     end_of_input: bool = False
+    layout: Layout | None = None
+    # set in the batch that changes the number of servers: for each server its number before, −1 for a new one
+    origin: list[int] | None = None
 
 
 class OperatorReport(msgspec.Struct):
@@ -98,6 +112,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
     process: str = ""
     rows: int = 0
     bytes: int = 0
+    read_rows: int = 0  # from files that were read here
+    read_bytes: int = 0
     busy: float = 0.0
     operators: dict[str, OperatorReport] = {}
     edges: dict[int, EdgeReport] = {}
@@ -127,6 +143,7 @@ class Commit(msgspec.Struct, kw_only=True):
     outputs: dict[str, list[FileRef]] = {}
     progress: dict[str, object] = {}
     end_of_input: bool = False
+    layout: Layout | None = None
 
 
 DEAD_LETTERS = "__dead_letters"

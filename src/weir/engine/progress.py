@@ -58,8 +58,8 @@ def summarise(
         }
         for i in range(n)
     ]
-    first = 0 if any(r.server < 0 for r in reports) else 1
-    entered = [r for r in reports if r.step == first and (r.server < 0 or first == 1)]
+    first = 0 if any(r.server == -1 for r in reports) else 1
+    entered = [r for r in reports if r.step == first and (r.server == -1 or first == 1)]
     local = sum(e["local"] for e in edges.values())
     remote = sum(e["remote"] for e in edges.values())
     keys = dict(ledger.last.keys) if ledger.last else {}
@@ -69,8 +69,8 @@ def summarise(
     made = sum(m.ref.bytes for r in reports for m in r.segments if m.ref is not None)
     return {
         "batch": plan.batch,
-        "rows": sum(r.rows for r in entered),
-        "bytes_in": sum(r.bytes for r in entered),
+        "rows": sum(r.rows for r in entered) + sum(r.read_rows for r in reports),
+        "bytes_in": sum(r.bytes for r in entered) + sum(r.read_bytes for r in reports),
         "rows_local": local,
         "rows_exchanged": remote,
         "bytes_exchanged": sum(e["bytes"] for e in edges.values()),

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from weir.engine.migrate import merge_entries
-from weir.hashing import spark_mod
+from weir.hashing import hash_home
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import WINDOW_END, WINDOW_START
 from weir.operators.process import STATE
@@ -41,6 +42,7 @@ def merged_state(
     segments: list[SegmentRef],
     waiting: list[list[SegmentRef]],
     server: int,
+    buckets: NDArray[np.int32] | None = None,
 ) -> pa.Table:
     """What a server owns, with partial states of its keys that still wait elsewhere merged in."""
     schema = state_schema(described)
@@ -51,7 +53,7 @@ def merged_state(
     parts = [own]
     for refs in waiting:
         table = StateView(storage, refs, schema).everything()
-        where = placement[spark_mod(table[H1].to_numpy(), len(placement))]
+        where = placement[hash_home(table[H1].to_numpy(), len(placement), buckets)]
         parts.append(table.filter(pa.array(where == server)))
     return merge_entries(_aggregate(described), len(described["key"]), pa.concat_tables(parts))
 

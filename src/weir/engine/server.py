@@ -25,6 +25,7 @@ from weir.engine.files import load_arrays, save_arrays, write_table
 from weir.engine.instances import AggregateInstance, Context, Instance, make_instance
 from weir.engine.learning import Learning, Sightings
 from weir.engine.migrate import homes_of
+from weir.engine.moving import take_over
 from weir.engine.plan import (
     DEAD_LETTERS,
     BatchPlan,
@@ -35,18 +36,18 @@ from weir.engine.plan import (
     TaskReport,
 )
 from weir.engine.rows import Rows
-from weir.engine.tables import grouping_in_force
+from weir.engine.tables import buckets_in_force, grouping_in_force
 from weir.errors import NullKeyError
 from weir.grouping.base import Grouping, Router
 from weir.grouping.consistent import ConsistentRouter
 from weir.hashing import mix
+from weir.operators.read import Read
 from weir.state.segment import (
     H1,
     SegmentRef,
     StateView,
     newest,
     stored_schema,
-    tombstones,
     write_segment,
 )
 from weir.state.storage import Storage
@@ -77,6 +78,7 @@ class Job:
     slots: list[int]
     layout: EntryLayout
     learning: Learning | None = None
+    before: Manifest | None = None  # the state by the servers' old numbers, in a batch that changes these
 
 
 class Server:
@@ -104,8 +106,9 @@ class Server:
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
         self.sinks: dict[str, list[pa.RecordBatch]] = {}
         self.dead: list[dict[str, str]] = []
-        self.arrived: dict[str, list[pa.RecordBatch]] = {}
+        self.arrived: dict[str, list[pa.RecordBatch]] = {}  # states from servers that change places
         self.sightings = Sightings(job.learning) if job.learning else None
+        self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
 
     # ------------------------------------------------------------------ the step
@@ -117,12 +120,33 @@ class Server:
             if batch.num_rows:
                 with _Busy(self.report):
                     receive(batch)
+                yield from self._read()
                 if self.outbox.full():
                     yield from self.outbox.flush()
         with _Busy(self.report):
             self._finish()
         self._send_reports()
         yield from self.outbox.flush()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """Reads the files that reached this server, chunk by chunk; what must leave leaves in between."""
+        while self.unread:
+            node, listing = self.unread.pop()
+            instance = self._instance(node)
+            chunks = instance.push(listing)
+            while True:
+                with _Busy(self.report):
+                    with _Busy(instance.report):
+                        rows = next(chunks, None)
+                    if rows is None:
+                        break
+                    self.report.read_rows += len(rows)
+                    self.report.read_bytes += rows.batch.nbytes
+                    if self.sightings is not None and rows.origin is not None:
+                        self.sightings.key(*rows.origin)
+                    self._emit(node, rows)
+                if self.outbox.full():
+                    yield from self.outbox.flush()
 
     def _receive_source(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
@@ -131,8 +155,7 @@ class Server:
             part = batch if numbers is None else batch.filter(pa.array(numbers == number))
             if part.num_rows:
                 whole = wire.normalised(part, schema, [f"{number}:{c}" for c in schema.names])
-                self.report.rows += whole.num_rows
-                self.report.bytes += whole.nbytes
+                self._count_entry(source, whole)
                 for edge in self.topology.out_edges[source]:
                     self._route(edge, Rows(whole))
 
@@ -157,14 +180,18 @@ class Server:
     def _receive_native(self, source: str, batch: pa.RecordBatch, edges: NDArray[np.int32] | None) -> None:
         schema = self.topology.sources[source]
         whole = wire.normalised(batch, schema, self.job.layout.native[source][1])
-        self.report.rows += whole.num_rows
-        self.report.bytes += whole.nbytes
+        self._count_entry(source, whole)
         for bit, edge in enumerate(self.topology.out_edges[source]):
             rows = Rows(whole)
             if edges is not None:
                 rows = rows.select((edges >> bit) & 1 == 1)
             kept = self._with_key(self.topology.by_name[edge.target], rows)
             self._deliver(edge, kept)
+
+    def _count_entry(self, source: str, batch: pa.RecordBatch) -> None:
+        if source not in self.topology.listings:  # of files, the rows count that are read
+            self.report.rows += batch.num_rows
+            self.report.bytes += batch.nbytes
 
     def _receive_wire(self, batch: pa.RecordBatch) -> None:
         kinds, edges = batch.column("kind").to_pylist(), batch.column("edge").to_pylist()
@@ -202,6 +229,9 @@ class Server:
         node = self.topology.by_name[edge.target]
         if node.waits and self.step < node.level:
             self._send(edge, self.server, rows)
+            return
+        if isinstance(node.operator, Read):
+            self.unread.append((node, rows))
             return
         instance = self._instance(node)
         instance.report.rows_in += len(rows)
@@ -293,7 +323,7 @@ class Server:
 
     def _finish(self) -> None:
         if self.server >= 0 and self.step == 1:
-            self._take_in_states()
+            self._change_owners()
             self._merge_segments()
         for source in self.topology.sources:
             self._flush_waiting(source)
@@ -359,7 +389,8 @@ class Server:
             for batch in table.combine_chunks().to_batches():
                 self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch))
             return
-        homes = homes_of(node, self._grouping(node), table[H1].to_numpy())
+        buckets = buckets_in_force(self.storage, self.plan.layout, node.name)
+        homes = homes_of(node, self._grouping(node), table[H1].to_numpy(), buckets)
         for server in np.unique(homes):
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():
@@ -381,13 +412,20 @@ class Server:
         self.fresh.setdefault(node.name, []).append(ref)
         return ref
 
-    def _take_in_states(self) -> None:
-        """States of keys that moved here become this server's own before anything else is read."""
+    def _change_owners(self) -> None:
+        """States of keys that move here become this server's own before any state is read; others go."""
         for name, batches in self.arrived.items():
-            table = newest(pa.Table.from_batches(batches))
             node = self.topology.by_name[name]
+            table = newest(pa.Table.from_batches(batches))
             self._operator(node).keys_delta += table.num_rows
             self._write_segment(node, table)
+        for move in self.plan.moves:
+            node = self.topology.by_name[move.operator]
+            segments = self.job.manifest.get(node.name, [])
+            changes = take_over(self.storage, node.state, segments, move, self.server)
+            if changes.entries.num_rows:
+                self._operator(node).keys_delta += changes.arrived - changes.left
+                self._write_segment(node, changes.entries)
 
     def _merge_segments(self) -> None:
         """Merges runs of old segments as planned."""
@@ -526,32 +564,4 @@ def _as_json(row: Any) -> str:
     return msgspec.json.encode(row, enc_hook=str).decode()
 
 
-def move_out(job: Job, server: int) -> Iterator[pa.RecordBatch]:
-    """Sends the states of keys that leave a server, and marks them as gone there."""
-    self = Server(job, 0, server)
-    for move in job.plan.moves:
-        node = job.topology.by_name[move.operator]
-        data = self.storage.read_checked(move.file.name, move.file.bytes, move.file.crc)
-        table = pa.ipc.open_file(data).read_all()
-        leaving = table["from"].to_numpy() == server
-        routes, targets = table["h1"].to_numpy()[leaving], table["to"].to_numpy()[leaving]
-        if not len(routes):
-            continue
-        order = np.argsort(routes)
-        routes, targets = routes[order], targets[order]
-        found = self._view(node).all_of(routes)
-        if not found.num_rows:
-            continue
-        homes = targets[np.searchsorted(routes, found[H1].to_numpy())]
-        for target in np.unique(homes):
-            part = found.filter(pa.array(homes == target)).combine_chunks()
-            for batch in part.to_batches():
-                self.outbox.put(int(target), wire.STATE, node.index, wire.pack(batch))
-        gone = tombstones(found[H1].to_numpy(), found["__h2"].to_numpy(), node.state)
-        self._write_segment(node, gone)
-        self._operator(node).keys_delta -= found.num_rows
-    self._send_reports()
-    yield from self.outbox.flush()
-
-
-__all__ = ["EntryLayout", "Job", "Server", "move_out"]
+__all__ = ["EntryLayout", "Job", "Server"]

@@ -6,15 +6,16 @@ applies one small patch to get the next.
 
 from __future__ import annotations
 
-import zlib
 from collections import OrderedDict
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.plan import BatchPlan, FileRef, TableRef
+from weir.engine.files import load_arrays, write_table
+from weir.engine.plan import BatchPlan, FileRef, Layout, TableRef
 from weir.grouping.base import Grouping
+from weir.grouping.buckets import Buckets
 from weir.grouping.learnt import NO_TABLE, Learnt, LearntSplit
 from weir.grouping.table import Table
 from weir.state.storage import Storage
@@ -22,6 +23,7 @@ from weir.state.storage import Storage
 PATCHES_AT_MOST = 32
 
 _loaded: OrderedDict[tuple[str, str, int], Table] = OrderedDict()
+_buckets: OrderedDict[tuple[str, str, int], Buckets] = OrderedDict()
 
 
 def changed_table(
@@ -33,20 +35,36 @@ def changed_table(
     servers: NDArray[np.int32],
 ) -> TableRef:
     """Writes what changes in a table (−1: the key leaves it); a plan may name the result from then on."""
-    files = list(before.files) if before else []
+    if before is None:
+        return whole_table(storage, None, operator, batch, hashes, servers)
+    if len(before.files) >= PATCHES_AT_MOST:
+        whole = patched(load_table(storage, before), hashes, servers)
+        return whole_table(storage, before, operator, batch, whole.hashes, whole.instances)
+    version = before.version + 1
+    patch = _write_entries(
+        storage, f"tables/{operator}/{batch:012d}/{version:08d}-patch.arrow", hashes, servers
+    )
+    return TableRef(version, [*before.files, patch])
+
+
+def whole_table(
+    storage: Storage,
+    before: TableRef | None,
+    operator: str,
+    batch: int,
+    hashes: NDArray[np.uint64],
+    servers: NDArray[np.int32],
+) -> TableRef:
+    """Writes a table that takes the place of the one before."""
     version = before.version + 1 if before else 1
-    if len(files) >= PATCHES_AT_MOST:
-        whole = patched(load_table(storage, before), hashes, servers)  # type: ignore[arg-type]
-        files, hashes, servers = [], whole.hashes, whole.instances
-    kind = "patch" if files else "base"
-    data = pa.table({"hash": hashes, "instance": np.asarray(servers, np.int32)})
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_file(buffer, data.schema) as writer:
-        writer.write_table(data)
-    content = buffer.getvalue()
-    name = f"tables/{operator}/{batch:012d}/{version:08d}-{kind}.arrow"
-    storage.write(name, content)
-    return TableRef(version, [*files, FileRef(name, len(hashes), content.size, zlib.crc32(content))])
+    name = f"tables/{operator}/{batch:012d}/{version:08d}-base.arrow"
+    return TableRef(version, [_write_entries(storage, name, hashes, servers)])
+
+
+def _write_entries(
+    storage: Storage, name: str, hashes: NDArray[np.uint64], servers: NDArray[np.int32]
+) -> FileRef:
+    return write_table(storage, name, pa.table({"hash": hashes, "instance": np.asarray(servers, np.int32)}))
 
 
 def patched(table: Table, hashes: NDArray[np.uint64], instances: NDArray[np.int32]) -> Table:
@@ -77,12 +95,28 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
 
 
 def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
-    """The grouping of an operator in a batch: with the plan's table if it is governed by learning."""
-    if not isinstance(declared, Learnt):
-        return declared
-    ref = plan.tables.get(operator)
+    """The grouping of an operator in a batch: with the plan's table and buckets, where these decide."""
+    ref, buckets = plan.tables.get(operator), buckets_in_force(storage, plan.layout, operator)
     table = NO_TABLE if ref is None else load_table(storage, ref)
-    if isinstance(declared, LearntSplit):
+    if isinstance(declared, Learnt):
+        grouping = declared.with_table(table, buckets)
         hot = plan.hot.get(operator)
-        return declared.with_table(table, None if hot is None else np.array(hot, np.uint64))
-    return declared.with_table(table)
+        if isinstance(grouping, LearntSplit) and hot is not None:
+            grouping = grouping.with_hot(np.array(hot, np.uint64))
+        return grouping
+    if buckets is not None and not declared.splits_keys and declared.keyed:
+        return Buckets(buckets.homes, table if len(table) else None)
+    return declared
+
+
+def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> Buckets | None:
+    """Where unlisted keys of an operator live, if scaling has taken that from their plain hash."""
+    ref = layout.buckets.get(operator) if layout is not None else None
+    if ref is None:
+        return None
+    known = (storage.location, ref.name, ref.crc)
+    if known not in _buckets:
+        _buckets[known] = Buckets(load_arrays(storage, ref)["homes"])
+        while len(_buckets) > 16:
+            _buckets.popitem(last=False)
+    return _buckets[known]

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.grouping.base import Grouping, Instances, Keys, Router
+from weir.grouping.buckets import Buckets
+from weir.grouping.hashed import Hash
 from weir.grouping.table import Table
-from weir.hashing import spark_mod
 
 NO_TABLE = Table(np.empty(0, np.uint64), np.empty(0, np.int32))
 
@@ -32,15 +33,21 @@ class Learnt(Grouping):
     """
 
     table: Table = NO_TABLE
+    buckets: Buckets | None = None  # where unlisted keys live, if no longer simply by their hash
 
     name: ClassVar[str] = "LAR"
 
-    def with_table(self, table: Table) -> Learnt:
+    def with_table(self, table: Table, buckets: Buckets | None = None) -> Learnt:
         """The same grouping with the table of a batch."""
-        return type(self)(table)
+        return Learnt(table, buckets)
+
+    @property
+    def homes(self) -> Table | Buckets:
+        """The rule by which every key has its one home."""
+        return self.table if self.buckets is None else Buckets(self.buckets.homes, self.table)
 
     def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return self.table.router(n)
+        return self.homes.router(n)
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,12 @@ class LearntSplit(Learnt):
 
     splits_keys: ClassVar[bool] = True
 
-    def with_table(self, table: Table, hot: NDArray[np.uint64] | None = None) -> LearntSplit:
-        return LearntSplit(table, self.first_seen, self.hot if hot is None else np.sort(hot))
+    def with_table(self, table: Table, buckets: Buckets | None = None) -> LearntSplit:
+        return LearntSplit(table, buckets, self.first_seen, self.hot)
+
+    def with_hot(self, hot: NDArray[np.uint64]) -> LearntSplit:
+        """The same grouping with the hot keys of a batch."""
+        return LearntSplit(self.table, self.buckets, self.first_seen, np.sort(hot))
 
     def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
         return _StayRouter(n, self, local)
@@ -78,6 +89,7 @@ class _StayRouter(Router):
         super().__init__(n)
         self._grouping = grouping
         self._local = local
+        self._unlisted = (grouping.buckets or Hash()).router(n)
 
     def route(self, keys: Keys) -> Instances:
         home = self._grouping.table.lookup(keys)
@@ -86,4 +98,4 @@ class _StayRouter(Router):
                 home = np.where(home < 0, self._local, home)
             if len(self._grouping.hot):
                 home = np.where(np.isin(keys, self._grouping.hot), self._local, home)
-        return np.where(home < 0, spark_mod(keys, self.n), home).astype(np.int32)
+        return np.where(home < 0, self._unlisted.route(keys), home).astype(np.int32)

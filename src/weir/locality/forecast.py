@@ -91,6 +91,7 @@ def forecast(
     n: int,
     *,
     moved: int,
+    changed: int | None = None,
     keys: int,
     batches: float,
     period: float,
@@ -108,7 +109,9 @@ def forecast(
     now, then
         The server of each of its vertices at present and under the proposal.
     moved
-        How many keys would move in all.
+        How many keys' states would move in all.
+    changed
+        How many keys would have another home, those without state included; ``moved`` if not given.
     keys
         How many keys have state.
     period
@@ -150,7 +153,7 @@ def forecast(
     excess_before, excess_after = np.maximum(before / floor - 1, 0), np.maximum(after / floor - 1, 0)
     relieves = bool(excess_before.max(initial=0) > 0.1 and excess_after.sum() < excess_before.sum() / 2)
     topples = (excess_after > np.maximum(excess_before, 0.1) + 0.1) & (True if worsens is None else worsens)
-    if moved == 0:
+    if (moved if changed is None else changed) == 0:
         pays, why = False, "nothing would move"
     elif relieves:
         pays, why = True, "relieves an overloaded server"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numba as nb
 import numpy as np
@@ -102,6 +102,14 @@ class KeyGraph:
         found = at < len(own)
         found[found] = own[at[found]] == keys[found]
         return np.where(found, first + at, -1)
+
+    def among(self, operators: Iterable[int]) -> NDArray[np.bool_]:
+        """Which vertices are keys of some operators."""
+        return np.isin(self.operator, np.fromiter(operators, np.int32))
+
+    def weightless(self, operators: Iterable[int]) -> KeyGraph:
+        """The same graph, in which the keys of some operators are nothing to balance."""
+        return replace(self, weight=np.where(self.among(operators), 0.0, self.weight))
 
     def subgraph(self, keep: NDArray[np.bool_]) -> KeyGraph:
         """The graph of some of the vertices and the edges among them; operators keep their numbers."""

@@ -15,7 +15,7 @@ checkpoint goes on exactly as the original would have.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from weir.locality.pairs import PairCounts, merge
 from weir.locality.partition.base import check_shares
 from weir.locality.partition.hierarchy import check_tree
 from weir.locality.proposal import Proposal, Snapshot, propose
-from weir.locality.residents import Residents
+from weir.locality.residents import Anchored, Residents, Where
 from weir.locality.stats import BatchStats, Edge
 from weir.locality.table import Moves, Patch, RoutingTable
 
@@ -78,6 +78,11 @@ class LocalityManager:
         Relative capacity of each server; equal by default.
     topology
         Fingerprint of the application, written into its tables.
+    fixed
+        Operators (by position) whose keys somebody else has placed, and how: partitions of a source that are
+        read at given places. Their keys never move, and attract the keys of the others.
+    free
+        Operators (by position) that keep no state, so that their keys move at no cost.
 
     Examples
     --------
@@ -103,6 +108,8 @@ class LocalityManager:
         *,
         shares: NDArray[np.float64] | None = None,
         topology: str = "",
+        fixed: Mapping[int, Where] | None = None,
+        free: Iterable[int] = (),
     ) -> None:
         self.config, self.operators, self.topology = config, list(operators), topology
         position = {name: i for i, name in enumerate(self.operators)}
@@ -118,22 +125,23 @@ class LocalityManager:
         if config.racks is not None:
             check_tree(config.racks, servers)
         half_life = config.memory * config.batches
+        self.fixed, self.free = dict(fixed or {}), frozenset(free) | frozenset(fixed or {})
+        terms: dict[str, Any] = {
+            "capacity": config.capacity,
+            "half_life": half_life / 4,
+            "age": config.batches,
+            "seed": config.seed,
+        }
         self._residents = [
-            Residents(
-                servers,
-                capacity=config.capacity,
-                half_life=half_life / 4,
-                age=config.batches,
-                seed=config.seed,
-            )
-            for _ in self.operators
+            Anchored(servers, self.fixed[o], **terms) if o in self.fixed else Residents(servers, **terms)
+            for o in range(len(self.operators))
         ]
         self._history = {e: FadingCounts(config.capacity, half_life, config.seed) for e in self.edges}
         self._held_out = max(1, config.batches // 5)
         self._recent: deque[dict[Edge, PairCounts]] = deque()
         self._news: list[BatchStats] = []
         self._proposal: Proposal | None = None
-        self._asked = False
+        self._asked = self._resized = False
         self._last = 0
         self._started = False
         self._reconfigurations = 0
@@ -213,7 +221,10 @@ class LocalityManager:
             keys.append(faded)
             homes.append(residents.homes[residents.find(faded.left)])
         early = self._last < self.config.batches
-        self._asked, self._last = False, self.batch
+        # for another number of servers the present homes are no good beginning
+        fresh = early or self._resized or self._reconfigurations % 4 == 3
+        self._asked = self._resized = False
+        self._last = self.batch
         self._reconfigurations += 1
         return Snapshot(
             self.config,
@@ -226,8 +237,11 @@ class LocalityManager:
             len(self._recent),
             self.shares,
             first=not self._started or not any(len(h) for h in self._history.values()),
-            fresh=early or self._reconfigurations % 4 == 0,
+            fresh=fresh,
             early=early,
+            buckets=[residents.buckets for residents in self._residents],
+            fixed=self.fixed,
+            free=self.free,
         )
 
     def offer(self, proposal: Proposal) -> None:
@@ -280,6 +294,14 @@ class LocalityManager:
         fair = weight.sum() * float(check_shares(self.servers, self.shares).max())
         return np.sort(counts.index.left[weight > fair])
 
+    def weights(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Recent rows of keys, 0 for those it doesn't know."""
+        residents = self._residents[operator]
+        at = residents.find(hashes)
+        return (
+            np.where(at >= 0, residents.counts.values()[at], 0.0) if len(residents) else np.zeros(len(hashes))
+        )
+
     def start_from(self, tables: Mapping[int, RoutingTable]) -> None:
         """Takes tables made offline as the beginning."""
         for o, table in tables.items():
@@ -297,17 +319,29 @@ class LocalityManager:
         self._started = self._started or bool(tables)
         self._news.clear()
 
-    def resize(self, servers: int, shares: NDArray[np.float64] | None = None) -> None:
+    def resize(
+        self,
+        servers: int,
+        shares: NDArray[np.float64] | None = None,
+        *,
+        buckets: Mapping[int, NDArray[np.int32]] | None = None,
+    ) -> None:
         """Changes the number of servers: keys of servers that go are placed anew, and a new plan is due.
 
-        Call it at a batch boundary. Keys that live by hash move with the hash, which is the caller's to see to.
+        Call it at a batch boundary. Keys that live by hash move with the hash, or with ``buckets``, the server
+        of each bucket of hashes per operator; that is the caller's to see to. What was learnt stays.
         """
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._proposal = None
-        for residents in self._residents:
-            residents.resize(servers)
-        self._asked = True
+        for o, residents in enumerate(self._residents):
+            residents.resize(servers, (buckets or {}).get(o))
+        self._asked = self._resized = True
+
+    def fall_back(self, buckets: Mapping[int, NDArray[np.int32]]) -> None:
+        """Takes over where keys without an entry live: per operator the server of each bucket of hashes."""
+        for o, residents in enumerate(self._residents):
+            residents.resize(self.servers, buckets.get(o))
 
     def _decide(self) -> Decision | None:
         proposal, self._proposal = self._proposal, None
@@ -352,6 +386,7 @@ class LocalityManager:
                 "last": self._last,
                 "asked": self._asked or self._proposal is not None,
                 "started": self._started,
+                "resized": self._resized,
                 "reconfigurations": self._reconfigurations,
                 "recent": len(self._recent),
                 "locality": self.locality,
@@ -370,10 +405,15 @@ class LocalityManager:
                     out[f"recent.{j}.{i}.{name}"] = getattr(batch[e], name)
         return out
 
+    def understands(self, state: Mapping[str, Any]) -> bool:
+        """Whether a saved state is about the same operators and edges."""
+        about = state["about"]
+        return list(about["operators"]) == self.operators and [tuple(e) for e in about["edges"]] == self.edges
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state`."""
         about = state["about"]
-        if list(about["operators"]) != self.operators or [tuple(e) for e in about["edges"]] != self.edges:
+        if not self.understands(state):
             raise CheckpointMismatch(
                 f"the saved locality manager is for operators {about['operators']}, this application has "
                 f"{self.operators}: use the checkpoint of this application, or a new one"
@@ -381,7 +421,7 @@ class LocalityManager:
         self.servers, self.version, self.batch = about["servers"], about["version"], about["batch"]
         self.shares = state.get("shares")
         self._last, self._asked, self._started = about["last"], about["asked"], about["started"]
-        self._reconfigurations = about["reconfigurations"]
+        self._reconfigurations, self._resized = about["reconfigurations"], about.get("resized", False)
         self.locality, self.imbalance = about["locality"], list(about["imbalance"])
         self.decisions = deque((Decision.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)
         for o, residents in enumerate(self._residents):

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.hashing import spark_mod
+from weir.hashing import hash_home
 from weir.locality.config import Costs, Locality
 from weir.locality.forecast import Forecast, forecast
 from weir.locality.graph import KeyGraph
 from weir.locality.pairs import PairCounts, count_keys, merge
 from weir.locality.partition import partition, relabel
+from weir.locality.residents import Where
 from weir.locality.stats import Edge
 
 Servers = NDArray[np.int32]
@@ -41,6 +42,12 @@ class Snapshot:
     first, fresh, early
         Whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one, and
         whether the stream is so young that moving is cheap.
+    buckets
+        Per operator: the server of each bucket of hashes, where keys without an entry live by these.
+    fixed
+        Operators whose keys somebody else has placed, and how: vertices that attract others and never move.
+    free
+        Operators that keep no state: giving their keys another home moves nothing.
     """
 
     config: Locality
@@ -55,6 +62,9 @@ class Snapshot:
     first: bool = False
     fresh: bool = False
     early: bool = False
+    buckets: Sequence[Servers | None] = ()
+    fixed: Mapping[int, Where] = field(default_factory=dict)
+    free: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -81,16 +91,18 @@ def propose(snapshot: Snapshot) -> Proposal:
     began = time.perf_counter()
     config, n = snapshot.config, snapshot.servers
     learnt = snapshot.recent if snapshot.first else snapshot.history
-    graph = KeyGraph.build(list(snapshot.keys), learnt)
+    graph = KeyGraph.build(list(snapshot.keys), learnt).weightless(snapshot.fixed)
     warm, live = _present(snapshot, graph)
+    held = _held(snapshot, graph, live)
     candidates: list[tuple[str, Servers]] = []
     terms = {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
     if not snapshot.first and config.partitioner == "multilevel":
         bonus = {"warm": warm, "stay_bonus": config.stay_bonus, "racks": config.racks}
-        candidates.append(("refine", partition(graph, n, **terms, **bonus)))  # type: ignore[arg-type]
+        candidates.append(("refine", partition(graph, n, fixed=held, **terms, **bonus)))  # type: ignore[arg-type]
     if not candidates or snapshot.fresh:
-        fresh = partition(graph, n, method=config.partitioner, racks=config.racks, starts=_STARTS, **terms)  # type: ignore[arg-type]
-        if config.racks is None:
+        more = {"method": config.partitioner, "racks": config.racks, "starts": _STARTS}
+        fresh = partition(graph, n, fixed=held, **terms, **more)  # type: ignore[arg-type]
+        if config.racks is None and held is None:
             fresh = relabel(fresh, live, None, n)
         candidates.append(("fresh", fresh))
     told: list[tuple[Forecast, str, Servers]] = []
@@ -100,10 +112,12 @@ def propose(snapshot: Snapshot) -> Proposal:
     adopt = config.forecast is None or best.pays or snapshot.first
     if adopt and not snapshot.first and config.partitioner == "multilevel":
         whole = {e: merge([learnt[e], snapshot.recent[e]], config.capacity) for e in learnt}
-        graph2 = KeyGraph.build(list(snapshot.keys), whole)
-        start = _carry(graph, parts, graph2, _present(snapshot, graph2)[0])
+        graph2 = KeyGraph.build(list(snapshot.keys), whole).weightless(snapshot.fixed)
+        warm, live = _present(snapshot, graph2)
+        start = _carry(graph, parts, graph2, warm)
         bonus = {"warm": start, "stay_bonus": config.stay_bonus, "racks": config.racks}
-        graph, parts = graph2, partition(graph2, n, **terms, **bonus)  # type: ignore[arg-type]
+        held = _held(snapshot, graph2, live)
+        graph, parts = graph2, partition(graph2, n, fixed=held, **terms, **bonus)  # type: ignore[arg-type]
     return Proposal(
         snapshot.version,
         n,
@@ -122,7 +136,24 @@ def _present(snapshot: Snapshot, graph: KeyGraph) -> tuple[Servers, Servers]:
     for o, (counted, homes) in enumerate(zip(snapshot.keys, snapshot.homes, strict=True)):
         at = graph.vertices(o, counted.left)
         warm[at[at >= 0]] = homes[at >= 0]
-    return warm, np.where(warm >= 0, warm, spark_mod(graph.key, snapshot.servers)).astype(np.int32)
+    for o, where in snapshot.fixed.items():
+        a, b = graph.starts[o], graph.starts[o + 1]
+        warm[a:b] = where(graph.key[a:b], snapshot.servers)
+    live = warm.copy()
+    for o in range(graph.operators):
+        mine = slice(graph.starts[o], graph.starts[o + 1])
+        buckets = snapshot.buckets[o] if snapshot.buckets else None
+        live[mine] = np.where(
+            warm[mine] >= 0, warm[mine], hash_home(graph.key[mine], snapshot.servers, buckets)
+        )
+    return warm, live
+
+
+def _held(snapshot: Snapshot, graph: KeyGraph, live: Servers) -> Servers | None:
+    """The server of each vertex that may not be placed, −1 for all others; None if all may."""
+    if not snapshot.fixed:
+        return None
+    return np.where(graph.among(snapshot.fixed), live, -1).astype(np.int32)
 
 
 def _carry(old: KeyGraph, parts: Servers, new: KeyGraph, otherwise: Servers) -> Servers:
@@ -147,7 +178,7 @@ def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -
         sides = [count_keys(p.left, p.count) for (a, _), p in rows.items() if a == o]
         ins = [count_keys(p.right, p.count) for (_, b), p in rows.items() if b == o]
         seen.append(max([*ins, *sides], key=lambda c: c.total, default=PairCounts.empty()))
-    held_out = KeyGraph.build(seen, rows)
+    held_out = KeyGraph.build(seen, rows).weightless(snapshot.fixed)
     now = _present(snapshot, held_out)[1]
     costs = config.forecast or Costs()
     return forecast(
@@ -155,7 +186,8 @@ def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -
         now,
         _carry(graph, parts, held_out, now),
         n,
-        moved=int((parts != live).sum()),
+        moved=int((parts != live)[~graph.among(snapshot.free)].sum()),
+        changed=int((parts != live).sum()),
         keys=sum(map(len, snapshot.keys)),
         batches=snapshot.batches,
         period=config.batches,

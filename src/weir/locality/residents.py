@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.hashing import spark_mod
+from weir.hashing import hash_home
 from weir.locality._memory import FadingCounts
 from weir.locality.pairs import PairCounts
 from weir.locality.placement import place
@@ -16,6 +16,8 @@ from weir.locality.young import YoungKeys
 
 _INERTIA = 1.0  # rows by which another server must beat a young key's home
 
+Where = Callable[[NDArray[np.uint64], int], NDArray[np.int32]]
+"""The server, of so many, on which each key lives, for keys that somebody else has placed."""
 Tie = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.float64]]
 
 
@@ -56,6 +58,7 @@ class Residents:
         self._homes = np.full(512, -1, np.int32)
         self._published = np.full(512, -1, np.int32)
         self._hashed = np.zeros(0, np.int32)
+        self.buckets: NDArray[np.int32] | None = None  # where unlisted keys live, if no longer by their hash
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -72,7 +75,7 @@ class Residents:
             self._published = np.concatenate([self._published, more])
         fresh = self.counts.index.left[len(self._hashed) :]
         if len(fresh):
-            self._hashed = np.concatenate([self._hashed, spark_mod(fresh, self.n)])
+            self._hashed = np.concatenate([self._hashed, hash_home(fresh, self.n, self.buckets)])
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The number of each key, −1 for one never met."""
@@ -82,7 +85,7 @@ class Residents:
         """Where keys live now, hash fallback included."""
         entries = self.find(hashes)
         home = np.where(entries >= 0, self._homes[entries], -1)
-        return np.where(home >= 0, home, spark_mod(hashes, self.n)).astype(np.int32)
+        return np.where(home >= 0, home, hash_home(hashes, self.n, self.buckets)).astype(np.int32)
 
     def observe(self, seen: PairCounts, others: Sequence[NDArray[np.uint64]]) -> None:
         """Takes in one batch's key counts, and keys that only occur in pairs."""
@@ -166,12 +169,12 @@ class Residents:
         moves = source != target
         return Patch(keys, after), Moves(keys[moves], source[moves], target[moves]), keys[before < 0]
 
-    def resize(self, n: int) -> None:
+    def resize(self, n: int, buckets: NDArray[np.int32] | None = None) -> None:
         """Changes the number of servers; keys of servers that go live by their hash until they are placed."""
-        self.n = n
+        self.n, self.buckets = n, buckets
         for homes in (self._homes, self._published):
             homes[homes >= n] = -1
-        self._hashed = spark_mod(self.counts.index.left, n)
+        self._hashed = hash_home(self.counts.index.left, n, buckets)
         self.young = YoungKeys(n, self.young.age, self.young.capacity)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
@@ -185,6 +188,53 @@ class Residents:
         self._homes = np.full(max(512, 2 * len(self)), -1, np.int32)
         self._homes[: len(self)] = state["home"]
         self._published = self._homes.copy()
-        self._hashed = spark_mod(self.counts.index.left, self.n)
+        self._hashed = hash_home(self.counts.index.left, self.n, self.buckets)
         self.young = YoungKeys(self.n, self.young.age, self.young.capacity)
         self.young.restore({k: state[f"young.{k}"] for k in ("entry", "born", "ties")})
+
+
+class Anchored(Residents):
+    """Keys that live where somebody else has put them: they attract others, and never move.
+
+    The partitions of a source that are read at given places are such keys.
+
+    Examples
+    --------
+    >>> from weir.locality.pairs import count_keys
+    >>> keys = np.array([6, 7], np.uint64)
+    >>> anchored = Anchored(4, lambda hashes, n: (hashes % np.uint64(n)).astype(np.int32), capacity=9, half_life=9)
+    >>> anchored.observe(count_keys(keys), [])
+    >>> anchored.adopt(keys, np.array([0, 0], np.int32))
+    >>> anchored.route(keys).tolist(), anchored.publish()
+    ([2, 3], None)
+    """
+
+    def __init__(
+        self, n: int, where: Where, *, capacity: int, half_life: float, age: int = 1, seed: int = 0
+    ) -> None:
+        super().__init__(n, capacity=capacity, half_life=half_life, age=age, seed=seed)
+        self._where = where
+
+    @property
+    def homes(self) -> NDArray[np.int32]:
+        return self._where(self.counts.index.left, self.n)
+
+    def route(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+        return self._where(hashes, self.n)
+
+    def adopt(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """Nobody moves."""
+
+    def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """No table is asked."""
+
+    def place(
+        self, seen: PairCounts, ties: Sequence[Tie], batch: int, alpha: float, share: NDArray[np.float64]
+    ) -> None:
+        """New ones are in their place already."""
+
+    def publish(self) -> tuple[Patch, Moves, NDArray[np.uint64]] | None:
+        kept = self.counts.prune()
+        if kept is not None:
+            self._hashed = self._hashed[kept]
+        return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from weir.errors import TopologyError
+from weir.errors import TopologyError, did_you_mean
 from weir.operators.base import Operator
 from weir.schema import to_schema
 
@@ -28,6 +30,21 @@ class Map(Operator):
         it returns the columns it was given.
     columns
         The columns it reads; None for all. Others don't travel to it.
+    parents
+        For a flat map: a column of the result, beside those of ``schema``, that says for each row which row of
+        the batch it was made from, counted from 0. It goes no further. With it, locality-aware routing learns
+        which keys follow each other through the map, too.
+
+    Examples
+    --------
+    >>> def words(batch):
+    ...     split = pc.split_pattern(batch.column("text"), " ")
+    ...     return {"word": pc.list_flatten(split), "row": pc.list_parent_indices(split)}
+    >>> made, parents = Map(words, "word string", parents="row").apply(
+    ...     pa.record_batch({"text": ["a b", "c"]}), pa.schema([("word", pa.string())])
+    ... )
+    >>> made.column("word").to_pylist(), parents.tolist()
+    (['a', 'b', 'c'], [0, 0, 1])
     """
 
     def __init__(
@@ -35,8 +52,10 @@ class Map(Operator):
         function: ArrowFunction,
         schema: Any = None,
         columns: Iterable[str] | None = None,
+        parents: str | None = None,
     ) -> None:
         self.function = function
+        self.parents = parents
         self.schema = None if schema is None else to_schema(schema)
         self.columns = None if columns is None else tuple(columns)
 
@@ -50,8 +69,16 @@ class Map(Operator):
             return pa.schema([schema.field(c) for c in self.columns])
         return schema
 
-    def __call__(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        return conform(self.function(batch), schema, "it")
+    def apply(
+        self, batch: pa.RecordBatch, schema: pa.Schema
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
+        """The rows that a batch becomes, and, where it is known, which of its rows each was made from."""
+        result = self.function(batch)
+        made = conform(result, schema, "it")
+        if self.parents is None:
+            # a function that returns as many rows as it got is taken to have kept their order
+            return made, np.arange(len(made)) if made.num_rows == batch.num_rows else None
+        return made, _parents(result, self.parents, batch.num_rows)
 
 
 class Filter(Operator):
@@ -80,6 +107,25 @@ class Filter(Operator):
                 f"{len(mask)} values of type {mask.type}"
             )
         return pc.fill_null(mask, False)
+
+
+def _parents(result: Any, name: str, rows: int) -> NDArray[np.int64]:
+    names = list(result) if isinstance(result, dict) else result.schema.names
+    if name not in names:
+        raise TopologyError(
+            f"it returned no column {name!r}, which parents= names; {did_you_mean(name, names)}"
+        )
+    column = pa.table({name: result[name]})[name].combine_chunks()
+    positions: NDArray[np.int64] = np.zeros(0, np.int64)
+    if pa.types.is_integer(column.type) and not column.null_count:
+        positions = column.to_numpy().astype(np.int64)
+    if len(positions) != len(column) or (
+        len(positions) and not 0 <= positions.min() <= positions.max() < rows
+    ):
+        raise TopologyError(
+            f"parents={name!r} must say for each row which of the {rows} rows given it comes from"
+        )
+    return positions
 
 
 def conform(result: Any, schema: pa.Schema, who: str) -> pa.RecordBatch:

@@ -17,18 +17,47 @@ class Homes:
     """The homes of ``n`` servers in one Spark session."""
 
     def __init__(self, session: SparkSession, n: int) -> None:
-        self.n = n
         self.slots = find_slots(session, n)
         # not createDataFrame: it would make this session the active one for the whole process
-        slots = F.array(*[F.lit(s) for s in self.slots])
-        server = F.col("id").cast("int")
-        rows = session.range(0, n, 1, 1).select(
-            F.element_at(slots, server + 1).alias("slot"), server.alias("server")
-        )
-        frame = rows.repartition(n, "slot")
-        self.frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        # Spark brings a partition to where its input was written; one row per task, on whoever is free, makes that
+        # a different place for every server. From a single task all servers would gather on its host.
+        self._settle(self._numbered(session.range(0, n, 1, n), F.col("id"), list(range(n))))
+
+    def _settle(self, rows: DataFrame) -> None:
+        self.n = len(self.slots)
+        context = rows.sparkSession.sparkContext
+        known = set(context._jsc.getPersistentRDDs())
+        self.frame = rows.repartition(self.n, "slot").persist(StorageLevel.MEMORY_AND_DISK)
         self.frame.count()
+        made = set(context._jsc.getPersistentRDDs()) - known
+        self.rdd = max(made, default=-1)  # the number of the cached blocks in Spark's books
         self._anchors: dict[str, DataFrame] = {}
+
+    def _numbered(self, rows: DataFrame, index: Column, numbers: list[int]) -> DataFrame:
+        """Rows with the server that ``numbers`` has at their index, and that server's slot."""
+        slots = F.array(*[F.lit(self.slots[i]) for i in numbers])
+        servers = F.array(*[F.lit(i) for i in numbers])
+        at = index.cast("int") + 1
+        return rows.select(F.element_at(slots, at).alias("slot"), F.element_at(servers, at).alias("server"))
+
+    def rearranged(self, session: SparkSession, origin: list[int]) -> Homes:
+        """Homes for other servers; ``origin`` has for each its number here, −1 for a new one.
+
+        Servers that stay bring their row along from where they live, and since it makes up all that the shuffle
+        has for their partition, Spark prefers to put that there again.
+        """
+        made = Homes.__new__(Homes)
+        made.slots = find_slots(session, len(origin))
+        kept = {old: new for new, old in enumerate(origin) if old >= 0}
+        stay = self.frame.where(F.col("server").isin(list(kept)))
+        # −1 would be an index from the end; servers that go are filtered out, any number will do for them
+        rows = made._numbered(stay, F.col("server"), [kept.get(i, 0) for i in range(self.n)])
+        fresh = [new for new, old in enumerate(origin) if old < 0]
+        if fresh:
+            newcomers = session.range(0, len(fresh), 1, len(fresh))
+            rows = rows.union(made._numbered(newcomers, F.col("id"), fresh))
+        made._settle(rows)
+        return made
 
     def exchange(self, rows: DataFrame, shape: str) -> DataFrame:
         """Sends each row to the server of its slot, where that server lives.

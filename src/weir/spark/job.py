@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 from weir.engine import wire
 from weir.engine.learning import Learning
 from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
-from weir.engine.server import EntryLayout, Job, Server, move_out
+from weir.engine.scaling import move_home
+from weir.engine.server import EntryLayout, Job, Server
 from weir.engine.tables import grouping_in_force
-from weir.errors import EngineError, NullKeyError, OperatorError, TopologyError, WeirError
+from weir.errors import EngineError, NullKeyError, OperatorError, SourceError, TopologyError, WeirError
 from weir.faults import reach
 from weir.grouping.base import Grouping
 from weir.locality.stats import BatchStats
@@ -73,15 +74,22 @@ class BatchRunner:
         self.storage = storage
         self.learning = learning
         self.homes = Homes(session, topology.servers)
+        self._previous: Homes | None = None
         self._slots: dict[int, tuple[object, Column]] = {}
 
+    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
+        """Goes over to other servers with the next batch, which moves the state (``plan.origin``)."""
+        self._previous, self.homes = self.homes, self.homes.rearranged(self.session, origin)
+        self.topology, self.learning = topology, learning
+        self._slots.clear()
+
     def run(
-        self, rows: DataFrame, plan: BatchPlan, manifest: Manifest
+        self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
     ) -> tuple[list[TaskReport], list[BatchStats]]:
         """Runs one batch; returns what its tasks report and count. Nothing has happened until it is committed."""
         topology = self.topology
         in_jvm = self._routable(plan)
-        moving = bool(plan.moves)
+        moving = plan.origin is not None
         if topology.steps == 0:
             layout = EntryLayout(tagged=True)
         elif in_jvm:
@@ -97,13 +105,16 @@ class BatchRunner:
             )
         else:
             layout = EntryLayout(tagged=True)
-        job = Job(topology, plan, manifest, self.storage.location, self.homes.slots, layout, self.learning)
+        job = Job(
+            topology, plan, manifest, self.storage.location, self.homes.slots, layout, self.learning, before
+        )
         if in_jvm and topology.steps:
             entry = self._native(rows, plan, layout)
         else:
             entry = rows.mapInArrow(_source_task(job), wire.WIRE_DDL)
         if moving:
-            movers = self.homes.each().mapInArrow(_move_task(job), wire.WIRE_DDL)
+            assert self._previous is not None
+            movers = self._previous.each().mapInArrow(_move_task(job), wire.WIRE_DDL)
             entry = entry.unionByName(movers, allowMissingColumns=True)
         shape = f"entry, tagged {layout.tagged}, moving {moving}, in the JVM {in_jvm}"
         for step in range(1, topology.steps + 1):
@@ -113,6 +124,7 @@ class BatchRunner:
         reports = [msgspec.json.decode(p, type=TaskReport) for kind, p in answers if kind == wire.CONTROL]
         stats = [BatchStats.from_ipc(p) for kind, p in answers if kind == wire.STATISTICS]
         self._check(reports)
+        self._previous = None
         return reports, stats
 
     def _collect(self, frame: DataFrame) -> list[tuple[int, bytes]]:
@@ -184,7 +196,12 @@ class BatchRunner:
     def _slot(self, plan: BatchPlan, edge: Edge, plain: dict[str, str], columns: list[str]) -> Column:
         """The slot of each row on an edge; the expression is kept until the table or the hot keys change."""
         table = plan.tables.get(edge.target)
-        version = ((table.files[-1].name if table else ""), tuple(plan.hot.get(edge.target, ())))
+        buckets = plan.layout.buckets.get(edge.target) if plan.layout else None
+        version = (
+            table.files[-1].name if table else "",
+            tuple(plan.hot.get(edge.target, ())),
+            buckets.name if buckets else "",
+        )
         kept = self._slots.get(edge.index)
         if kept is None or kept[0] != version:
             node = self.topology.by_name[edge.target]
@@ -274,13 +291,13 @@ def _move_task(job: Job) -> Task:
         _settle()
         for batch in batches:
             for server in batch.column("server").to_pylist():
-                yield from move_out(job, server)
+                yield from move_home(job, server)
 
     return task
 
 
 _OURS: dict[str, type[WeirError]] = {
-    c.__name__: c for c in (OperatorError, NullKeyError, TopologyError, EngineError)
+    c.__name__: c for c in (OperatorError, NullKeyError, SourceError, TopologyError, EngineError)
 }
 
 

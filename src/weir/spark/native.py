@@ -15,6 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from weir.grouping.base import Grouping
+from weir.grouping.buckets import Buckets
 from weir.grouping.hashed import Hash
 from weir.grouping.learnt import Learnt, LearntSplit
 from weir.grouping.table import Table, WorstCase
@@ -31,9 +32,12 @@ def can_route(grouping: Grouping) -> bool:
     if isinstance(grouping, WorstCase):
         return can_route(grouping.table)
     if isinstance(grouping, Learnt):
-        return can_route(grouping.table)
+        return can_route(grouping.homes)
     if isinstance(grouping, Table):
         return len(grouping) <= LITERAL_LIMIT
+    if isinstance(grouping, Buckets):
+        listed = 0 if grouping.listed is None else len(grouping.listed)
+        return listed + len(grouping.homes) <= LITERAL_LIMIT
     return isinstance(grouping, Hash)
 
 
@@ -51,13 +55,14 @@ def slot_of(
         missing = missing | key.isNull()
     spread = F.xxhash64(*[F.col(f"`{c}`") for c in everything])
     hashed = F.when(missing, spread).otherwise(F.xxhash64(*keys))
-    shift, table = 0, None
-    if isinstance(grouping, WorstCase):
-        shift, table = 1, grouping.table
-    elif isinstance(grouping, Learnt):
-        table = grouping.table
-    elif isinstance(grouping, Table):
-        table = grouping
+    shift, table, buckets = 0, None, None
+    rule = grouping.homes if isinstance(grouping, Learnt) else grouping
+    if isinstance(rule, WorstCase):
+        shift, table = 1, rule.table
+    elif isinstance(rule, Table):
+        table = rule
+    elif isinstance(rule, Buckets):
+        table, buckets = rule.listed, rule.homes
     n = len(node.placement)
     by_instance = [slots[node.placement[(i + shift) % n]] for i in range(n)]
     homes = F.array(*[F.lit(s) for s in by_instance])
@@ -65,11 +70,18 @@ def slot_of(
         # a key too hot for one server is spread by its rows' content
         hot = hashed.isin([int(h) for h in grouping.hot.view(np.int64)])
         hashed = F.when(hot, spread).otherwise(hashed)
-    fallback = F.element_at(homes, (F.pmod(hashed, F.lit(n)) + 1).cast("int"))
+    if buckets is None:
+        fallback = F.element_at(homes, (F.pmod(hashed, F.lit(n)) + 1).cast("int"))
+    else:
+        by_bucket = _literal(np.array(by_instance, np.int32)[buckets], "int")
+        fallback = F.element_at(by_bucket, (F.pmod(hashed, F.lit(len(buckets))) + 1).cast("int"))
     if table is None or not len(table):
         return fallback
     # a key whose home is its hash anyway needs no entry
-    listed = table.instances != spark_mod(table.hashes, n)
+    by_hash = (
+        spark_mod(table.hashes, n) if buckets is None else buckets[spark_mod(table.hashes, len(buckets))]
+    )
+    listed = table.instances != by_hash
     keys_at, home_at = two_choice_table(table.hashes[listed], table.instances[listed])
     mask = len(keys_at) - 1
     known = _literal(keys_at.view(np.int64), "bigint")

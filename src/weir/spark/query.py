@@ -5,17 +5,23 @@ from __future__ import annotations
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.elasticity.autoscale import Autoscale
+from weir.elasticity.decision import Decision
 from weir.engine.learning import Learner, governed
-from weir.engine.ledger import Ledger
+from weir.engine.ledger import Ledger, latest_commit
+from weir.engine.load import Load
 from weir.engine.migrate import manifest_of
-from weir.engine.plan import DEAD_LETTERS, BatchPlan, Commit
+from weir.engine.plan import DEAD_LETTERS, BatchPlan, Commit, Layout, Manifest
 from weir.engine.progress import summarise
+from weir.engine.requests import SLOT_WAIT, Request, text
+from weir.engine.scaling import Build, change, moved_keys
 from weir.engine.server import DEAD_LETTER_SCHEMA
 from weir.engine.tables import load_table
 from weir.errors import EngineError, TopologyError, WeirError, did_you_mean
@@ -25,10 +31,11 @@ from weir.grouping.learnt import NO_TABLE
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
 from weir.spark.job import BatchRunner, translated, unite
+from weir.spark.scaling import Pending, Scaler
 from weir.spark.session import own_session
 from weir.spark.state import output_frame, state_frame
 from weir.state.storage import Storage
-from weir.topology import Topology
+from weir.topology import Topology, fingerprint
 
 if TYPE_CHECKING:
     from weir.app import Flow
@@ -54,6 +61,7 @@ class Query:
         self._error: Exception | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)
         self._learner: Learner | None = None
+        self._scaler: Scaler | None = None
         self._doing = "starting"
         if ledger.last is not None and ledger.last.progress:
             self._recent.append(dict(ledger.last.progress))
@@ -116,9 +124,14 @@ class Query:
         """What :meth:`explain` prints."""
         n, steps = self.topology.servers, self.topology.steps
         text = [self.topology.draw(), f"{n} servers, {steps} exchange{'s' if steps != 1 else ''} per batch"]
+        seen: Any = (self.progress or {}).get("edges", {})
         for edge in self.topology.edges:
             columns = ", ".join(edge.schema.names)
-            text.append(f"edge {edge.source} → {edge.target}: {edge.grouping.name}, carries {columns}")
+            line = f"edge {edge.source} → {edge.target}: {edge.grouping.name}, carries {columns}"
+            local = seen.get(f"{edge.source} → {edge.target}", {}).get("locality")
+            text.append(
+                line if local is None else f"{line}; {local:.0%} stayed on their server in the last batch"
+            )
         return "\n".join(text)
 
     # ------------------------------------------------------------------ steering
@@ -142,8 +155,8 @@ class Query:
     def routing_table(self, name: str) -> RoutingTable:
         """The table in force for an operator."""
         last = self._ledger.last
-        if self._learner is None or name not in self._learner.names:
-            names = [] if self._learner is None else self._learner.names
+        if self._learner is None or name not in self._learner.learnt:
+            names = [] if self._learner is None else self._learner.learnt
             raise EngineError(
                 f"operator {name!r} is not routed by a learnt table; {did_you_mean(name, names)}"
             )
@@ -151,6 +164,85 @@ class Query:
         table = NO_TABLE if ref is None else load_table(self._storage, ref)
         version = 0 if ref is None else ref.version
         return RoutingTable(table.hashes, table.instances, self.topology.servers, name, version)
+
+    def scale_out(
+        self,
+        machines: int = 1,
+        *,
+        dry_run: bool = False,
+        wait: float = 0.0,
+        strategy: str = "stela",
+        timeout: float = SLOT_WAIT,
+        share_slots: bool = False,
+    ) -> Decision:
+        """Adds servers with the next batch; keys move there with their state, and the stream goes on.
+
+        Operators with a fixed parallelism get instances on the new servers by the strategy, Stela's by default:
+        congested ones first, those on which most of the output depends before others. What lives everywhere gets
+        an instance on every new server. Existing instances stay where they are.
+
+        Parameters
+        ----------
+        machines
+            How many servers to add; each needs a task slot.
+        dry_run
+            Only say what would be done; :meth:`explain_scaling` prints it.
+        wait
+            Seconds to wait until the change is committed; 0 returns at once, and the next batch makes it.
+        strategy
+            ``"stela"``, or a rival: ``"gain"``, ``"default"`` …; see :data:`weir.elasticity.STRATEGIES`.
+        timeout
+            Seconds to wait for executors, where there are too few slots and the cluster can be asked for more.
+        share_slots
+            Let servers take turns on the slots there are.
+        """
+        request = Request("out", machines, (), strategy, timeout, share_slots)
+        return self._scale(request, dry_run, wait)
+
+    def scale_in(
+        self,
+        machines: int = 1,
+        *,
+        hosts: Sequence[str] = (),
+        dry_run: bool = False,
+        wait: float = 0.0,
+        strategy: str = "stela",
+        release: bool = True,
+    ) -> Decision:
+        """Lets servers go with the next batch, after their keys' state has moved to the others.
+
+        The servers whose instances matter least to the output go first (lowest sum of effective throughput
+        percentage), or, with ``hosts``, those that live on these hosts. Executors that are no longer needed are
+        given back to the cluster, unless ``release`` is False. See :meth:`scale_out` for the other parameters.
+        """
+        request = Request("in", machines, tuple(hosts), strategy, release=release)
+        return self._scale(request, dry_run, wait)
+
+    def _scale(self, request: Request, dry_run: bool, wait: float) -> Decision:
+        assert self._scaler is not None
+        if not dry_run and not self.is_active:
+            raise EngineError(
+                "only a running streaming query scales; start another number of servers otherwise"
+            )
+        pending = self._scaler.ask(request, dry_run=dry_run)
+        if not dry_run and wait:
+            if not pending.done.wait(wait) and self._scaler.withdraw(pending):
+                raise EngineError(
+                    f"no batch began within {wait:g} s, so the request was withdrawn and nothing has changed"
+                )
+            if pending.error is not None:
+                raise pending.error
+        return pending.decision
+
+    def explain_scaling(self, decision: Decision) -> None:
+        """Prints what a scaling decision does and why: congestion, ETP, chosen operators, and the DAG."""
+        assert self._scaler is not None
+        print(text(decision, self._scaler.load.situation()))
+
+    @property
+    def scalings(self) -> list[dict[str, Any]]:
+        """Every change of servers since this start, those refused in automatic mode included."""
+        return [] if self._scaler is None else list(self._scaler.history)
 
     # ------------------------------------------------------------------ waiting and stopping
 
@@ -208,9 +300,17 @@ class _Driver:
         ledger: Ledger,
         query: Query,
         sinks: dict[str, Sink],
-        learner: Learner | None = None,
+        learner: Learner | None,
+        load: Load,
+        scaler: Scaler,
+        build: Build,
+        declared: str,
     ) -> None:
-        self.learner = learner
+        self.learner, self.load, self.scaler = learner, load, scaler
+        self._build, self._declared = build, declared
+        self._ended = 0.0
+        self._was = topology.servers
+        self._before: Manifest | None = None  # the state by the servers' old numbers, while these change
         self.flow, self.topology, self.storage, self.ledger = flow, topology, storage, ledger
         self.query, self.sinks = query, sinks
         self.runner: BatchRunner | None = None
@@ -224,7 +324,7 @@ class _Driver:
                 self.query._doing = "laying out state anew"
                 self.ledger.migrate(*manifest_of(self.topology, self.runner.lay_out(self.ledger.last)))
             if self.learner is not None and self.ledger.last is not None:
-                self.learner.start(self.ledger.last.tables, self.ledger.last.manager)
+                self.learner.start(self.ledger.last.tables, self.ledger.last.manager, self.ledger.layout)
         return self.runner
 
     def batch(self, rows: DataFrame, batch: int, *, end_of_input: bool = False) -> None:
@@ -239,13 +339,21 @@ class _Driver:
             return
         began = time.perf_counter()
         self.query._doing = f"batch {batch}"
-        plan = self.plan(batch, end_of_input)
+        plan, scaling = self.plan(batch, end_of_input)
         planned = time.perf_counter()
-        reports, stats = runner.run(rows, plan, self.ledger.manifest)
+        reports, stats = runner.run(rows, plan, self.ledger.manifest, self._before)
         reach("job-done", batch)
         ran = time.perf_counter()
         progress = summarise(self.topology, plan, reports, self.ledger)
         progress["seconds"] = {"plan": planned - began, "job": ran - planned}
+        self.load.observe(reports, ran - began, began - self._ended if self._ended else 0.0)
+        progress["load"] = self.load.summary()
+        if plan.origin is not None:
+            progress["scaled"] = {
+                "from": self._was,
+                "to": plan.servers,
+                "moved_keys": moved_keys(reports),
+            }
         memory = None
         if self.learner is not None:
             progress["routing"] = self.learner.summary(plan)
@@ -255,21 +363,80 @@ class _Driver:
         commit = self.ledger.commit(plan, reports, progress, memory)
         if self.learner is not None and stats:
             self.learner.observe(stats)
+        hosts = [server["host"] for server in progress["servers"]]
+        self.scaler.committed(scaling, runner.homes, hosts, progress.get("scaled", {}))
+        self._before = None
         self.deliver(session, commit)
+        self.scaler.watch()
         if batch % CLEAN_EVERY == CLEAN_EVERY - 1:
             self.ledger.clean()
-        progress["seconds"]["batch"] = time.perf_counter() - began
+        self._ended = time.perf_counter()
+        progress["seconds"]["batch"] = self._ended - began
         self.query._recent.append(progress)
         self.query._doing = "waiting for data"
 
-    def plan(self, batch: int, end_of_input: bool) -> BatchPlan:
-        """What the batch will do; one that was planned before does the same again."""
+    def plan(self, batch: int, end_of_input: bool) -> tuple[BatchPlan, Pending | None]:
+        """What the batch will do, and the scaling it carries out; one that was planned before does the same again."""
+        known = self.ledger.planned(batch)
+        if known is None:
+            pending = self.scaler.next()
+            if pending is not None and (plan := self._scaling_plan(batch, end_of_input, pending)) is not None:
+                return plan, pending
+            return self._ordinary_plan(batch, end_of_input), None
+        if known.origin is not None:
+            self._go_over(known)
+        elif self.learner is not None:
+            self.learner.agree(known.tables)
+        return known, None
+
+    def _scaling_plan(self, batch: int, end_of_input: bool, pending: Pending) -> BatchPlan | None:
+        """The plan of a batch that changes the servers; written, it is the point of no return."""
+        last = self.ledger.last
+        assert last is not None
+        try:
+            made = change(
+                pending.decision,
+                self.topology,
+                self._build,
+                self.storage,
+                batch,
+                self.ledger.layout,
+                self._declared,
+                last.tables,
+                self.learner.weights if self.learner is not None else None,
+            )
+        except WeirError as error:
+            self.scaler.planned(pending, error)
+            return None
+        plan = self.ledger.plan(
+            batch,
+            end_of_input=end_of_input,
+            tables={**last.tables, **made.tables},
+            table_version=last.table_version + 1,
+            layout=made.layout,
+            origin=made.origin,
+        )
+        self._go_over(plan)
+        return plan
+
+    def _go_over(self, plan: BatchPlan) -> None:
+        """From now on with the servers of a plan."""
+        assert plan.layout is not None
+        assert plan.origin is not None
+        assert self.runner is not None
+        self._was, self._before = self.topology.servers, self.ledger.manifest
+        self.topology = self._build(plan.layout.servers, plan.layout.placements)
+        self.query.topology = self.topology
+        self.ledger.adopt(self.topology, plan)
+        if self.learner is not None:
+            self.learner.rescale(self.topology, plan.tables, plan.layout)
+        self.runner.rescale(self.topology, plan.origin, self.learner.learning if self.learner else None)
+        self.load.rescale(self.topology)
+
+    def _ordinary_plan(self, batch: int, end_of_input: bool) -> BatchPlan:
         ledger, learner = self.ledger, self.learner
         if learner is None:
             return ledger.plan(batch, end_of_input=end_of_input)
-        if (known := ledger.planned(batch)) is not None:
-            learner.agree(known.tables)
-            return known
         last = ledger.last
         tables, version, moves, _ = learner.next_plan(
             batch, dict(last.tables) if last else {}, last.table_version if last else 0
@@ -334,6 +501,7 @@ def _open(
     retain: int,
     drop_state: tuple[str, ...],
     clock: Callable[[], int] | None,
+    autoscale: Autoscale | None = None,
 ) -> tuple[_Driver, Query]:
     streaming = {name: frame.isStreaming for name, frame in flow.frames.items()}
     wanted = mode == "streaming"
@@ -357,7 +525,13 @@ def _open(
             f"operator {diverts[0]!r} diverts failing rows, but there is no dead_letters= sink for them"
         )
     storage = Storage(checkpoint)
-    ledger = Ledger(storage, topology, mode, clock=clock, retain=retain, drop_state=drop_state)
+
+    def build(count: int, placements: Mapping[str, Sequence[int]]) -> Topology:
+        return flow.topology(count, routing=routing, sinks=names, prune=prune, placements=placements)
+
+    declared = fingerprint(topology)
+    layout, topology = _scaled(storage, topology, declared, build)
+    ledger = Ledger(storage, topology, mode, clock=clock, retain=retain, drop_state=drop_state, layout=layout)
     session = next(iter(flow.frames.values())).sparkSession
     query = Query(topology, storage, ledger, session)
     if governed(topology):
@@ -370,7 +544,26 @@ def _open(
                 "operators name different weir.Locality(…) settings; one manager places the keys of all, so use one"
             )
         query._learner = Learner(configs[0], topology, storage)
-    return _Driver(flow, topology, storage, ledger, query, sinks, query._learner), query
+    load = Load(topology)
+    scaler = query._scaler = Scaler(storage, load, session, autoscale)
+    return (
+        _Driver(flow, topology, storage, ledger, query, sinks, query._learner, load, scaler, build, declared),
+        query,
+    )
+
+
+def _scaled(
+    storage: Storage, topology: Topology, declared: str, build: Build
+) -> tuple[Layout | None, Topology]:
+    """The layout and topology to go on with: as scaling has left them, unless the application has changed."""
+    last = latest_commit(storage)
+    if last is None or last.layout is None:
+        return None, topology
+    if last.layout.declared == declared:
+        return last.layout, build(last.layout.servers, last.layout.placements)
+    if last.signature == topology.signature():  # the code has caught up with what scaling did
+        return msgspec.structs.replace(last.layout, declared=declared), topology
+    return None, topology
 
 
 def start(
@@ -387,10 +580,22 @@ def start(
     drop_state: tuple[str, ...],
     clock: Callable[[], int] | None,
     name: str | None,
+    autoscale: Autoscale | None = None,
 ) -> Query:
     """Starts a streaming query; see :meth:`weir.Flow.start`."""
     driver, query = _open(
-        flow, checkpoint, "streaming", servers, routing, sink, dead_letters, prune, retain, drop_state, clock
+        flow,
+        checkpoint,
+        "streaming",
+        servers,
+        routing,
+        sink,
+        dead_letters,
+        prune,
+        retain,
+        drop_state,
+        clock,
+        autoscale,
     )
 
     def on_batch(frame: DataFrame, batch: int) -> None:

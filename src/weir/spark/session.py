@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -14,7 +15,13 @@ from weir.spark.types import to_arrow
 
 
 def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> SparkSession:
-    """A quiet Spark session on this machine, for the demo, benchmarks and tests."""
+    """A quiet Spark session on this machine, for the demo, benchmarks and tests.
+
+    Where the environment variable ``WEIR_MASTER`` names another master (``weir lab run`` sets it), that one takes the
+    place of ``local[…]``.
+    """
+    if re.fullmatch(r"local(\[.*\])?", master):
+        master = os.environ.get("WEIR_MASTER") or master
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local-cluster"):
         import pyspark
@@ -28,12 +35,12 @@ def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> S
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "ERROR")
         # between the JVM and its Python workers: no delayed acknowledgements, as TCP has them
         .config("spark.python.unix.domain.socket.enabled", "true")
     )
+    if master.startswith("local"):
+        settings = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", **settings}
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from weir.engine.ledger import latest_commit
 from weir.engine.plan import Commit, FileRef
 from weir.engine.readable import merged_state, readable, readable_schema
+from weir.engine.tables import buckets_in_force
 from weir.errors import CheckpointError, EngineError, did_you_mean
 from weir.spark.types import to_ddl, to_ddl_type
 from weir.state.storage import Storage
@@ -47,13 +48,15 @@ def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: s
     described = operators[name]
     location, segments = storage.location, commit.manifest[name]
     waiting = commit.manifest.get(described.get("held") or "", [])
+    moved = buckets_in_force(storage, commit.layout, name)
+    buckets = None if moved is None else moved.homes
     schema = readable_schema(described)
     names = schema.names
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for server in batch.column("id").to_pylist():
-                table = merged_state(Storage(location), described, segments[server], waiting, server)
+                table = merged_state(Storage(location), described, segments[server], waiting, server, buckets)
                 yield from readable(described, table).select(names).cast(schema).to_batches()
 
     n = len(segments)

@@ -113,20 +113,21 @@ def find_in_segments(segments: list[tuple[U64, U64]], h1: U64, h2: U64) -> tuple
 
 
 @nb.njit(cache=True)
-def ranges_of(seg1, keys):  # type: ignore[no-untyped-def]
-    """Start and end of the entries of each ``h1`` in one sorted segment."""
-    out = np.empty((len(keys), 2), dtype=np.int64)
+def rows_of(seg1, keys):  # type: ignore[no-untyped-def]
+    """The rows of one sorted segment that belong to any of the keys with hashes ``keys``."""
+    starts = np.searchsorted(seg1, keys)
+    count = 0
     for i in range(len(keys)):
-        lo, hi = 0, len(seg1)
-        while lo < hi:
-            mid = (lo + hi) >> 1
-            if seg1[mid] < keys[i]:
-                lo = mid + 1
-            else:
-                hi = mid
-        end = lo
-        while end < len(seg1) and seg1[end] == keys[i]:
-            end += 1
-        out[i, 0] = lo
-        out[i, 1] = end
+        at = starts[i]
+        while at < len(seg1) and seg1[at] == keys[i]:
+            at += 1
+            count += 1
+    out = np.empty(count, np.int64)
+    count = 0
+    for i in range(len(keys)):
+        at = starts[i]
+        while at < len(seg1) and seg1[at] == keys[i]:
+            out[count] = at
+            at += 1
+            count += 1
     return out

@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.errors import CheckpointError
-from weir.state.index import find_in_segments, ranges_of
+from weir.state.index import find_in_segments, rows_of
 from weir.state.storage import Storage
 
 H1, H2, DEAD, DEADLINE = "__h1", "__h2", "__dead", "__deadline"
@@ -218,10 +218,9 @@ class StateView:
         """All living entries of the keys with these route hashes (several per key if it has windows)."""
         parts = [stored_schema(self.schema).empty_table()]
         for segment in self.segments:
-            spans = ranges_of(segment.h1, routes)
-            rows = [np.arange(a, b) for a, b in spans if b > a]
-            if rows:
-                parts.append(segment.table.take(pa.array(np.concatenate(rows))))
+            rows = rows_of(segment.h1, routes)
+            if len(rows):
+                parts.append(segment.table.take(pa.array(rows)))
         table = newest(pa.concat_tables(parts))
         return table.filter(pa.compute.invert(table[DEAD]))
 

@@ -1,0 +1,144 @@
+"""Executors: how many tasks can run at once, asking the cluster for more, and letting some go."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from weir.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Executor:
+    """An executor as Spark's own books have it."""
+
+    id: str
+    host: str
+    cores: int
+
+
+def executors(session: SparkSession) -> list[Executor]:
+    """The living executors; none in local mode, where the driver runs the tasks."""
+    found = session.sparkContext._jsc.sc().statusStore().executorList(True)
+    every = [found.apply(i) for i in range(found.size())]
+    return [
+        Executor(e.id(), e.hostPort().rsplit(":", 1)[0], e.totalCores()) for e in every if e.id() != "driver"
+    ]
+
+
+def slots(session: SparkSession) -> int:
+    """How many tasks can run at the same time."""
+    context = session.sparkContext
+    local = _local(context.master)
+    if local is not None:
+        return local
+    each = int(context.getConf().get("spark.task.cpus", "1"))
+    return sum(e.cores // each for e in executors(session))
+
+
+def _local(master: str) -> int | None:
+    """Threads of a local master.
+
+    >>> _local("local[3]"), _local("local[2, 4]"), _local("local"), _local("spark://host:7077")
+    (3, 2, 1, None)
+    """
+    if master == "local":
+        return 1
+    found = re.fullmatch(r"local\[\s*(\d+|\*)\s*(?:,.*)?\]", master)
+    if found is None:
+        return None
+    if found[1] == "*":
+        import os
+
+        return os.cpu_count() or 1
+    return int(found[1])
+
+
+def ensure_slots(session: SparkSession, needed: int, timeout: float) -> int:
+    """Waits until ``needed`` tasks can run at once, asking the cluster for executors; how many were asked for.
+
+    Raises, and takes the request back, if they don't come in time: nothing has changed then.
+    """
+    have = slots(session)
+    if have >= needed:
+        return 0
+    if _local(session.sparkContext.master) is not None:
+        raise EngineError(
+            f"{needed} servers need as many task slots, but {session.sparkContext.master} has {have}; nothing was "
+            f"changed. Start Spark with local[{needed}], or pass share_slots=True to let servers take turns."
+        )
+    living = executors(session)
+    each = max((e.cores for e in living), default=1)
+    missing = math.ceil((needed - have) / each)
+    # not requestExecutors: it counts from what was asked for before, which is nothing where all come by themselves
+    if not _want(session, len(living) + missing):
+        raise EngineError(
+            f"{needed} servers need as many task slots, there are {have}, and this cluster manager takes no "
+            "requests for executors; nothing was changed. Start the application with more, or pass share_slots=True."
+        )
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if slots(session) >= needed:
+            return missing
+        time.sleep(0.2)
+    _want(session, len(living))
+    raise EngineError(
+        f"{needed} servers need as many task slots, there are {slots(session)}; the cluster was asked for {missing} "
+        f"more executor{'s' if missing > 1 else ''} and gave too few within {timeout:g} s. Nothing was changed. Add "
+        "workers, or pass share_slots=True to let servers take turns."
+    )
+
+
+def _want(session: SparkSession, total: int) -> bool:
+    """Tells the cluster how many executors there should be."""
+    jvm = session.sparkContext._jvm
+    nowhere = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+    return bool(session.sparkContext._jsc.sc().requestTotalExecutors(total, 0, nowhere))
+
+
+def release(session: SparkSession, needed: int, keep: set[str], hosts: set[str] | None = None) -> list[str]:
+    """Lets executors go that are not needed: those on ``hosts``, or, if none are named, those beyond ``needed`` slots.
+
+    ``keep`` are the executors on which servers live; they stay unless their host was named.
+    """
+    living = executors(session)
+    if hosts is not None:
+        going = [e for e in living if e.host in hosts]
+    else:
+        going, spare = [], slots(session) - needed
+        for e in sorted((e for e in living if e.id not in keep), key=lambda e: e.id, reverse=True):
+            if e.cores <= spare:
+                going.append(e)
+                spare -= e.cores
+    if not going:
+        return []
+    names = [e.id for e in going]
+    jvm = session.sparkContext._jvm
+    ids = jvm.java.util.ArrayList()
+    for name in names:
+        ids.add(name)
+    if not session.sparkContext._jsc.sc().killExecutors(
+        jvm.org.apache.spark.api.python.PythonUtils.toSeq(ids)
+    ):
+        return []
+    _want(session, len(living) - len(names))
+    return names
+
+
+def holders(session: SparkSession, rdd: int) -> set[str]:
+    """The executors that hold blocks of a cached RDD."""
+    found = session.sparkContext._jsc.sc().statusStore().rddList(True)
+    out: set[str] = set()
+    for i in range(found.size()):
+        info = found.apply(i)
+        if info.id() != rdd or not info.partitions().isDefined():
+            continue
+        parts = info.partitions().get()
+        for j in range(parts.size()):
+            where = parts.apply(j).executors()
+            out |= {where.apply(k) for k in range(where.size())}
+    return out

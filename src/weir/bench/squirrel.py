@@ -17,7 +17,6 @@ from weir.simulate.workloads import ADVERTISING, CLUSTER, METHODS, WORDCOUNT, Wo
 HELP = "plain grouping, WG and WG+DWC under skew and heterogeneity: throughput, latency (in the simulator)"
 
 Measured = list[dict[str, Any]]
-KEYS = 1_000_000  # as in the paper's synthetic streams
 LEAST, LESS, LOSS = 1.67, 0.47, 0.03  # throughput over plain, latency below plain; loss where all is even
 FLAT = "wordcount in one process"
 
@@ -25,6 +24,7 @@ FLAT = "wordcount in one process"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of ``weir bench squirrel``."""
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows per run (the paper: 100 million)")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="keys of the synthetic streams")
     parser.add_argument("--zipf", type=float, nargs="*", default=[0.0, 0.5, 1.0, 1.5, 2.0])
     parser.add_argument("--heterogeneity", type=float, nargs="*", default=[2.0, 4.0, 8.0])
     parser.add_argument("--words", type=Path, help="Parquet file with a column 'word', for real keys")
@@ -43,12 +43,12 @@ def run(args: argparse.Namespace, console: Console) -> Measured:
     inside = [Place("1", "host")] * len(CLUSTER)  # no distance to win anything by
     cases: list[tuple[str, Workload, float | str, float, Stream, dict[str, Any]]] = []
     for z in args.zipf:
-        cases.append(("wordcount", WORDCOUNT, z, 1.0, zipf(args.rows, KEYS, z), {}))
+        cases.append(("wordcount", WORDCOUNT, z, 1.0, zipf(args.rows, args.keys, z), {}))
     for ratio in args.heterogeneity:
-        cases.append(("wordcount", WORDCOUNT, 0.0, ratio, zipf(args.rows, KEYS, 0.0), {}))
+        cases.append(("wordcount", WORDCOUNT, 0.0, ratio, zipf(args.rows, args.keys, 0.0), {}))
     if args.words is not None:
         cases.append(("wordcount", WORDCOUNT, "real", 1.0, words(args.words, limit=args.rows), {}))
-    cases.append((FLAT, WORDCOUNT, 0.0, 1.0, zipf(args.rows, KEYS, 0.0), {"places": inside}))
+    cases.append((FLAT, WORDCOUNT, 0.0, 1.0, zipf(args.rows, args.keys, 0.0), {"places": inside}))
     ads = events(args.rows)
     cases += [("advertising", ADVERTISING, 0.0, ratio, ads, {}) for ratio in [1.0, *args.heterogeneity]]
     measured: Measured = []

@@ -13,6 +13,8 @@ Where every number comes from:
   on four machines, three quarters of all rows crossing the network.
 * *Rows in flight*: throughput times latency of the paper's *plain* runs (Little's law), 57,162/s · 1.91 ms and
   76,173/s · 3.26 ms, a quarter for each source.
+* *Not modelled*: the merging of partial states behind weights, which the paper's runs do not have either; Flink's
+  buffers beyond the bound on rows in flight; the time to start a job.
 * *Heterogeneity*: the paper gives the ratio of the fastest machine to the slowest only; speeds between them are
   spaced evenly on a logarithmic scale.
 """

@@ -33,6 +33,8 @@ from weir.grouping.shuffle import LocalOrShuffle, Shuffle
 from weir.grouping.table import Table, WorstCase
 from weir.grouping.two_choices import TwoChoices
 from weir.grouping.w_choices import WChoices
+from weir.grouping.weight_control import DynamicWeights
+from weir.grouping.weighted import Weighted
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
 from weir.operators.aggregate import Aggregate, Count
@@ -54,6 +56,7 @@ __all__ = [
     "Consistent",
     "Count",
     "DChoices",
+    "DynamicWeights",
     "EngineError",
     "Filter",
     "Flow",
@@ -81,6 +84,7 @@ __all__ = [
     "TwoChoices",
     "UnknownColumn",
     "WChoices",
+    "Weighted",
     "WeirError",
     "WorstCase",
     "files",

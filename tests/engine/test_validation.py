@@ -79,6 +79,21 @@ def counts(name="c", key=("place",), inputs=("posts",), **options):
             weir.GroupingError,
             "cannot merge partial states",
         ),
+        (
+            Declared("p", Last(), ("posts",), ("topic",), grouping=weir.Weighted(weir.Hash())),
+            weir.GroupingError,
+            "WG on the edge posts → p .* cannot merge partial states",
+        ),
+        (
+            Declared(
+                "m",
+                weir.Filter(lambda batch: batch["score"]),
+                ("posts",),
+                grouping=weir.Weighted(weir.Hash()),
+            ),
+            weir.GroupingError,
+            "WG routes by key",
+        ),
         (counts(grouping=weir.Table.of({"x": 7})), weir.GroupingError, "names instance 7"),
         (
             Declared("p", Last(order_by="when"), ("posts",), ("topic",)),

@@ -12,8 +12,8 @@ from weir.grouping.hashed import Hash
 from weir.grouping.partial_key import PartialKey
 from weir.grouping.random_choices import RandomChoices
 from weir.grouping.shuffle import Shuffle
+from weir.network.distance import Place
 from weir.simulate import Arrivals, Cluster, Network, Stream, imbalance, memory, simulate, zipf
-from weir.simulate.network import Place
 
 
 @given(
@@ -89,12 +89,12 @@ def test_runs_repeat() -> None:
 
 def test_distance_costs_latency_and_slow_channels_queue() -> None:
     stream, arrivals = zipf(1000, 50, seed=1), Arrivals.steady(1000.0)
-    near, far = Place(0, 0, 0), Place(1, 1, 1)
+    near, far = Place("1", "a", "x"), Place("2", "b", "y")
     cluster = Cluster.of([1e6, 1e6])
     network = Network.between([near], [near, far], row_bytes=1000)
     result = simulate(stream, Shuffle(), cluster, arrivals, slot=1.0, network=network)
     assert result.latency[0, 0] == pytest.approx(1e-6 + 100e-9 + 1000 / 20e9, rel=0.01)
-    assert result.latency[0, 1] == pytest.approx(1e-6 + 350e-6 + 1e-4, rel=0.01)
+    assert result.latency[0, 1] == pytest.approx(1e-6 + 350e-6 + 1e-4 + 41.7e-6, rel=0.01)
     jammed = Network.between([near], [near, far], row_bytes=100_000)
     assert simulate(stream, Shuffle(), cluster, arrivals, slot=1.0, network=jammed).latency[0, 1] > 1
 

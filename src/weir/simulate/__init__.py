@@ -7,6 +7,7 @@ change, and networks of any distance, and measures what became of balance, memor
 * :mod:`~weir.simulate.cluster`: how strong the workers are, and when that changes
 * :mod:`~weir.simulate.network`: how far sources and workers are from each other
 * :mod:`~weir.simulate.run`: message by message through one keyed edge
+* :mod:`~weir.simulate.pipeline`: row by row through a chain of operators, as fast as it goes
 * :mod:`~weir.simulate.measures`: what is recorded
 * :mod:`~weir.simulate.dag`: rates through a whole graph of operators
 """
@@ -14,6 +15,7 @@ change, and networks of any distance, and measures what became of balance, memor
 from weir.simulate.cluster import Cluster
 from weir.simulate.measures import Result, imbalance, memory
 from weir.simulate.network import Network
+from weir.simulate.pipeline import Outcome, Stage, saturate
 from weir.simulate.run import simulate
 from weir.simulate.streams import Arrivals, Stream, page_views, words, zipf
 
@@ -21,11 +23,14 @@ __all__ = [
     "Arrivals",
     "Cluster",
     "Network",
+    "Outcome",
     "Result",
+    "Stage",
     "Stream",
     "imbalance",
     "memory",
     "page_views",
+    "saturate",
     "simulate",
     "words",
     "zipf",

@@ -1,63 +1,38 @@
-"""Distances: what a message pays on its way from a source to a worker."""
+"""Channels: what a message pays on its way from a source to a worker."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class Link(NamedTuple):
-    """One distance: time of flight in seconds, and bytes per second."""
-
-    latency: float
-    bandwidth: float
-
-
-# Orders of magnitude of a data centre of commodity machines; pass your own where they matter.
-PROCESS = Link(100e-9, 20e9)
-NODE = Link(20e-6, 2.5e9)
-RACK = Link(200e-6, 100e6)
-ANY = Link(350e-6, 10e6)
-
-
-class Place(NamedTuple):
-    """Where an instance runs."""
-
-    process: int
-    host: int
-    rack: int
-
-
-def distance(a: Place, b: Place) -> Link:
-    """The link between two places: same process, same host, same rack, or none of these.
-
-    >>> distance(Place(1, 1, 0), Place(2, 1, 0)) is NODE
-    True
-    """
-    if a.rack != b.rack:
-        return ANY
-    if a.host != b.host:
-        return RACK
-    return PROCESS if a.process == b.process else NODE
+from weir.network.distance import Place, distances
+from weir.network.profile import PAPER, Profile
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Channels between every source and every worker.
+    """Channels between every source (rows) and every worker (columns).
 
-    A channel sends one message after the other: each occupies it for ``seconds[source, worker]`` (its bytes
-    through the bandwidth, and what it takes to serialise them) and arrives ``latency`` later.
+    A channel sends one message after the other: each occupies it for ``wire`` seconds (its bytes through the
+    bandwidth) and arrives ``latency`` later. To write and read it takes ``serialise`` seconds more.
     """
 
+    distance: NDArray[np.int8]
     latency: NDArray[np.float64]
-    seconds: NDArray[np.float64]
+    wire: NDArray[np.float64]
+    serialise: NDArray[np.float64]
 
     @classmethod
     def between(
-        cls, sources: list[Place], workers: list[Place], *, row_bytes: float, serialise: float = 0.0
+        cls,
+        sources: Sequence[Place],
+        workers: Sequence[Place],
+        *,
+        row_bytes: float,
+        profile: Profile = PAPER,
     ) -> Network:
         """Channels by distance.
 
@@ -67,18 +42,25 @@ class Network:
             Where each instance runs.
         row_bytes
             Size of a message.
-        serialise
-            Seconds per byte to write and read it again; nothing within a process.
+        profile
+            Latency, bandwidth and serialisation by distance.
 
         Examples
         --------
-        >>> here, there = Place(0, 0, 0), Place(1, 1, 1)
+        >>> here, there = Place("1", "a", "x"), Place("2", "b", "y")
         >>> network = Network.between([here], [here, there], row_bytes=1000)
-        >>> network.seconds.tolist()
-        [[5e-08, 0.0001]]
+        >>> network.wire.tolist(), network.serialise.round(7).tolist()
+        ([[5e-08, 0.0001]], [[0.0, 4.17e-05]])
         """
-        links = [[distance(s, w) for w in workers] for s in sources]
-        latency = np.array([[link.latency for link in row] for row in links])
-        wire = np.array([[row_bytes / link.bandwidth for link in row] for row in links])
-        remote = np.array([[link is not PROCESS for link in row] for row in links])
-        return cls(latency, wire + remote * serialise * row_bytes)
+        far = distances(sources, workers)
+        return cls(
+            far,
+            np.array(profile.latency_s)[far],
+            (row_bytes / np.array(profile.bandwidth_Bps))[far],
+            (row_bytes * np.array(profile.serialise_s_per_byte))[far],
+        )
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """How long a message keeps its channel busy if the channel's own thread serialises."""
+        return self.wire + self.serialise

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from weir.grouping.base import Grouping, Router
 from weir.grouping.consistent import Consistent, ConsistentRouter
+from weir.grouping.weighted import Weighted, WeightedRouter
 from weir.simulate.cluster import Cluster
 from weir.simulate.measures import Holdings, Result
 from weir.simulate.network import Network
@@ -38,7 +39,8 @@ def simulate(
     Within a slot arrivals are evenly spaced.
 
     At the end of each slot every worker judges its utilisation, if the grouping listens
-    (:class:`~weir.grouping.consistent.Consistent`). A source hears the workers that it has sent something
+    (:class:`~weir.grouping.consistent.Consistent`), and routers of :class:`~weir.grouping.weighted.Weighted` learn
+    how long messages took. A source hears the workers that it has sent something
     to in that slot, as signals travel with acknowledgements.
 
     Parameters
@@ -75,7 +77,7 @@ def simulate(
     (np.True_, np.True_)
     """
     n = cluster.workers
-    routers = [grouping.router(n, seed=seed, source=s) for s in range(sources)]
+    routers = [router_of(grouping, n, seed, s, network) for s in range(sources)]
     late = [0] * sources if delays is None else list(delays)
     if len(late) != sources:
         raise ValueError(f"delays must name all {sources} sources, got {len(late)}")
@@ -118,6 +120,9 @@ def simulate(
         with np.errstate(divide="ignore", invalid="ignore"):
             used[k] = np.where(count > 0, count / capacity[k], 0.0)
             felt = used[k] if sense == "assigned" else (count + before) / capacity[k]
+        for router in routers:
+            if isinstance(router, WeightedRouter):
+                router.observe(latency[k], slot=k)
         moves[k] = post.deliver(k, np.nan_to_num(felt, nan=0.0, posinf=np.inf), by_source)
 
     owned = routers[0].owned() if isinstance(routers[0], ConsistentRouter) else None
@@ -125,6 +130,13 @@ def simulate(
     return Result(
         grouping.name, time, edges[1:], assigned, queue, latency, used, pairs, moves, capacity / slot, owned
     )
+
+
+def router_of(grouping: Grouping, n: int, seed: int, source: int, network: Network | None) -> Router:
+    """A source's router, with distances if it takes them and there are any."""
+    if isinstance(grouping, Weighted) and network is not None:
+        return grouping.router(n, seed=seed, source=source, distances=network.distance[source])
+    return grouping.router(n, seed=seed, source=source)
 
 
 class _Post:

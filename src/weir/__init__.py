@@ -37,6 +37,7 @@ from weir.grouping.weight_control import DynamicWeights
 from weir.grouping.weighted import Weighted
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
+from weir.network.racks import Racks
 from weir.operators.aggregate import Aggregate, Count
 from weir.operators.process import Process
 from weir.operators.stateless import Filter, Map
@@ -73,6 +74,7 @@ __all__ = [
     "PartialKey",
     "Process",
     "Query",
+    "Racks",
     "RandomChoices",
     "Router",
     "RoutingTable",

@@ -28,6 +28,7 @@ from weir.grouping.base import Grouping
 from weir.grouping.hashed import Hash
 from weir.grouping.table import Table
 from weir.locality.config import Locality
+from weir.network.racks import RacksLike
 from weir.operators.base import Operator
 from weir.operators.process import Process
 from weir.operators.read import PARTITION, Read
@@ -276,6 +277,7 @@ class Flow:
         retain: int = 10,
         drop_state: Iterable[str] = (),
         clock: Callable[[], int] | None = None,
+        racks: RacksLike | None = None,
         name: str | None = None,
         autoscale: Autoscale | None = None,
     ) -> Query:
@@ -306,6 +308,9 @@ class Flow:
             Operators whose saved state may be given up because the application no longer has them.
         clock
             Microseconds since 1970, for ``ttl``; the wall clock if not given.
+        racks
+            The racks of hosts: :meth:`weir.Racks.from_file`, :meth:`weir.Racks.from_script`, a dict from hosts to
+            racks, or a function of a host. Without it all hosts count as one rack.
         autoscale
             Add and let go of servers by lag and congestion; see :class:`~weir.Autoscale`.
         """
@@ -323,6 +328,7 @@ class Flow:
             retain=retain,
             drop_state=tuple(drop_state),
             clock=clock,
+            racks=racks,
             name=name,
             autoscale=autoscale,
         )

@@ -295,6 +295,8 @@ def _batches(commits: dict[str, Commit], last: int) -> list[dict[str, Any]]:
                 "rows_exchanged": progress.get("rows_exchanged"),
                 "bytes_exchanged": progress.get("bytes_exchanged"),
                 "locality": progress.get("locality"),
+                "distance": progress.get("distance", {}),
+                "latency": progress.get("sinks", {}),
                 "imbalance": {n: o.get("imbalance") for n, o in operators.items()},
                 "null_keys": sum(o.get("null_keys", 0) for o in operators.values()),
                 "late": sum(o.get("late", 0) for o in operators.values()),
@@ -415,6 +417,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
     if result["batches"]:
         console.print(_batch_table(result["batches"]))
+        if any(d["rows"] for b in result["batches"] for d in b["distance"].values()):
+            console.print(_distance_table(result["batches"]))
     if result["edges"]:
         console.print(_edge_table(result["edges"]))
     for name, operator in result["operators"].items():
@@ -468,6 +472,26 @@ def _batch_table(batches: list[dict[str, Any]]) -> RichTable:
             "–" if b["seconds"] is None else f"{b['seconds']:.2f}",
             *(_number(b[e]) for e in extras),
         )
+    return table
+
+
+def _distance_table(batches: list[dict[str, Any]]) -> RichTable:
+    """Rows and bytes of the batches shown, by how far they went."""
+    table = _table(f"how far rows went, in {len(batches)} batch{'es' if len(batches) != 1 else ''}")
+    table.add_column("distance")
+    table.add_column("rows", justify="right")
+    table.add_column("sent", justify="right")
+    table.add_column("share of rows", no_wrap=True)
+    names = list(dict.fromkeys(name for b in batches for name in b["distance"]))
+    sums = {
+        name: {w: sum(b["distance"].get(name, {}).get(w, 0) for b in batches) for w in ("rows", "bytes")}
+        for name in names
+    }
+    total = sum(s["rows"] for s in sums.values())
+    for name, s in sums.items():
+        bar = Text("█" * round(30 * s["rows"] / total) + f" {100 * s['rows'] / total:.0f} %", style="cyan")
+        label = "from the source" if name == "source" else name
+        table.add_row(label, _number(s["rows"]), size(s["bytes"]), bar)
     return table
 
 

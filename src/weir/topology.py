@@ -459,7 +459,8 @@ def _learnt(d: Declared, config: Locality) -> Grouping:
     """How a learning operator routes: keys stay with their rows at times only where states merge."""
     plain = d.window is None and d.ttl is None
     if d.operator.mergeable and plain and (config.new_keys == "first_seen" or config.split_hot):
-        return LearntSplit(first_seen=config.new_keys == "first_seen")
+        overflow = None if isinstance(config.split_hot, bool) else config.split_hot
+        return LearntSplit(first_seen=config.new_keys == "first_seen", overflow=overflow)
     return Learnt()
 
 

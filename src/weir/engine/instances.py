@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -67,6 +67,8 @@ class Context:
 
 class Instance(ABC):
     """One operator on one server in one step."""
+
+    works_at_end: ClassVar[bool] = False  # rows are only put by when pushed; the work is done in finish
 
     def __init__(self, node: Node, context: Context, report: OperatorReport) -> None:
         self.node = node
@@ -402,6 +404,8 @@ NO_TIME = int(np.iinfo(np.int64).min)
 
 class ProcessInstance(Instance):
     """Calls a user's function once per key, with the key's rows in a defined order."""
+
+    works_at_end = True
 
     def __init__(self, node: Node, context: Context, report: OperatorReport) -> None:
         super().__init__(node, context, report)

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from weir.engine.feedback import capacity_signals
-from weir.engine.plan import BatchPlan, Commit, FileRef, Layout, Manifest, Move, TableRef, TaskReport
+from weir.engine.feedback import capacity_signals, service_times
+from weir.engine.plan import BatchPlan, Commit, FileRef, Layout, Manifest, Move, Network, TableRef, TaskReport
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
 from weir.hashing import mix
@@ -66,6 +66,7 @@ class Ledger:
         if self.last is not None and self.last.layout is not None and layout is None:
             self.needs_migration = True  # keys live by buckets of another layout
         self._delivered: set[int] = set()
+        self._warm = False  # the first batch of a run loads modules and compiles: its times mean nothing
 
     def _open(self, mode: str) -> str:
         storage = self.storage
@@ -109,6 +110,7 @@ class Ledger:
         table_version: int | None = None,
         moves: list[Move] | None = None,
         hot: dict[str, list[int]] | None = None,
+        network: Network | None = None,
         layout: Layout | None = None,
         origin: list[int] | None = None,
     ) -> BatchPlan:
@@ -145,6 +147,8 @@ class Ledger:
             # what routers have counted is about other servers than those of a new layout
             counters=last.counters if last and origin is None else {},
             signals=last.signals if last and origin is None else {},
+            network=network,
+            times=last.times if last and origin is None else {},
             merges=self._merges() if origin is None else {},
             end_of_input=end_of_input,
             layout=layout or self.layout,
@@ -232,6 +236,8 @@ class Ledger:
             table_version=plan.table_version,
             counters=counters,
             signals=capacity_signals(self.topology, plan, reports),
+            network=plan.network,
+            times=service_times(self.topology, plan, reports) if self._warm else {},
             manifest=manifest,
             keys={n.name: keys.get(n.name, 0) for n in self.topology.stateful},
             manager=manager or (self.last.manager if self.last else None),
@@ -241,6 +247,7 @@ class Ledger:
             layout=plan.layout,
         )
         self._write_commit(commit)
+        self._warm = True
         self._origin = None
         reach("commit-written", plan.batch)
         return commit

@@ -6,6 +6,8 @@ counters, same merges. Plans, reports and commits are msgspec structures and bec
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from weir.state.segment import SegmentRef
@@ -47,6 +49,16 @@ class Move(msgspec.Struct, frozen=True):
     file: FileRef  # Arrow: h1, from, to
 
 
+class Network(msgspec.Struct, frozen=True):
+    """Where servers are and what distances cost, as far as a batch routes by it."""
+
+    places: list[tuple[str, str, str]]  # server → process, host, rack
+    profile: dict[str, Any] | None = None  # what distances cost, if that was measured
+
+
+Seconds = list[float | None]  # per instance; None where no row came
+
+
 class BatchPlan(msgspec.Struct, kw_only=True):
     """Everything that decides what a batch does."""
 
@@ -66,6 +78,8 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     moves: list[Move] = []
     counters: dict[str, FileRef] = {}  # "edge/source" → router counters
     signals: dict[str, list[tuple[int, list[int]]]] = {}  # operator → (time slot, idle/busy per instance)
+    network: Network | None = None
+    times: dict[str, tuple[int, Seconds, Seconds]] = {}  # operator → batch, execution and waiting of a row
     merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
     end_of_input: bool = False
     layout: Layout | None = None
@@ -82,6 +96,8 @@ class OperatorReport(msgspec.Struct):
     late: int = 0
     diverted: int = 0
     busy: float = 0.0
+    waited: float = 0.0  # over all rows: seconds from the task's start to the row's turn
+    ages: dict[int, int] = {}  # rows by their time since the source, see weir.engine.markers
     pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
     max_event_time: int | None = None
     keys_delta: int = 0  # keys that came into being minus keys that went
@@ -93,6 +109,8 @@ class EdgeReport(msgspec.Struct):
     local: int = 0  # rows handed on in memory
     remote: int = 0
     bytes: int = 0
+    sent: dict[int, tuple[int, int]] = {}  # receiving server → rows, bytes
+    entered: tuple[int, int] = (0, 0)  # rows, bytes that the JVM brought here from a source
 
 
 class MadeSegment(msgspec.Struct, frozen=True):
@@ -120,6 +138,9 @@ class TaskReport(msgspec.Struct, kw_only=True):
     segments: list[MadeSegment] = []
     outputs: dict[str, list[FileRef]] = {}  # sink → files
     counters: dict[str, FileRef] = {}
+    partials: dict[int, tuple[int, int]] = {}  # home → rows, bytes of partial states sent there
+    sink_ages: dict[str, dict[int, int]] = {}  # sink → rows by their time since the source
+    weights: dict[int, list[int]] = {}  # edge → the weight of each instance, where weights decide
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -137,6 +158,8 @@ class Commit(msgspec.Struct, kw_only=True):
     table_version: int = 0
     counters: dict[str, FileRef] = {}
     signals: dict[str, list[tuple[int, list[int]]]] = {}
+    network: Network | None = None
+    times: dict[str, tuple[int, Seconds, Seconds]] = {}
     manifest: Manifest = {}
     keys: dict[str, int] = {}
     manager: FileRef | None = None  # what the locality manager remembers

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weir.engine.plan import BatchPlan, TaskReport
+from weir.engine.markers import merged, percentiles
+from weir.engine.plan import BatchPlan, OperatorReport, TaskReport
+from weir.engine.traffic import added, by_distance
+from weir.network.locator import Locator
 from weir.topology import Topology
 
 if TYPE_CHECKING:
@@ -12,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def summarise(
-    topology: Topology, plan: BatchPlan, reports: list[TaskReport], ledger: Ledger
+    topology: Topology,
+    plan: BatchPlan,
+    reports: list[TaskReport],
+    ledger: Ledger,
+    locator: Locator | None = None,
 ) -> dict[str, Any]:
     """One batch's progress.
 
@@ -20,6 +27,8 @@ def summarise(
     computing, without waiting for input.
     """
     n = topology.servers
+    locator = locator or Locator(n)
+    crossed, partials = by_distance(topology, reports, locator)
     edges: dict[str, dict[str, Any]] = {}
     for edge in topology.edges:
         if edge.source in topology.sources:
@@ -31,6 +40,7 @@ def summarise(
             "remote": remote,
             "bytes": sum(p.bytes for p in parts),
             "locality": local / (local + remote) if local + remote else None,
+            "distance": {name: c for name, c in crossed[edge.index].items() if c["rows"]},
         }
     operators: dict[str, dict[str, Any]] = {}
     for node in topology.nodes:
@@ -49,12 +59,15 @@ def summarise(
             "late": sum(p.late for p in parts_op),
             "diverted": sum(p.diverted for p in parts_op),
             "imbalance": max(per_server) / average if average else None,
+            "latency": percentiles(merged(p.ages for p in parts_op)),
+            **_times(node.name, n, reports),
         }
     servers = [
         {
             "rows": sum(op.rows_in for r in reports if r.server == i for op in r.operators.values()),
             "busy": sum(r.busy for r in reports if r.server == i),
             "host": next((r.host for r in reports if r.server == i and r.step > 0), ""),
+            **_mean_times([o for r in reports if r.server == i for o in r.operators.values()]),
         }
         for i in range(n)
     ]
@@ -75,11 +88,57 @@ def summarise(
         "rows_exchanged": remote,
         "bytes_exchanged": sum(e["bytes"] for e in edges.values()),
         "locality": local / (local + remote) if local + remote else None,
+        "distance": added(crossed.values()),
+        "partials": partials,
+        "places": [{"process": p.process, "host": p.host, "rack": p.rack} for p in locator.places],
+        "weights": _weights(topology, reports),
         "edges": edges,
         "operators": operators,
+        "sinks": {
+            name: percentiles(merged(r.sink_ages[name] for r in reports if name in r.sink_ages))
+            for name in sorted(topology.sinks)
+        },
         "servers": servers,
         "state_keys": {node.name: keys.get(node.name, 0) for node in topology.stateful},
         "state_bytes_written": made,
         "table_version": plan.table_version,
         "watermarks": plan.watermarks,
     }
+
+
+def _times(name: str, n: int, reports: list[TaskReport]) -> dict[str, list[float | None]]:
+    """Mean execution and waiting time of a row, in seconds, on each server; None where no row came."""
+    found: list[list[OperatorReport]] = [[] for _ in range(n)]
+    for report in reports:
+        if report.server >= 0 and name in report.operators:
+            found[report.server].append(report.operators[name])
+    times = [_mean_times(parts) for parts in found]
+    return {what: [t[what] for t in times] for what in ("execution", "waiting")}
+
+
+def _mean_times(parts: list[OperatorReport]) -> dict[str, float | None]:
+    rows = sum(p.rows_in for p in parts)
+    if not rows:
+        return {"execution": None, "waiting": None}
+    return {
+        "execution": round(sum(p.busy for p in parts) / rows, 9),
+        "waiting": round(sum(p.waited for p in parts) / rows, 6),
+    }
+
+
+def _weights(topology: Topology, reports: list[TaskReport]) -> dict[str, dict[str, list[float]]]:
+    """Rows per round that each instance gets from each server, on edges where weights decide.
+
+    Source tasks are alike as far as the plan knows; theirs are given as a mean, under ``source``.
+    """
+    out: dict[str, dict[str, list[float]]] = {}
+    for edge in topology.edges:
+        found = [(r.server, r.weights[edge.index]) for r in reports if edge.index in r.weights]
+        if not found:
+            continue
+        mine: dict[str, list[float]] = {str(s): list(map(float, w)) for s, w in sorted(found) if s >= 0}
+        read = [w for s, w in found if s < 0]
+        if read:
+            mine["source"] = [round(sum(w) / len(read), 3) for w in zip(*read, strict=True)]
+        out[f"{edge.source} → {edge.target}"] = mine
+    return out

@@ -20,7 +20,7 @@ Index = NDArray[np.int64]
 class Rows:
     """A view of some rows of a batch; columns are taken when asked for."""
 
-    __slots__ = ("_taken", "batch", "h1", "index", "origin")
+    __slots__ = ("_taken", "batch", "born", "h1", "index", "origin")
 
     def __init__(
         self,
@@ -28,11 +28,13 @@ class Rows:
         index: Index | None = None,
         h1: NDArray[np.uint64] | None = None,
         origin: tuple[str, NDArray[np.uint64]] | None = None,
+        born: int = 0,
     ) -> None:
         self.batch = batch
         self.index = index
         self.h1 = h1  # hash of the receiving operator's key, if known already
         self.origin = origin  # the last keyed operator they passed, and their keys' hashes there
+        self.born = born  # when the oldest of them left its source, in µs; 0 if not known
         self._taken: dict[str, pa.Array] = {}
 
     def __len__(self) -> int:
@@ -61,7 +63,7 @@ class Rows:
         index = positions if self.index is None else self.index[positions]
         h1 = None if self.h1 is None else self.h1[positions]
         origin = None if self.origin is None else (self.origin[0], self.origin[1][positions])
-        return Rows(self.batch, index, h1, origin)
+        return Rows(self.batch, index, h1, origin, self.born)
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """The rows themselves, with the columns of a schema."""

@@ -21,11 +21,14 @@ from numpy.typing import NDArray
 
 from weir.engine import wire
 from weir.engine.canonical import canonical_order
+from weir.engine.feedback import weighted_in
 from weir.engine.files import load_arrays, save_arrays, write_table
 from weir.engine.instances import AggregateInstance, Context, Instance, make_instance
 from weir.engine.learning import Learning, Sightings
+from weir.engine.markers import count_age, now
 from weir.engine.migrate import homes_of
 from weir.engine.moving import take_over
+from weir.engine.neighbourhood import places_of
 from weir.engine.plan import (
     DEAD_LETTERS,
     BatchPlan,
@@ -40,7 +43,10 @@ from weir.engine.tables import buckets_in_force, grouping_in_force
 from weir.errors import NullKeyError
 from weir.grouping.base import Grouping, Router
 from weir.grouping.consistent import ConsistentRouter
+from weir.grouping.learnt import LearntSplit, StayRouter
+from weir.grouping.weighted import WeightedRouter
 from weir.hashing import mix
+from weir.network.distance import distances
 from weir.operators.read import Read
 from weir.state.segment import (
     H1,
@@ -79,6 +85,7 @@ class Job:
     layout: EntryLayout
     learning: Learning | None = None
     before: Manifest | None = None  # the state by the servers' old numbers, in a batch that changes these
+    began: int = 0  # µs; the marker of rows that the JVM takes from a source
 
 
 class Server:
@@ -96,8 +103,8 @@ class Server:
         self.report = TaskReport(
             server=server,
             step=step,
-            host=socket.gethostname(),
-            process=f"{socket.gethostname()}:{os.getppid()}",
+            host=host_name(),
+            process=f"{host_name()}:{os.getppid()}",
         )
         self.carried: list[bytes] = []  # reports of earlier steps, on their way to the driver
         self.fresh: dict[str, list[SegmentRef]] = {}  # segments this server wrote in this batch
@@ -110,6 +117,10 @@ class Server:
         self.sightings = Sightings(job.learning) if job.learning else None
         self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
+        self.began = time.perf_counter()
+        self.oldest: dict[str, int] = {}  # operator → marker of the oldest row it has had in this step
+        self.unserved: dict[str, list[tuple[int, int]]] = {}  # operators that work at the end → marker, rows
+        self.sunk: dict[str, list[tuple[int, int]]] = {}  # sink → marker, rows
 
     # ------------------------------------------------------------------ the step
 
@@ -140,6 +151,7 @@ class Server:
                         rows = next(chunks, None)
                     if rows is None:
                         break
+                    rows.born = now()
                     self.report.read_rows += len(rows)
                     self.report.read_bytes += rows.batch.nbytes
                     if self.sightings is not None and rows.origin is not None:
@@ -157,7 +169,7 @@ class Server:
                 whole = wire.normalised(part, schema, [f"{number}:{c}" for c in schema.names])
                 self._count_entry(source, whole)
                 for edge in self.topology.out_edges[source]:
-                    self._route(edge, Rows(whole))
+                    self._route(edge, Rows(whole, born=now()))
 
     def _receive(self, batch: pa.RecordBatch) -> None:
         layout = self.job.layout
@@ -170,7 +182,7 @@ class Server:
             kinds = batch.column("kind").to_numpy()
             packed = kinds < wire.NATIVE
             if packed.any():
-                self._receive_wire(batch.select(["slot", "kind", "edge", "payload"]).filter(pa.array(packed)))
+                self._receive_wire(batch.select(wire.WIRE.names).filter(pa.array(packed)))
             for source, (number, _) in layout.native.items():
                 mine = kinds == wire.NATIVE + number
                 if mine.any():
@@ -182,10 +194,14 @@ class Server:
         whole = wire.normalised(batch, schema, self.job.layout.native[source][1])
         self._count_entry(source, whole)
         for bit, edge in enumerate(self.topology.out_edges[source]):
-            rows = Rows(whole)
+            rows = Rows(whole, born=self.job.began)
             if edges is not None:
                 rows = rows.select((edges >> bit) & 1 == 1)
             kept = self._with_key(self.topology.by_name[edge.target], rows)
+            if source not in self.topology.listings:
+                count = self._count(edge)
+                size = whole.nbytes * len(kept) // whole.num_rows
+                count.entered = count.entered[0] + len(kept), count.entered[1] + size
             self._deliver(edge, kept)
 
     def _count_entry(self, source: str, batch: pa.RecordBatch) -> None:
@@ -194,20 +210,21 @@ class Server:
             self.report.bytes += batch.nbytes
 
     def _receive_wire(self, batch: pa.RecordBatch) -> None:
-        kinds, edges = batch.column("kind").to_pylist(), batch.column("edge").to_pylist()
-        for kind, edge, payload in zip(kinds, edges, wire.payloads(batch), strict=True):
+        heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "born")]
+        for kind, edge, born, payload in zip(*heads, wire.payloads(batch), strict=True):
             if kind == wire.DATA:
                 target = self.topology.edges[edge]
                 rows = wire.unpack(payload, target.schema)
                 self.report.rows += rows.num_rows
                 self.report.bytes += payload.size
-                self._deliver(target, Rows(rows))
+                self._deliver(target, Rows(rows, born=born))
             elif kind == wire.CONTROL:
                 self._carry(payload.to_pybytes())
             elif kind == wire.STATISTICS:
                 self.statistics.append(payload.to_pybytes())
             elif kind == wire.PARTIAL:
                 node = self.topology.nodes[edge]
+                self._see(node, born)
                 self._instance(node).absorb(wire.unpack(payload, partial_schema(node)))
             elif kind == wire.STATE:
                 node = self.topology.nodes[edge]
@@ -238,23 +255,48 @@ class Server:
         origin = (node.name, rows.hash(node.key)) if node.operator.stateful else None
         if self.sightings is not None and origin is not None:
             self.sightings.key(*origin)
-        with _Busy(instance.report):
-            out = list(instance.push(rows))
+        self._see(node, rows.born)
+        began = time.perf_counter()
+        out = list(instance.push(rows))
+        group = (rows.born, len(rows))
+        if instance.works_at_end:
+            self.unserved.setdefault(node.name, []).append(group)
+        self._served(instance, began, [] if instance.works_at_end else [group])
         for emitted in out:
             if origin is not None and emitted.batch is rows.batch:
                 emitted = Rows(emitted.batch, emitted.index, origin=origin)
+            emitted.born = rows.born
             self._emit(node, emitted)
+
+    def _see(self, node: Node, born: int) -> None:
+        """Remembers the oldest row of an operator: what it emits at the end is as old as that."""
+        if born > 0:
+            self.oldest[node.name] = min(born, self.oldest.get(node.name, born))
+
+    def _served(self, instance: Instance, began: float, groups: list[tuple[int, int]]) -> None:
+        """Counts a call of an operator: busy time, how long its rows waited for it, and how old they are now.
+
+        The rows of a call are taken one after the other, so on average they wait for half of it.
+        """
+        took = time.perf_counter() - began
+        report, done = instance.report, now()
+        report.busy += took
+        for born, rows in groups:
+            report.waited += rows * (began - self.began + took / 2)
+            count_age(report.ages, born, rows, done)
 
     def _emit(self, node: Node, rows: Rows) -> None:
         passed = node.operator.stateful and node.operator.passes_rows and node.window is None
         if node.name in self.topology.sinks and not passed:
             self.sinks.setdefault(node.name, []).append(rows.to_batch(node.sink_out))
+            self.sunk.setdefault(node.name, []).append((rows.born, len(rows)))
         for edge in self.topology.out_edges[node.name]:
             self._route(edge, rows)
 
     def _route(self, edge: Edge, rows: Rows) -> None:
         node = self.topology.by_name[edge.target]
-        rows = Rows(rows.batch, rows.index, origin=rows.origin)  # hashes belong to the sender's key
+        # hashes belong to the sender's key
+        rows = Rows(rows.batch, rows.index, origin=rows.origin, born=rows.born)
         rows = self._with_key(node, rows)
         if not len(rows):
             return
@@ -288,12 +330,12 @@ class Server:
         cuts = np.flatnonzero(np.diff(servers)) + 1
         starts = [0, *cuts.tolist()]
         for start, end in zip(starts, [*cuts.tolist(), len(servers)], strict=True):
-            self._send_batch(edge, int(servers[start]), batch[start:end])
+            self._send_batch(edge, int(servers[start]), batch[start:end], rows.born)
 
     def _send(self, edge: Edge, server: int, rows: Rows) -> None:
-        self._send_batch(edge, server, rows.to_batch(edge.schema))
+        self._send_batch(edge, server, rows.to_batch(edge.schema), rows.born)
 
-    def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch) -> None:
+    def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch, born: int) -> None:
         pieces = max(1, -(-batch.nbytes // wire.BLOB_BYTES))
         step = -(-batch.num_rows // pieces)
         for start in range(0, batch.num_rows, step):
@@ -303,7 +345,8 @@ class Server:
                 count = self._count(edge)
                 count.remote += part.num_rows
                 count.bytes += payload.size
-            self.outbox.put(server, wire.DATA, edge.index, payload)
+                _add(count.sent, server, part.num_rows, payload.size)
+            self.outbox.put(server, wire.DATA, edge.index, payload, born)
 
     def _with_key(self, node: Node, rows: Rows) -> Rows:
         """Without the rows that lack a key, by the operator's policy."""
@@ -335,9 +378,11 @@ class Server:
             if idle and not (node.operator.stateful and self._has_state(node)):
                 continue
             instance = self._instance(node)
-            with _Busy(instance.report):
-                out = list(instance.finish())
+            began = time.perf_counter()
+            out = list(instance.finish())
+            self._served(instance, began, self.unserved.pop(node.name, []))
             for emitted in out:
+                emitted.born = self.oldest.get(node.name, 0)
                 self._emit(node, emitted)
             if node.held is not None and self.step == node.level:
                 self._hold_or_release(node, instance)
@@ -363,7 +408,8 @@ class Server:
                 .combine_chunks()
                 .to_batches()[0]
             )
-            rows = Rows(batch.take(pa.array(canonical_order(batch))))
+            born = min((r.born for r in kept if r.born > 0), default=0)
+            rows = Rows(batch.take(pa.array(canonical_order(batch))), born=born)
             keys = rows.hash(node.key) if node.key else np.zeros(len(rows), np.uint64)
             self._dispatch(edge, rows, self._router(edge, node).route(keys))
 
@@ -385,16 +431,19 @@ class Server:
         table = instance.partials()
         if table is None or not table.num_rows:
             return
+        born = self.oldest.get(node.name, 0)
         if not node.splits or (node.held is not None and self.step < node.level):
             for batch in table.combine_chunks().to_batches():
-                self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch))
+                self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch), born)
             return
         buckets = buckets_in_force(self.storage, self.plan.layout, node.name)
         homes = homes_of(node, self._grouping(node), table[H1].to_numpy(), buckets)
-        for server in np.unique(homes):
+        for server in np.unique(homes).tolist():
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():
-                self.outbox.put(int(server), wire.PARTIAL, node.index, wire.pack(batch))
+                payload = wire.pack(batch)
+                self.outbox.put(server, wire.PARTIAL, node.index, payload, born)
+                _add(self.report.partials, server, batch.num_rows, payload.size)
 
     def _save(self, node: Node, instance: Instance) -> None:
         made = instance.written()
@@ -405,6 +454,7 @@ class Server:
             updates = instance.updates()
             if updates is not None and updates.num_rows:
                 self.sinks.setdefault(node.name, []).append(updates)
+                self.sunk.setdefault(node.name, []).append((self.oldest.get(node.name, 0), updates.num_rows))
 
     def _write_segment(self, node: Node, table: pa.Table) -> SegmentRef:
         ref = write_segment(self.storage, self._file(f"state/{node.name}"), table)
@@ -445,6 +495,8 @@ class Server:
     def _write_outputs(self) -> None:
         for name, batches in self.sinks.items():
             self._write_output(name, pa.Table.from_batches(batches))
+            for born, rows in self.sunk.pop(name, []):
+                count_age(self.report.sink_ages.setdefault(name, {}), born, rows)
         if self.dead:
             self._write_output(DEAD_LETTERS, pa.Table.from_pylist(self.dead, schema=DEAD_LETTER_SCHEMA))
 
@@ -516,15 +568,40 @@ class Server:
             # the same for every batch and source: a key must keep its choices
             seed = int(mix(np.uint64(self.plan.salt), np.uint64(edge.index))) >> 1
             local = node.instance_on.get(self.server, -1) if self.server >= 0 else -1
-            router = grouping.router(len(node.placement), seed=seed, source=source, local=local)
+            router = self._made(grouping, node, seed=seed, source=source, local=local)
             saved = self.plan.counters.get(f"{edge.index}/{source}")
             if saved is not None:
                 router.restore(load_arrays(self.storage, saved))
             if isinstance(router, ConsistentRouter):
                 for slot, signals in self.plan.signals.get(node.name, ()):
                     router.feedback(np.array(signals, np.int8), slot)
+            weights = router.overflow if isinstance(router, StayRouter) else router
+            if isinstance(weights, WeightedRouter):
+                if node.name in self.plan.times:
+                    slot, execution, waiting = self.plan.times[node.name]
+                    weights.observe(np.array(execution, float), np.array(waiting, float), slot)
+                self.report.weights[edge.index] = weights.weights.tolist()
             self.routers[edge.index] = router
         return router
+
+    def _made(self, grouping: Grouping, node: Node, **terms: int) -> Router:
+        """A router; one with weights is told how far its receivers are.
+
+        Distances are those of the plan, never those of the place where this task happens to run: run again
+        elsewhere, it must route the same. A source task has no place that the plan could know of, so all receivers
+        are equally far from it.
+        """
+        n = len(node.placement)
+        weighted = weighted_in(grouping)
+        if weighted is None:
+            return grouping.router(n, **terms)
+        places, far = places_of(self.plan.network), None
+        if places and self.server >= 0:
+            far = distances([places[self.server]], [places[s] for s in node.placement])[0]
+        if isinstance(grouping, LearntSplit):
+            weighted = grouping_in_force(self.storage, self.plan, node.name, weighted)  # type: ignore[assignment]
+            return grouping.router(n, **terms, overflow=weighted.router(n, **terms, distances=far))
+        return weighted.router(n, **terms, distances=far)
 
     def _divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
         self.dead.append(
@@ -553,6 +630,16 @@ class _Busy:
 
     def __exit__(self, *_: object) -> None:
         self.report.busy += time.perf_counter() - self.began
+
+
+def host_name() -> str:
+    """The host as Spark knows it: a name given to it, else the machine's own."""
+    return os.environ.get("SPARK_LOCAL_HOSTNAME") or socket.gethostname()
+
+
+def _add(sent: dict[int, tuple[int, int]], server: int, rows: int, size: int) -> None:
+    before = sent.get(server, (0, 0))
+    sent[server] = before[0] + rows, before[1] + size
 
 
 def partial_schema(node: Node) -> pa.Schema:

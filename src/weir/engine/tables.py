@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from weir.engine.files import load_arrays, write_table
 from weir.engine.plan import BatchPlan, FileRef, Layout, TableRef
+from weir.errors import EngineError
 from weir.grouping.base import Grouping
 from weir.grouping.buckets import Buckets
 from weir.grouping.learnt import NO_TABLE, Learnt, LearntSplit
 from weir.grouping.table import Table
+from weir.grouping.weighted import Weighted
+from weir.network.profile import Profile
 from weir.state.storage import Storage
 
 PATCHES_AT_MOST = 32
@@ -95,7 +98,18 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
 
 
 def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
-    """The grouping of an operator in a batch: with the plan's table and buckets, where these decide."""
+    """The grouping of an operator in a batch: with the plan's table and buckets, where these decide.
+
+    Weights by a measured profile get the numbers that the plan names.
+    """
+    if isinstance(declared, Weighted):
+        if declared.profile != "measure":
+            return declared
+        if plan.network is None or plan.network.profile is None:
+            raise EngineError(
+                f"operator {operator!r}: the plan of batch {plan.batch} names no measured profile"
+            )
+        return declared.with_profile(Profile.from_dict(plan.network.profile))
     ref, buckets = plan.tables.get(operator), buckets_in_force(storage, plan.layout, operator)
     table = NO_TABLE if ref is None else load_table(storage, ref)
     if isinstance(declared, Learnt):

@@ -1,7 +1,8 @@
 """The rows of an exchange: Arrow blobs with an address.
 
-Between two steps Spark moves few, large rows ``(slot, kind, edge, payload)``: everything that one task sends
-to one server on one edge is one blob. Edges may have different schemas; the JVM never sees a row of ours.
+Between two steps Spark moves few, large rows ``(slot, kind, edge, born, payload)``: everything that one task sends
+to one server on one edge is one blob. ``born`` is its latency marker, see :mod:`weir.engine.markers`. Edges may have
+different schemas; the JVM never sees a row of ours.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ from weir.schema import canonical_type
 DATA, CONTROL, STATE, PARTIAL, STATISTICS = 1, 2, 3, 4, 5
 NATIVE = 100  # + number of the source: a row of the user's own columns, routed in the JVM
 
-WIRE = pa.schema([("slot", pa.int32()), ("kind", pa.int32()), ("edge", pa.int32()), ("payload", pa.binary())])
-WIRE_DDL = "slot int, kind int, edge int, payload binary"
+WIRE = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("kind", pa.int32()),
+        ("edge", pa.int32()),
+        ("born", pa.int64()),
+        ("payload", pa.binary()),
+    ]
+)
+WIRE_DDL = "slot int, kind int, edge int, born bigint, payload binary"
 FLUSH_BYTES = 16 << 20
 BLOB_BYTES = 1 << 20  # larger rows would be "humongous" to the JVM's collector, each an allocation of its own
 
@@ -26,11 +35,11 @@ class Outbox:
 
     def __init__(self, slots: list[int]) -> None:
         self._slots = slots
-        self._rows: list[tuple[int, int, int, pa.Buffer | bytes]] = []
+        self._rows: list[tuple[int, int, int, int, pa.Buffer | bytes]] = []
         self._bytes = 0
 
-    def put(self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes) -> None:
-        self._rows.append((self._slots[server], kind, edge, payload))
+    def put(self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes, born: int = 0) -> None:
+        self._rows.append((self._slots[server], kind, edge, born, payload))
         self._bytes += len(payload)
 
     def full(self) -> bool:
@@ -39,13 +48,14 @@ class Outbox:
     def flush(self) -> Iterator[pa.RecordBatch]:
         if not self._rows:
             return
-        slots, kinds, edges, payloads = zip(*self._rows, strict=True)
+        slots, kinds, edges, born, payloads = zip(*self._rows, strict=True)
         self._rows, self._bytes = [], 0
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array(slots, pa.int32()),
                 pa.array(kinds, pa.int32()),
                 pa.array(edges, pa.int32()),
+                pa.array(born, pa.int64()),
                 pa.array([memoryview(p) for p in payloads], pa.binary()),
             ],
             schema=WIRE,

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.grouping.base import Grouping, Instances, Keys, Router
+from weir.grouping.base import Counters, Grouping, Instances, Keys, Router
 from weir.grouping.buckets import Buckets
 from weir.grouping.hashed import Hash
 from weir.grouping.table import Table
@@ -55,9 +55,9 @@ class LearntSplit(Learnt):
     """The same for operators that merge: some keys are worked on where their rows are.
 
     Keys that nobody has placed yet (``first_seen``) and keys too hot for one server (``hot``) stay with the row
-    that brings them. What a server learns of such a key in a batch is a partial state, which goes to the key's
-    home, one small row instead of many large ones, and is merged there in the same batch: the key's state has
-    one owner all the same.
+    that brings them; with ``overflow``, another grouping deals the rows of hot keys out. What a server learns of
+    such a key in a batch is a partial state, which goes to the key's home, one small row instead of many large
+    ones, and is merged there in the same batch: the key's state has one owner all the same.
 
     Examples
     --------
@@ -70,25 +70,37 @@ class LearntSplit(Learnt):
 
     first_seen: bool = False
     hot: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64), compare=False, repr=False)
+    overflow: Grouping | None = None
 
     splits_keys: ClassVar[bool] = True
 
+    @property
+    def order_free(self) -> bool:  # type: ignore[override]
+        """Not where shares decide which of a hot key's rows stay."""
+        return self.overflow is None
+
     def with_table(self, table: Table, buckets: Buckets | None = None) -> LearntSplit:
-        return LearntSplit(table, buckets, self.first_seen, self.hot)
+        return LearntSplit(table, buckets, self.first_seen, self.hot, self.overflow)
 
     def with_hot(self, hot: NDArray[np.uint64]) -> LearntSplit:
         """The same grouping with the hot keys of a batch."""
-        return LearntSplit(self.table, self.buckets, self.first_seen, np.sort(hot))
+        return LearntSplit(self.table, self.buckets, self.first_seen, np.sort(hot), self.overflow)
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _StayRouter(n, self, local)
+    def router(
+        self, n: int, *, seed: int = 0, source: int = 0, local: int = -1, overflow: Router | None = None
+    ) -> Router:
+        """A router; ``overflow`` deals out the rows of hot keys, if it is there."""
+        return StayRouter(n, self, local, overflow)
 
 
-class _StayRouter(Router):
-    def __init__(self, n: int, grouping: LearntSplit, local: int) -> None:
+class StayRouter(Router):
+    """Homes by table, but for keys that stay with their rows or overflow."""
+
+    def __init__(self, n: int, grouping: LearntSplit, local: int, overflow: Router | None = None) -> None:
         super().__init__(n)
         self._grouping = grouping
         self._local = local
+        self.overflow = overflow
         self._unlisted = (grouping.buckets or Hash()).router(n)
 
     def route(self, keys: Keys) -> Instances:
@@ -96,6 +108,17 @@ class _StayRouter(Router):
         if self._local >= 0:
             if self._grouping.first_seen:
                 home = np.where(home < 0, self._local, home)
-            if len(self._grouping.hot):
+            if len(self._grouping.hot) and self.overflow is None:
                 home = np.where(np.isin(keys, self._grouping.hot), self._local, home)
-        return np.where(home < 0, self._unlisted.route(keys), home).astype(np.int32)
+        out = np.where(home < 0, self._unlisted.route(keys), home).astype(np.int32)
+        if self.overflow is not None and len(self._grouping.hot):
+            hot = np.isin(keys, self._grouping.hot)
+            out[hot] = self.overflow.route(keys[hot])
+        return out
+
+    def counters(self) -> Counters:
+        return {} if self.overflow is None else self.overflow.counters()
+
+    def restore(self, counters: Counters) -> None:
+        if self.overflow is not None:
+            self.overflow.restore(counters)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from weir.errors import TopologyError, did_you_mean
+from weir.grouping.base import Grouping
+from weir.grouping.weighted import Weighted
 from weir.locality.partition import METHODS, Tree
 
 NEW_KEYS = ("company", "first_seen", "hash")
@@ -58,7 +61,9 @@ class Locality:
     forecast
         Costs to weigh a reconfiguration by; ``None`` adopts every one, as the paper does.
     racks
-        Nested lists of servers, e.g. ``[[0, 1], [2, 3]]``: what can't share a server shares a rack.
+        Nested lists of servers, e.g. ``[[0, 1], [2, 3]]``: what can't share a server shares a rack. ``"hosts"``
+        takes them from where servers really are, and from the ``racks=`` of ``start``; they follow servers that move.
+        Only the multilevel partitioner knows racks.
     start
         A routing table to start with: a file, or one file per operator.
     new_keys
@@ -66,7 +71,8 @@ class Locality:
         by the company it keeps; ``"first_seen"`` also lets it start, in its first batch, on the server that
         sees it (operators whose states merge); ``"hash"`` leaves it where its hash says, as the paper does.
     split_hot
-        Hand keys heavier than a server's fair share to a splitting grouping, where the operator merges.
+        Work on keys heavier than a server's fair share where their rows are, where the operator merges. With a
+        :class:`~weir.Weighted` here, their rows are dealt out by its weights: near servers first, busy ones less.
     memory
         Half-life of pair counts, in periods. Key counts, which balance, live a quarter of it.
     stay_bonus
@@ -88,10 +94,10 @@ class Locality:
     period: int | None = 20
     partitioner: str = "multilevel"
     forecast: Costs | None = field(default_factory=Costs)
-    racks: Tree | None = None
+    racks: Tree | Literal["hosts"] | None = None
     start: str | Path | dict[str, str] | None = None
     new_keys: str = "company"
-    split_hot: bool = False
+    split_hot: bool | Grouping = False
     memory: float = 8.0
     stay_bonus: float = 0.05
     seed: int = 0
@@ -111,6 +117,18 @@ class Locality:
         if self.partitioner not in METHODS:
             raise TopologyError(
                 f"partitioner={self.partitioner!r}: {did_you_mean(self.partitioner, METHODS)}"
+            )
+        if self.racks is not None and self.partitioner != "multilevel":
+            raise TopologyError(
+                f"partitioner={self.partitioner!r} knows no racks: use partitioner='multilevel', or no racks"
+            )
+        if isinstance(self.racks, str) and self.racks != "hosts":
+            raise TopologyError(
+                f"racks={self.racks!r}: {did_you_mean(self.racks, ['hosts'])}; or nested lists of servers"
+            )
+        if not isinstance(self.split_hot, bool) and not isinstance(self.split_hot, Weighted):
+            raise TopologyError(
+                f"split_hot={self.split_hot!r}: expected True, False or a weir.Weighted(…) that deals hot keys out"
             )
         if self.new_keys not in NEW_KEYS:
             raise TopologyError(f"new_keys={self.new_keys!r}: {did_you_mean(self.new_keys, NEW_KEYS)}")

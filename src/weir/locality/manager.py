@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from weir.locality.forecast import Decision
 from weir.locality.graph import within
 from weir.locality.pairs import PairCounts, merge
 from weir.locality.partition.base import check_shares
-from weir.locality.partition.hierarchy import check_tree
+from weir.locality.partition.hierarchy import Tree, check_tree, closeness
 from weir.locality.proposal import Proposal, Snapshot, propose
 from weir.locality.residents import Anchored, Residents, Where
 from weir.locality.stats import BatchStats, Edge
@@ -122,8 +122,10 @@ class LocalityManager:
         )
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
-        if config.racks is not None:
-            check_tree(config.racks, servers)
+        self._tree: Tree | None = None
+        self._near: NDArray[np.float64] | None = None
+        if config.racks is not None and config.racks != "hosts":
+            self.surround(config.racks)
         half_life = config.memory * config.batches
         self.fixed, self.free = dict(fixed or {}), frozenset(free) | frozenset(fixed or {})
         terms: dict[str, Any] = {
@@ -227,7 +229,7 @@ class LocalityManager:
         self._last = self.batch
         self._reconfigurations += 1
         return Snapshot(
-            self.config,
+            replace(self.config, racks=self._tree),
             self.servers,
             self.version,
             keys,
@@ -334,6 +336,7 @@ class LocalityManager:
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._proposal = None
+        self.surround(None)
         for o, residents in enumerate(self._residents):
             residents.resize(servers, (buckets or {}).get(o))
         self._asked = self._resized = True
@@ -342,6 +345,13 @@ class LocalityManager:
         """Takes over where keys without an entry live: per operator the server of each bucket of hashes."""
         for o, residents in enumerate(self._residents):
             residents.resize(self.servers, buckets.get(o))
+
+    def surround(self, tree: Tree | None) -> None:
+        """Which servers share a host or a rack, from now on; later proposals and new keys go by it."""
+        if tree is not None:
+            check_tree(tree, self.servers)
+        self._tree = tree
+        self._near = None if tree is None else closeness(tree, self.servers)
 
     def _decide(self) -> Decision | None:
         proposal, self._proposal = self._proposal, None
@@ -366,7 +376,7 @@ class LocalityManager:
             ties = [(p.left, self.route(b, p.right), p.count) for (a, b), p in pairs.items() if a == o]
             ties += [(p.right, self.route(a, p.left), p.count) for (a, b), p in pairs.items() if b == o]
             seen = merge([s.keys[o] for s in self._news if o in s.keys])
-            residents.place(seen, ties, self.batch, self.config.alpha, share)
+            residents.place(seen, ties, self.batch, self.config.alpha, share, self._near)
 
     # ---------------------------------------------------------------- what it keeps
 

@@ -31,12 +31,14 @@ def place(
     load: NDArray[np.float64],
     limit: NDArray[np.float64],
     hashes: NDArray[np.uint64],
+    near: NDArray[np.float64] | None = None,
 ) -> NDArray[np.int32]:
     """A server for each new key of one operator: the best company that has room. −1 for a key without company.
 
     Heaviest keys choose first, equals in the order of their hashes, so the answer doesn't depend on the order
     in which keys are given. A key goes to the server with the most rows tied to it whose load, with the key,
-    stays within its limit; when all with any tie are full, to the one with the most room.
+    stays within its limit; when all with any tie are full, to the one that is nearest to its company and has room;
+    without anything known of distances, or without room anywhere, to the one with the most room.
 
     Parameters
     ----------
@@ -48,6 +50,9 @@ def place(
         Rows of each server now, and the most it may get.
     hashes
         The keys, to break ties.
+    near
+        How close any two servers are, greater is closer; see
+        :func:`~weir.locality.partition.hierarchy.closeness`.
 
     Examples
     --------
@@ -55,13 +60,22 @@ def place(
     >>> keys = np.array([7, 8, 9], np.uint64)
     >>> place(ties, np.array([6.0, 7.0, 1.0]), np.zeros(2), np.full(2, 10.0), keys).tolist()
     [1, 0, -1]
+
+    The company's server is full: the key goes next door (server 1), although server 2 has more room.
+
+    >>> doors = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 2.0]])
+    >>> full = np.array([10.0, 5.0, 0.0])
+    >>> place(np.array([[5.0, 0.0, 0.0]]), np.array([3.0]), full, np.full(3, 10.0), keys[:1], doors).tolist()
+    [1]
     """
     order = np.lexsort((hashes, -weight))
-    return np.asarray(_place(ties, weight, load.astype(np.float64).copy(), limit, order))
+    if near is None:
+        near = np.zeros((len(load), len(load)))
+    return np.asarray(_place(ties, weight, load.astype(np.float64).copy(), limit, order, near))
 
 
 @nb.njit(cache=True, nogil=True)
-def _place(ties, weight, load, limit, order):  # type: ignore[no-untyped-def]
+def _place(ties, weight, load, limit, order, near):  # type: ignore[no-untyped-def]
     out = np.full(len(order), -1, np.int32)
     n = len(load)
     for v in order:
@@ -80,6 +94,19 @@ def _place(ties, weight, load, limit, order):  # type: ignore[no-untyped-def]
                 best = s
         if not some:
             continue
+        if best < 0:
+            closest = 0.0
+            for s in range(n):
+                if load[s] + weight[v] > limit[s]:
+                    continue
+                close = 0.0
+                for t in range(n):
+                    close += ties[v, t] * near[t, s]
+                better = close > closest
+                if not better and best >= 0 and close == closest:
+                    better = load[s] / limit[s] < load[best] / limit[best]
+                if better:
+                    best, closest = s, close
         if best < 0:
             best = 0
             for s in range(1, n):

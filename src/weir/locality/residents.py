@@ -117,11 +117,18 @@ class Residents:
         self.enter(hashes, servers)
 
     def place(
-        self, seen: PairCounts, ties: Sequence[Tie], batch: int, alpha: float, share: NDArray[np.float64]
+        self,
+        seen: PairCounts,
+        ties: Sequence[Tie],
+        batch: int,
+        alpha: float,
+        share: NDArray[np.float64],
+        near: NDArray[np.float64] | None = None,
     ) -> None:
         """Homes for new keys by the company they keep, and a second look at those of young ones.
 
-        ``ties`` are keys of this operator with the server of the key they were seen with, and how often.
+        ``ties`` are keys of this operator with the server of the key they were seen with, and how often; ``near``
+        is how close any two servers are, if that is known.
         """
         self.young.forget(batch)
         entries, homes = self.find(seen.left), self.homes
@@ -142,7 +149,7 @@ class Residents:
         live = np.where(homes >= 0, homes, self._hashed)
         load = np.bincount(live[others], weights=weight[others], minlength=self.n).astype(np.float64)
         limit = alpha * weight.sum() * share
-        homes[entries] = place(bonds, weight[entries], load, limit, self.counts.index.left[entries])
+        homes[entries] = place(bonds, weight[entries], load, limit, self.counts.index.left[entries], near)
 
     def publish(self) -> tuple[Patch, Moves, NDArray[np.uint64]] | None:
         """What has changed since the last time: patch, moves, and keys with their first home. Old keys leave."""
@@ -229,7 +236,13 @@ class Anchored(Residents):
         """No table is asked."""
 
     def place(
-        self, seen: PairCounts, ties: Sequence[Tie], batch: int, alpha: float, share: NDArray[np.float64]
+        self,
+        seen: PairCounts,
+        ties: Sequence[Tie],
+        batch: int,
+        alpha: float,
+        share: NDArray[np.float64],
+        near: NDArray[np.float64] | None = None,
     ) -> None:
         """New ones are in their place already."""
 

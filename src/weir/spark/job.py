@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from weir.engine import wire
 from weir.engine.learning import Learning
+from weir.engine.markers import now
 from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
 from weir.engine.reading import vanished
 from weir.engine.scaling import move_home
@@ -109,7 +110,15 @@ class BatchRunner:
         else:
             layout = EntryLayout(tagged=True)
         job = Job(
-            topology, plan, manifest, self.storage.location, self.homes.slots, layout, self.learning, before
+            topology,
+            plan,
+            manifest,
+            self.storage.location,
+            self.homes.slots,
+            layout,
+            self.learning,
+            before,
+            began=now(),
         )
         if in_jvm and topology.steps:
             entry = self._native(rows, plan, layout)

@@ -18,6 +18,7 @@ from weir.engine.learning import Learner, governed
 from weir.engine.ledger import Ledger, latest_commit
 from weir.engine.load import Load
 from weir.engine.migrate import manifest_of
+from weir.engine.neighbourhood import Neighbourhood
 from weir.engine.plan import DEAD_LETTERS, BatchPlan, Commit, Layout, Manifest
 from weir.engine.progress import summarise
 from weir.engine.requests import SLOT_WAIT, Request, text
@@ -30,7 +31,10 @@ from weir.grouping.base import Grouping
 from weir.grouping.learnt import NO_TABLE
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
+from weir.network.racks import Racks, RacksLike
+from weir.spark.homes import Homes
 from weir.spark.job import BatchRunner, translated, unite
+from weir.spark.network import locate, measure
 from weir.spark.scaling import Pending, Scaler
 from weir.spark.session import own_session
 from weir.spark.state import output_frame, state_frame
@@ -305,8 +309,11 @@ class _Driver:
         scaler: Scaler,
         build: Build,
         declared: str,
+        racks: Racks | None = None,
     ) -> None:
         self.learner, self.load, self.scaler = learner, load, scaler
+        by_hosts = learner is not None and learner.config.racks == "hosts"
+        self.near = Neighbourhood(topology, racks, wants_places=by_hosts)
         self._build, self._declared = build, declared
         self._ended = 0.0
         self._was = topology.servers
@@ -323,9 +330,19 @@ class _Driver:
                 assert self.ledger.last is not None
                 self.query._doing = "laying out state anew"
                 self.ledger.migrate(*manifest_of(self.topology, self.runner.lay_out(self.ledger.last)))
+            self.look_around(self.runner.homes)
             if self.learner is not None and self.ledger.last is not None:
                 self.learner.start(self.ledger.last.tables, self.ledger.last.manager, self.ledger.layout)
         return self.runner
+
+    def look_around(self, homes: Homes) -> None:
+        """Finds out where servers are, and what distances cost, if somebody routes by it."""
+        if self.near.wants_places:
+            self.query._doing = "locating servers"
+            places = self.near.start(locate(homes))
+            if self.near.wants_profile:
+                self.query._doing = "probing the network"
+                self.near.measured(*measure(homes, places, self.storage))
 
     def batch(self, rows: DataFrame, batch: int, *, end_of_input: bool = False) -> None:
         """Processes one micro-batch exactly once."""
@@ -344,7 +361,9 @@ class _Driver:
         reports, stats = runner.run(rows, plan, self.ledger.manifest, self._before)
         reach("job-done", batch)
         ran = time.perf_counter()
-        progress = summarise(self.topology, plan, reports, self.ledger)
+        self.near.observe(plan.servers, reports)
+        progress = summarise(self.topology, plan, reports, self.ledger, self.near.locator)
+        progress |= self.near.summary()
         progress["seconds"] = {"plan": planned - began, "job": ran - planned}
         self.load.observe(reports, ran - began, began - self._ended if self._ended else 0.0)
         progress["load"] = self.load.summary()
@@ -415,6 +434,7 @@ class _Driver:
             table_version=last.table_version + 1,
             layout=made.layout,
             origin=made.origin,
+            network=self.near.network(made.layout.servers),
         )
         self._go_over(plan)
         return plan
@@ -436,8 +456,12 @@ class _Driver:
     def _ordinary_plan(self, batch: int, end_of_input: bool) -> BatchPlan:
         ledger, learner = self.ledger, self.learner
         if learner is None:
-            return ledger.plan(batch, end_of_input=end_of_input)
+            return ledger.plan(
+                batch, end_of_input=end_of_input, network=self.near.network(self.topology.servers)
+            )
         last = ledger.last
+        if learner.config.racks == "hosts":
+            learner.manager.surround(self.near.tree(learner.manager.servers))
         tables, version, moves, _ = learner.next_plan(
             batch, dict(last.tables) if last else {}, last.table_version if last else 0
         )
@@ -448,6 +472,7 @@ class _Driver:
             table_version=version,
             moves=moves,
             hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
+            network=self.near.network(self.topology.servers),
         )
 
     def deliver(self, session: SparkSession, commit: Commit) -> None:
@@ -502,7 +527,9 @@ def _open(
     drop_state: tuple[str, ...],
     clock: Callable[[], int] | None,
     autoscale: Autoscale | None = None,
+    racks: RacksLike | None = None,
 ) -> tuple[_Driver, Query]:
+    known_racks = None if racks is None else Racks.of(racks)
     streaming = {name: frame.isStreaming for name, frame in flow.frames.items()}
     wanted = mode == "streaming"
     if any(s != wanted for s in streaming.values()):
@@ -546,10 +573,8 @@ def _open(
         query._learner = Learner(configs[0], topology, storage)
     load = Load(topology)
     scaler = query._scaler = Scaler(storage, load, session, autoscale)
-    return (
-        _Driver(flow, topology, storage, ledger, query, sinks, query._learner, load, scaler, build, declared),
-        query,
-    )
+    parts = (query._learner, load, scaler, build, declared, known_racks)
+    return _Driver(flow, topology, storage, ledger, query, sinks, *parts), query
 
 
 def _scaled(
@@ -581,6 +606,7 @@ def start(
     clock: Callable[[], int] | None,
     name: str | None,
     autoscale: Autoscale | None = None,
+    racks: RacksLike | None = None,
 ) -> Query:
     """Starts a streaming query; see :meth:`weir.Flow.start`."""
     driver, query = _open(
@@ -596,6 +622,7 @@ def start(
         drop_state,
         clock,
         autoscale,
+        racks,
     )
 
     def on_batch(frame: DataFrame, batch: int) -> None:
@@ -634,6 +661,7 @@ def run(
     retain: int = 10,
     drop_state: tuple[str, ...] = (),
     clock: Callable[[], int] | None = None,
+    racks: RacksLike | None = None,
 ) -> Query:
     """Runs bounded sources to their end; see :meth:`weir.Flow.run`."""
     driver, query = _open(
@@ -648,6 +676,7 @@ def run(
         retain,
         tuple(drop_state),
         clock,
+        racks=racks,
     )
     session = own_session(query._session)
     rows = unite(flow.frames, driver.topology)

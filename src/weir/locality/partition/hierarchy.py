@@ -28,6 +28,24 @@ def depth_of(tree: Tree) -> int:
     return 0 if isinstance(tree, int) else 1 + max((depth_of(branch) for branch in tree), default=0)
 
 
+def closeness(tree: Tree, n: int) -> NDArray[np.float64]:
+    """For any two servers, the number of levels (rack, host …) that they share below the root.
+
+    >>> closeness([[0, 1], [2, 3]], 4)[0].tolist()
+    [2.0, 1.0, 0.0, 0.0]
+    """
+    shared = np.zeros((n, n))
+
+    def descend(place: Tree) -> None:
+        below = servers_of(place)
+        shared[np.ix_(below, below)] += 1
+        for branch in [] if isinstance(place, int) else place:
+            descend(branch)
+
+    descend(tree)
+    return shared - 1
+
+
 def check_tree(tree: Tree, n: int) -> None:
     """Refuses a hierarchy that doesn't name each of the n servers once."""
     if sorted(servers_of(tree)) != list(range(n)):

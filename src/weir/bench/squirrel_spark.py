@@ -1,0 +1,161 @@
+"""``weir bench squirrel --spark``: the same workloads on real Spark, with service times emulated by sleeping per row.
+
+A source, an operator that takes rows by shuffle, and one that takes them by key and merges; each works on a row for
+``--delay`` milliseconds, longer on slower servers. Sleeping servers run honestly in parallel on few cores. What is
+measured is the whole engine: routing, exchange, partial states, merging, commit. ``latency_ms`` is that of a whole
+micro-batch. All servers are on one host here, so distance plays no part but that of staying on a server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from weir.grouping.hashed import Hash
+from weir.grouping.shuffle import Shuffle
+from weir.simulate.streams import Stream, words, zipf
+from weir.simulate.workloads import ADVERTISING, METHODS, WORDCOUNT, Workload, events, graded, grouping
+
+KEYS = 100_000
+
+
+@dataclass
+class Tally:
+    rows: int = 0
+
+
+class Owed:
+    """Service time not yet slept: sleeping once per few milliseconds keeps the emulation exact."""
+
+    seconds = 0.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of runs on Spark."""
+    parser.add_argument("--spark", action="store_true", help="on real Spark, with emulated service times")
+    parser.add_argument("--servers", type=int, default=4, help="with --spark: servers")
+    parser.add_argument("--delay", type=float, default=0.5, help="with --spark: ms of service per row")
+    parser.add_argument("--seconds", type=float, default=2.0, help="with --spark: length of a balanced batch")
+    parser.add_argument(
+        "--workload",
+        choices=[WORDCOUNT.name, ADVERTISING.name],
+        help="with --spark: only this one (default both)",
+    )
+    parser.add_argument("--batches", type=int, default=14, help="with --spark: micro-batches per run")
+
+
+def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """One record per workload, skew, heterogeneity and method, as in the simulator."""
+    from weir.spark.session import embedded
+
+    rows = int(args.batches * args.servers * args.seconds * 1000 / args.delay / 2)
+    cases: list[tuple[Workload, float | str, float, Stream]] = []
+    for z in args.zipf:
+        cases.append((WORDCOUNT, z, 1.0, zipf(rows, KEYS, z)))
+    if args.words is not None:
+        cases.append((WORDCOUNT, "real", 1.0, words(args.words, limit=rows)))
+    for ratio in args.heterogeneity:
+        cases.append((WORDCOUNT, 0.0, ratio, zipf(rows, KEYS, 0.0)))
+    cases += [(ADVERTISING, 0.0, ratio, events(rows)) for ratio in [1.0, *args.heterogeneity]]
+    cases = [case for case in cases if args.workload in (None, case[0].name)]
+    spark = embedded(f"local[{args.servers}]", **{"spark.driver.memory": "2g"})
+    work = Path(tempfile.mkdtemp(prefix="weir-squirrel-"))
+    measured = []
+    try:
+        for number, (workload, skew, ratio, stream) in enumerate(cases):
+            data = work / f"{number}"
+            _write(data, stream, args)
+            for method in METHODS:
+                folder = work / f"{number}-{method}"
+                found = _measure(spark, data, folder, workload, method, ratio, args)
+                record = {"workload": workload.name, "skew": skew, "heterogeneity": ratio, "method": method}
+                measured.append(record | found)
+                console.print(
+                    f"{workload.name}, skew {skew}, heterogeneity {ratio:g}, {method}: "
+                    f"{found['rows_per_s']:,} rows/s, {found['latency_ms']:,.0f} ms per batch",
+                    highlight=False,
+                )
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        spark.stop()
+    return measured
+
+
+def _write(folder: Path, stream: Stream, args: argparse.Namespace) -> None:
+    """Micro-batches, each as many files as there are servers."""
+    folder.mkdir()
+    keys = stream.hashes[stream.ids].astype(np.int64)
+    for number, batch in enumerate(np.array_split(keys, args.batches)):
+        for source, part in enumerate(np.array_split(batch, args.servers)):
+            pq.write_table(pa.table({"word": part}), folder / f"{number:04d}-{source:02d}.parquet")
+
+
+def _serve(rows: int, delay: float, speeds: list[float]) -> None:
+    from pyspark import TaskContext
+
+    Owed.seconds += delay * rows / speeds[TaskContext.get().partitionId()]  # type: ignore[union-attr]
+    if Owed.seconds > 0.002:
+        began = time.perf_counter()
+        time.sleep(Owed.seconds)
+        Owed.seconds -= time.perf_counter() - began
+
+
+def _measure(
+    spark: Any,
+    data: Path,
+    folder: Path,
+    workload: Workload,
+    method: Any,
+    ratio: float,
+    args: argparse.Namespace,
+) -> dict[str, Any]:
+    import weir
+
+    frame = spark.readStream.schema("word long").option("maxFilesPerTrigger", args.servers).parquet(str(data))
+    delay, speeds, keep = args.delay / 1000, graded(ratio, args.servers).tolist(), workload.keep
+
+    def first(batch: Any) -> Any:
+        _serve(batch.num_rows, delay, speeds)
+        return batch
+
+    def second(key: int, rows: Any, state: Tally) -> None:
+        state.rows += len(rows)
+        _serve(len(rows), delay, speeds)
+
+    def merge(one: Tally, other: Tally) -> Tally:
+        return Tally(one.rows + other.rows)
+
+    app = weir.source(frame).map(first, name="first", grouping=grouping(method, Shuffle()))
+    if keep < 1:  # which rows are handed on depends on the row, as it must
+        limit = int(keep * 2**31)
+        app = app.filter(lambda b: (b.column("word").to_numpy() * 2654435761 % 2**31) < limit, name="kept")
+    app = app.process(
+        "word", second, name="second", state=Tally, merge=merge, grouping=grouping(method, Hash())
+    )
+    query = app.start(str(folder), servers=args.servers, trigger={"availableNow": True})
+    query.await_termination()
+    progress = query.recent_progress
+    came = sum(p["operators"]["second"]["rows_in"] for p in progress)
+    total = query.state("second").agg({"rows": "sum"}).first()[0]
+    if total != came:
+        raise AssertionError(f"{total} rows counted, {came} came in")
+    settled = progress[len(progress) // 2 :]
+    seconds = [p["seconds"]["plan"] + p["seconds"]["job"] for p in settled]
+    return {
+        "rows_per_s": round(sum(p["rows"] for p in settled) / sum(seconds)),
+        "latency_ms": round(1000 * statistics.mean(seconds), 3),
+        "seconds": round(sum(p["seconds"]["plan"] + p["seconds"]["job"] for p in progress), 3),
+        "local": round(statistics.mean(p["locality"] or 0.0 for p in settled), 3),
+    }

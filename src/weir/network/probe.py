@@ -1,0 +1,221 @@
+"""A short probe of what distances cost here: latency and bandwidth, over real sockets.
+
+Within a process: Arrow rows are taken out of a batch, as one operator hands them to the next. Within a host: through
+the loopback device to a process of its own. Further: over TCP between two hosts. Latency is half the median round trip
+of a small message; bandwidth is what arrives while sending for a fraction of a second. Serialisation is packing and
+unpacking rows as the exchange does; what the exchange itself takes per byte is Spark's, and measured there.
+
+This file also runs by itself, as the other process on a host, and so imports nothing but the standard library
+when it is loaded.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from weir.network.distance import Distance, Place
+    from weir.network.profile import Profile
+
+PING, BULK, END = b"p", b"b", b"e"
+PINGS = 200
+BULK_SECONDS = 0.3
+CHUNK = 1 << 18
+_LENGTH = struct.Struct("!Q")
+
+
+class Link(NamedTuple):
+    """What a way costs: seconds of an empty message, and bytes per second."""
+
+    latency_s: float
+    bandwidth_Bps: float
+
+
+def listen(host: str) -> socket.socket:
+    """A listening socket on any free port of a host's address."""
+    listener = socket.create_server((host, 0))
+    return listener
+
+
+def serve(listener: socket.socket, seconds: float) -> bool:
+    """Answers one prober; gives up after ``seconds``. Returns whether one came."""
+    listener.settimeout(seconds)
+    try:
+        peer, _ = listener.accept()
+    except TimeoutError:
+        return False
+    with peer:
+        peer.settimeout(seconds)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            kind = _exactly(peer, 1)
+            if kind == PING:
+                peer.sendall(PING)
+            elif kind == BULK:
+                _swallow(peer, _LENGTH.unpack(_exactly(peer, _LENGTH.size))[0])
+                peer.sendall(BULK)
+            else:
+                return True
+
+
+def probe(address: tuple[str, int], seconds: float = 5.0) -> Link:
+    """Measures the way to a listener that is being served; gives up after ``seconds`` of silence."""
+    with socket.create_connection(address, timeout=seconds) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        trips: list[float] = []
+        until = time.perf_counter() + 1.0
+        while len(trips) < PINGS and (len(trips) < 5 or time.perf_counter() < until):
+            began = time.perf_counter()
+            peer.sendall(PING)
+            _exactly(peer, 1)
+            trips.append(time.perf_counter() - began)
+        latency = statistics.median(trips) / 2
+        size, best = CHUNK, 0.0
+        until = time.perf_counter() + BULK_SECONDS
+        # doubling sizes: what a shaper lets through in a first burst is not what the way carries
+        while True:
+            began = time.perf_counter()
+            peer.sendall(BULK + _LENGTH.pack(size))
+            chunk = bytes(min(size, CHUNK))
+            for _ in range(size // len(chunk)):
+                peer.sendall(chunk)
+            _exactly(peer, 1)
+            took = time.perf_counter() - began
+            best = size / max(1e-9, took - 2 * latency)
+            if time.perf_counter() > until or size >= 1 << 28:
+                break
+            size *= 2
+        peer.sendall(END)
+    return Link(latency, best)
+
+
+def probe_loopback(host: str = "127.0.0.1", seconds: float = 10.0) -> Link:
+    """The way to another process on this host: one is started for it."""
+    other = subprocess.Popen(
+        [sys.executable, __file__, host, str(seconds)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        port = int(other.stdout.readline() or 0)
+        if not port:
+            raise OSError(f"no process could be started to listen on {host}")
+        return probe((host, port), seconds)
+    finally:
+        other.kill()
+        other.wait()
+
+
+def probe_memory(rows: int = 20_000, row_bytes: int = 100) -> Link:
+    """Within a process: what handing rows on takes, per call and per byte."""
+    import numpy as np
+
+    from weir.engine.rows import Rows
+
+    batch = _rows(rows, row_bytes)
+    few, all_of_them = np.arange(1), np.random.default_rng(0).permutation(rows)
+    latency = _median(lambda: Rows(batch).select(few).column("payload"), 200)
+    took = _median(lambda: Rows(batch).select(all_of_them).column("payload"), 20)
+    return Link(latency, batch.nbytes / max(1e-9, took - latency))
+
+
+def probe_serialisation(rows: int = 20_000, row_bytes: int = 100) -> float:
+    """Seconds of a processor per byte, to pack rows for the exchange and to unpack them."""
+    from weir.engine import wire
+
+    batch = _rows(rows, row_bytes)
+    took = _median(lambda: wire.unpack(wire.pack(batch), batch.schema).validate(), 50)
+    return took / batch.nbytes
+
+
+def far_pairs(places: Sequence[Place]) -> dict[Distance, tuple[int, int]]:
+    """Two servers on different hosts for each distance that there is beyond one host.
+
+    >>> from weir.network.distance import Place
+    >>> found = far_pairs([Place("1", "a", "r"), Place("2", "a", "r"), Place("3", "b", "r"), Place("4", "c", "s")])
+    >>> {d.name: pair for d, pair in found.items()}
+    {'RACK': (0, 2), 'ANY': (0, 3)}
+    """
+    from weir.network.distance import Distance, distance
+
+    found: dict[Distance, tuple[int, int]] = {}
+    for i, one in enumerate(places):
+        for j, other in enumerate(places[:i]):
+            far = distance(one, other)
+            if far >= Distance.RACK and far not in found:
+                found[far] = (j, i)
+    return dict(sorted(found.items()))
+
+
+def measured_profile(links: Mapping[Distance, Link], serialise: float) -> Profile:
+    """A profile from what was measured; distances that nobody could measure are as in the paper.
+
+    The work on a row and its size are the paper's, too: an operator's own work is not part of the way, and how much
+    nearness is worth depends on both.
+
+    >>> from weir.network.distance import Distance
+    >>> profile = measured_profile({Distance.NODE: Link(3e-5, 1e9)}, serialise=2e-9)
+    >>> profile.latency_s[1], profile.latency_s[2], profile.serialise_s_per_byte[0]
+    (3e-05, 0.0002, 0.0)
+    """
+    from weir.network.distance import Distance
+    from weir.network.profile import PAPER, Profile
+
+    known = {d: links.get(d, Link(PAPER.latency_s[d], PAPER.bandwidth_Bps[d])) for d in Distance}
+    return Profile(
+        latency_s=tuple(known[d].latency_s for d in Distance),  # type: ignore[arg-type]
+        bandwidth_Bps=tuple(known[d].bandwidth_Bps for d in Distance),  # type: ignore[arg-type]
+        serialise_s_per_byte=(0.0, serialise, serialise, serialise),
+        handling_s=PAPER.handling_s,
+        row_bytes=PAPER.row_bytes,
+    )
+
+
+def _exactly(peer: socket.socket, n: int) -> bytes:
+    data = b""
+    while len(data) < n:
+        part = peer.recv(n - len(data))
+        if not part:
+            raise ConnectionError("the other side of a probe has gone")
+        data += part
+    return data
+
+
+def _swallow(peer: socket.socket, n: int) -> None:
+    buffer = memoryview(bytearray(CHUNK))
+    while n:
+        got = peer.recv_into(buffer, min(n, CHUNK))
+        if not got:
+            raise ConnectionError("the other side of a probe has gone")
+        n -= got
+
+
+def _rows(rows: int, row_bytes: int) -> Any:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pydict({"payload": [b"x" * row_bytes] * rows})
+
+
+def _median(call: Callable[[], object], times: int) -> float:
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - began)
+    return statistics.median(took)
+
+
+def _alone(host: str, seconds: str) -> None:
+    listener = listen(host)
+    print(listener.getsockname()[1], flush=True)
+    serve(listener, float(seconds))
+
+
+if __name__ == "__main__":
+    _alone(*sys.argv[1:])

@@ -1,0 +1,131 @@
+"""A cluster of three hosts in two racks on the addresses of the loopback device: prints one JSON line per scenario.
+
+    python hosts_app.py DATA FOLDER
+
+Spark takes 127.0.0.x for hosts of their own: it schedules by them, and executors know their names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+
+import weir
+from weir.spark.session import embedded
+
+SCHEMA = "place string, topic string, n long"
+RACKS = {"127.0.0.11": "/near", "127.0.0.12": "/near", "127.0.0.13": "/far"}
+
+
+@contextlib.contextmanager
+def cluster(folder):
+    home = os.path.dirname(pyspark.__file__)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    started = {}
+
+    def start(name, *command, **env):
+        log = open(f"{folder}/{name}.log", "w")  # noqa: SIM115
+        env = dict(os.environ, SPARK_HOME=home, SPARK_DAEMON_MEMORY="256m", **env)
+        spark_class = f"{home}/bin/spark-class"
+        started[name] = subprocess.Popen(
+            [spark_class, *command], env=env, stdout=log, stderr=log, start_new_session=True
+        )
+
+    try:
+        package = "org.apache.spark.deploy"
+        start(
+            "master",
+            f"{package}.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--webui-port",
+            "0",
+        )
+        for host in RACKS:
+            worker = [f"{package}.worker.Worker", url, "--host", host, "--webui-port", "0", "--cores", "1"]
+            start(
+                host, *worker, "--memory", "600m", "--work-dir", f"{folder}/work", SPARK_LOCAL_HOSTNAME=host
+            )
+        yield url, started
+    finally:
+        for process in started.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def main(data, folder):
+    with cluster(folder) as (url, started):
+        spark = embedded(
+            url,
+            **{
+                "spark.executor.memory": "512m",
+                "spark.executor.memoryOverhead": "0",
+                "spark.driver.memory": "1g",
+                "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+                "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+                "spark.cores.max": "3",
+                "spark.task.maxFailures": "8",
+                "spark.locality.wait": "30s",
+            },
+        )
+        until = time.monotonic() + 180
+        while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() < 1 + len(RACKS):
+            assert time.monotonic() < until, "not all executors have come"
+            time.sleep(0.2)
+        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
+
+        def die(frame, batch):
+            """A host dies between two batches."""
+            if batch == 0:
+                os.killpg(started["127.0.0.13"].pid, signal.SIGKILL)
+                time.sleep(3)
+
+        def scenario(name, sink, profile):
+            app = (
+                weir.source(stream)
+                .keyed("place", weir.Count(), name="places")
+                .keyed(
+                    "topic",
+                    weir.Count(),
+                    name="topics",
+                    grouping=weir.Weighted(weir.Hash(), profile, control=None),
+                )
+            )
+            query = app.start(
+                f"{folder}/{name}",
+                servers=4,
+                racks=RACKS,
+                routing=weir.Locality(racks="hosts", period=1),
+                sink=sink,
+                trigger={"availableNow": True},
+            )
+            query.await_termination()
+            answer = {
+                "scenario": name,
+                "topics": sorted(map(list, query.state("topics").collect())),
+                "progress": query.recent_progress,
+                "tree": query._learner.manager._tree,
+            }
+            print(json.dumps(answer), flush=True)
+
+        scenario("measured", None, "measure")
+        scenario("a host dies", die, "paper")
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], str(Path(sys.argv[2]).resolve()))

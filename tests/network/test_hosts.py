@@ -1,0 +1,59 @@
+"""Several hosts and racks: distances, the probe, and servers that move when a host dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support import posts, write_batches
+
+APP = Path(__file__).with_name("hosts_app.py")
+
+
+@pytest.mark.cluster
+@pytest.mark.faults
+def test_three_hosts_in_two_racks_one_of_which_dies(tmp_path):
+    tables = [posts(2000, seed) for seed in range(2)]
+    data = write_batches(tmp_path / "data", tables)
+    env = dict(os.environ, PYSPARK_PYTHON=sys.executable)
+    command = [sys.executable, str(APP), data, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = {a["scenario"]: a for a in map(json.loads, done.stdout.splitlines())}
+    expected = Counter(topic for table in tables for topic in table["topic"].to_pylist())
+    for answer in answers.values():
+        assert answer["topics"] == sorted(map(list, expected.items()))
+        for progress in answer["progress"]:
+            rows = sum(c["rows"] for name, c in progress["distance"].items() if name != "source")
+            assert rows == progress["rows_local"] + progress["rows_exchanged"] == 2000
+
+    measured = answers["measured"]["progress"][0]
+    assert len({p["host"] for p in measured["places"]}) == 3
+    assert {p["rack"] for p in measured["places"]} == {"/near", "/far"}
+    assert measured["distance"]["rack"]["bytes"] > 0
+    assert measured["distance"]["any"]["bytes"] > 0
+    for name in ("process", "node", "rack", "any"):
+        assert measured["probe"][name]["measured"], measured["probe"]
+        assert measured["probe"][name]["latency_s"] > 0
+    # four servers on three hosts: those of one rack, and within it of one host, stand together
+    assert answers["measured"]["tree"]
+
+    before, after = answers["a host dies"]["progress"]
+    weights, racks = before["weights"]["places → topics"], [p["rack"] for p in before["places"]]
+    for server, mine in weights.items():
+        own = int(server)
+        near = [w for s, w in enumerate(mine) if s != own and racks[s] == racks[own]]
+        far = [w for s, w in enumerate(mine) if racks[s] != racks[own]]
+        assert mine[own] == max(mine)
+        assert all(w < mine[own] for w in near)
+        assert not near or max(far, default=0) < min(near)
+    assert "127.0.0.13" in {p["host"] for p in before["places"]}
+    assert "127.0.0.13" not in {p["host"] for p in after["places"]}
+    gone = [s for s, p in enumerate(before["places"]) if p["host"] == "127.0.0.13"]
+    assert set(gone) <= set(after["moved_servers"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from weir.errors import EngineError
 from weir.locality import KeyGraph, count_keys, count_pairs, partition
 from weir.locality.partition import relabel
+from weir.locality.partition._cycle import bottom_level, breathe, settle
 from weir.locality.partition.base import Limits
 from weir.locality.partition.mtkahypar import available
 from weir.locality.partition.relabel import assignment
@@ -98,6 +99,37 @@ def test_warm_start_moves_little_and_keeps_the_locality():
     placed = partition(GRAPH, 4, seed=9, warm=new, stay_bonus=0.05)
     assert GRAPH.locality(placed) > 0.97 * GRAPH.locality(before)
     assert (placed != before)[new >= 0].mean() < 0.05
+
+
+def test_full_servers_exchange_keys():
+    # four pairs of keys that belong together; two pairs are torn apart, and no server has room for one key more
+    left = np.repeat(np.arange(4, dtype=np.uint64), 100)
+    graph = chain([left, left + np.uint64(10)])
+    torn = np.array([0, 0, 1, 1, 0, 1, 0, 1], np.int32)
+    limits = Limits.of(graph, 2, alpha=1.0)
+    nowhere = np.full(len(graph), -1, np.int32)
+    level = bottom_level(graph, limits, nowhere, 0.0, np.zeros(len(graph), np.bool_))
+    stuck = torn.copy()
+    settle(level, limits.limit, stuck, 0, rounds=6)
+    assert graph.locality(stuck) == 0.5
+    parts = breathe(level, limits.limit, torn, 0)
+    assert graph.locality(parts) == 1.0
+    assert graph.overload(parts, 2).max() == 1.0
+
+
+def test_the_states_that_move_are_those_that_gain_most_whatever_their_operator():
+    # two of many left keys are apart from their right keys: to move the two is enough
+    left = np.repeat(np.arange(20, dtype=np.uint64), 60)
+    right = 100 + np.arange(1200, dtype=np.uint64) // 10
+    graph = chain([left, right])
+    own = graph.vertices(0, np.arange(20, dtype=np.uint64))
+    present = np.empty(len(graph), np.int32)
+    present[graph.vertices(1, np.unique(right))] = np.repeat([0, 1], 60)
+    present[own] = np.repeat([0, 1], 10)
+    present[own[[0, 19]]] = [1, 0]
+    parts = partition(graph, 2, warm=present, stay_bonus=1.0)
+    assert graph.locality(parts) == 1.0
+    assert sorted(np.flatnonzero(parts != present)) == sorted(own[[0, 19]])
 
 
 def test_fixed_vertices_and_shares_are_respected():

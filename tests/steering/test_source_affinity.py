@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from test_scaling import NOW, into, out, scaling
 
 import weir
 from support import rows_of
@@ -107,6 +108,26 @@ def test_the_first_hop_loses_the_share_that_the_data_allow(spark, tmp_path, chec
         assert query.progress["batch"] == 4
         with pytest.raises(weir.EngineError, match="not routed by a learnt table"):
             query.routing_table("files")
+
+
+def test_servers_come_and_go_while_files_are_read(spark, tmp_path, checkpoint):
+    folder = tmp_path / "data"
+    write(folder, range(4))
+    reader = spark.readStream.option("maxFilesPerTrigger", PARTS)
+    app = (
+        weir.files(reader, str(folder), schema=SCHEMA)
+        .keyed("sensor", weir.Count(), name="sensors")
+        .keyed("room", weir.Aggregate(total="sum(v)"), name="rooms")
+    )
+    routing = weir.Locality(period=1, forecast=None)
+    query, _ = scaling(
+        lambda sink: app.start(checkpoint, servers=2, routing=routing, sink=sink, trigger=NOW),
+        {0: out(1), 2: into(2)},
+    )
+    check(spark, query, folder)
+    assert [len(p["servers"]) for p in query.recent_progress] == [2, 3, 3, 1]
+    assert [p["rows"] for p in query.recent_progress] == [PARTS * ROWS] * 4
+    assert query.progress["edges"][HOP]["locality"] == 1.0  # on one server
 
 
 def test_pairs_are_learnt_through_a_flat_map_that_tells_where_rows_come_from(spark, tmp_path, checkpoint):

@@ -59,25 +59,17 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     table = RichTable(title=f"files read on {result['servers']} servers, {result['strays']:.0%} strays")
-    for column in ("partitions", "bytes/batch before", "after", "locality before", "after"):
-        table.add_column(column, justify="right" if column != "partitions" else "left")
-    for column in ("bytes saved", "data allow", "A → B before", "after", "lost", "doubled"):
+    table.add_column("from files to A, per batch")
+    modes = [result["fixed"], result["learnt"]]
+    for column in ("read at given places", "read where it pays"):
         table.add_column(column, justify="right")
-    for name in ("fixed", "learnt"):
-        m = result[name]
-        table.add_row(
-            {"fixed": "at given places", "learnt": "where it pays"}[name],
-            f"{m['before']['bytes']:,.0f}",
-            f"{m['after']['bytes']:,.0f}",
-            f"{m['before']['locality']:.2f}",
-            f"{m['after']['locality']:.2f}",
-            f"{m['seen_share']:.1%}",
-            f"{m['allowed_share']:.1%}",
-            f"{m['before']['next_locality']:.2f}",
-            f"{m['after']['next_locality']:.2f}",
-            str(m["lost"]),
-            str(m["doubled"]),
-        )
+    for label, name, form in (("bytes sent", "bytes", ",.0f"), ("locality", "locality", ".2f")):
+        table.add_row(label, *(f"{m['before'][name]:{form}} → {m['after'][name]:{form}}" for m in modes))
+    table.add_row("bytes saved", *(f"{m['seen_share']:.1%}" for m in modes))
+    table.add_row("… the data allow", *(f"{m['allowed_share']:.1%}" for m in modes))
+    following = [f"{m['before']['next_locality']:.2f} → {m['after']['next_locality']:.2f}" for m in modes]
+    table.add_row("locality from A to B", *following)
+    table.add_row("rows lost, doubled", *(f"{m['lost']}, {m['doubled']}" for m in modes))
     console.print(table)
 
 

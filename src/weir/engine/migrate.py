@@ -7,6 +7,7 @@ until the commit that names the new ones; a crash in between leaves the old stat
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from weir.grouping.base import Grouping
 from weir.grouping.buckets import Buckets
 from weir.grouping.hashed import Hash
 from weir.grouping.learnt import Learnt
-from weir.hashing import spark_mod
+from weir.hashing import hash_home
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import Operator
 from weir.state.index import group_rows
@@ -57,7 +58,9 @@ def lay_out(
         mine = pa.concat_tables(parts) if parts else None
         waiting = commit.manifest.get(f"{node.name}~held", [])
         if mine is not None and any(waiting):
-            mine = merged_with_held(storage, node, mine, waiting, server)
+            mine = with_waiting(
+                storage, mine, waiting, node.state, node.operator, len(node.key), node.placement, server
+            )
         ref = None
         if mine is not None and mine.num_rows:
             name = f"state/{node.name}/{commit.batch:012d}/s{server}-moved-{uuid.uuid4().hex[:12]}.arrow"
@@ -66,16 +69,24 @@ def lay_out(
     return out
 
 
-def merged_with_held(
-    storage: Storage, node: Node, mine: pa.Table, waiting: list[list[SegmentRef]], server: int
+def with_waiting(
+    storage: Storage,
+    own: pa.Table,
+    waiting: Sequence[Sequence[SegmentRef]],
+    schema: pa.Schema,
+    operator: Operator,
+    keys: int,
+    placement: Sequence[int],
+    server: int,
+    buckets: NDArray[np.int32] | None = None,
 ) -> pa.Table:
     """A server's entries with the partial states of its keys that wait on any server merged in."""
-    parts = []
+    parts = [own]
     for refs in waiting:
-        table = StateView(storage, refs, node.state).everything()
-        where = np.asarray(node.placement, np.int32)[spark_mod(table[H1].to_numpy(), len(node.placement))]
+        table = StateView(storage, refs, schema).everything()
+        where = np.asarray(placement, np.int32)[hash_home(table[H1].to_numpy(), len(placement), buckets)]
         parts.append(table.filter(pa.array(where == server)))
-    return merge_entries(node.operator, len(node.key), pa.concat_tables([mine, *parts]))
+    return merge_entries(operator, keys, pa.concat_tables(parts))
 
 
 def merge_entries(operator: Operator, keys: int, table: pa.Table) -> pa.Table:

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.migrate import merge_entries
-from weir.hashing import hash_home
+from weir.engine.migrate import with_waiting
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import WINDOW_END, WINDOW_START
 from weir.operators.process import STATE
-from weir.state.segment import H1, SegmentRef, StateView
+from weir.state.segment import SegmentRef, StateView
 from weir.state.storage import Storage
 
 _JSON_TYPES = {
@@ -49,13 +48,17 @@ def merged_state(
     own = StateView(storage, segments, schema).everything()
     if not any(waiting):
         return own
-    placement = np.asarray(described["placement"], np.int32)
-    parts = [own]
-    for refs in waiting:
-        table = StateView(storage, refs, schema).everything()
-        where = placement[hash_home(table[H1].to_numpy(), len(placement), buckets)]
-        parts.append(table.filter(pa.array(where == server)))
-    return merge_entries(_aggregate(described), len(described["key"]), pa.concat_tables(parts))
+    return with_waiting(
+        storage,
+        own,
+        waiting,
+        schema,
+        _aggregate(described),
+        len(described["key"]),
+        described["placement"],
+        server,
+        buckets,
+    )
 
 
 def _aggregate(described: dict[str, Any]) -> Aggregate:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from weir.grouping.base import Grouping
 from weir.grouping.buckets import Buckets
 from weir.grouping.hashed import Hash
-from weir.grouping.learnt import Learnt, LearntSplit
+from weir.grouping.learnt import NO_TABLE, Learnt, LearntSplit
 from weir.grouping.table import Table, WorstCase
 from weir.hashing import spark_mod
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from weir.topology import Node
 
 LITERAL_LIMIT = 30_000  # listed keys that a literal look-up table may hold
+_SMALLEST = 4096  # places of a look-up table that may yet be learnt
 
 
 def can_route(grouping: Grouping) -> bool:
@@ -75,14 +76,19 @@ def slot_of(
     else:
         by_bucket = _literal(np.array(by_instance, np.int32)[buckets], "int")
         fallback = F.element_at(by_bucket, (F.pmod(hashed, F.lit(len(buckets))) + 1).cast("int"))
-    if table is None or not len(table):
+    # Spark's code is the same for all tables of one size: one that is still empty, or grows, must not have the JVM
+    # compile and warm up other code in the middle of the stream
+    least, factor = (_SMALLEST, 4) if isinstance(grouping, Learnt) else (0, 2)
+    if table is None:
+        table = NO_TABLE
+    if not len(table) and not least:
         return fallback
     # a key whose home is its hash anyway needs no entry
     by_hash = (
         spark_mod(table.hashes, n) if buckets is None else buckets[spark_mod(table.hashes, len(buckets))]
     )
     listed = table.instances != by_hash
-    keys_at, home_at = two_choice_table(table.hashes[listed], table.instances[listed])
+    keys_at, home_at = two_choice_table(table.hashes[listed], table.instances[listed], least or 8, factor)
     mask = len(keys_at) - 1
     known = _literal(keys_at.view(np.int64), "bigint")
     where = _literal(np.array([*by_instance, -1], np.int32)[home_at], "int")
@@ -126,24 +132,25 @@ def _place(hashes, homes, size):  # type: ignore[no-untyped-def]
 
 
 def two_choice_table(
-    hashes: NDArray[np.uint64], homes: NDArray[np.int32]
+    hashes: NDArray[np.uint64], homes: NDArray[np.int32], least: int = 8, factor: int = 2
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     """A cuckoo table: every key is in one of two places, so a look-up is two comparisons.
 
-    Empty places hold −1 as home. An empty place's key is one that could never be found there.
+    Its size is ``least``, or that times the smallest power of ``factor`` that will do. Empty places hold −1 as home.
+    An empty place's key is one that could never be found there.
 
     >>> keys, homes = two_choice_table(np.array([5, 9], np.uint64), np.array([1, 0], np.int32))
     >>> int(homes[keys == 9][0])
     0
     """
-    size = 8
+    size = least
     while size < 2.5 * len(hashes):
-        size *= 2
+        size *= factor
     while True:
         keys, values, done = _place(hashes, homes, size)
         if done:
             break
-        size *= 2
+        size *= factor
     # 0 would match the hash 0 in an empty place; give empty places a key whose first choice is elsewhere
     empty = values < 0
     places = np.flatnonzero(empty).astype(np.uint64)

@@ -112,22 +112,13 @@ def find_in_segments(segments: list[tuple[U64, U64]], h1: U64, h2: U64) -> tuple
     return which, row
 
 
-@nb.njit(cache=True)
-def rows_of(seg1, keys):  # type: ignore[no-untyped-def]
-    """The rows of one sorted segment that belong to any of the keys with hashes ``keys``."""
-    starts = np.searchsorted(seg1, keys)
-    count = 0
-    for i in range(len(keys)):
-        at = starts[i]
-        while at < len(seg1) and seg1[at] == keys[i]:
-            at += 1
-            count += 1
-    out = np.empty(count, np.int64)
-    count = 0
-    for i in range(len(keys)):
-        at = starts[i]
-        while at < len(seg1) and seg1[at] == keys[i]:
-            out[count] = at
-            at += 1
-            count += 1
-    return out
+def rows_of(seg1: U64, keys: U64) -> I64:
+    """The rows of one segment, sorted by ``h1``, that belong to any of the keys with these hashes.
+
+    >>> rows_of(np.array([2, 5, 5, 9], np.uint64), np.array([9, 5, 4], np.uint64)).tolist()
+    [3, 1, 2]
+    """
+    start, end = np.searchsorted(seg1, keys, "left"), np.searchsorted(seg1, keys, "right")
+    count = end - start
+    before = np.cumsum(count) - count
+    return np.repeat(start - before, count) + np.arange(count.sum())

@@ -144,7 +144,7 @@ def _column(table: pa.Table, name: str) -> NDArray[Any]:
 
 
 _open: OrderedDict[tuple[str, str], Segment] = OrderedDict()
-_OPEN_AT_MOST = 512
+_OPEN_AT_MOST = 4096  # more than all servers' segments: a key's new owner looks into those of the old one
 
 
 def open_segment(storage: Storage, ref: SegmentRef) -> Segment:

@@ -15,6 +15,13 @@ from weir.locality.partition.base import Limits, Parts
 
 _EFFORT = 300_000  # edges that the attempts at the bottom may look at in all
 _CLIMBABLE = 5_000  # vertices of a graph that hill climbing can afford
+_BREATHS = (
+    0.5,
+    0.3,
+    0.2,
+    0.1,
+    0.05,
+)  # how far beyond the limits keys may move before what is too much leaves again
 
 
 @dataclass
@@ -44,7 +51,7 @@ def bottom_level(
 ) -> Level:
     weight = np.zeros((len(graph), graph.operators))
     weight[np.arange(len(graph)), graph.operator] = limits.weight
-    mean = np.bincount(graph.operator, weights=graph.weight) / np.maximum(1, np.bincount(graph.operator))
+    mean = graph.weight.sum() / max(1, len(graph))
     sums = np.concatenate([[0.0], np.cumsum(graph.edge_weight)])
     return Level(
         graph.indptr,
@@ -54,7 +61,7 @@ def bottom_level(
         np.diff(sums[graph.indptr]),
         np.zeros(len(graph), np.int32),
         home,
-        np.where(home >= 0, stay_bonus * mean[graph.operator], 0.0),
+        np.where(home >= 0, stay_bonus * mean, 0.0),
         held,
     )
 
@@ -159,6 +166,24 @@ def settle(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, ro
     terms = (level.home, level.bonus, level.held, limit)
     rebalance(*level.graph, *terms, parts)
     refine(*level.graph, *terms, order, rounds, parts)
+
+
+def breathe(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int) -> Parts:
+    """Lets servers overflow a little and empties them again, ever less; returns the best assignment met.
+
+    Where all servers are full no key can move, however much it would gain. With room for a moment, those that gain
+    most come in, and those that lose least leave: whole rings of exchanges that no single move could begin.
+    """
+    order = shuffled(len(level), seed)
+    terms = (level.home, level.bonus, level.held)
+    best, value, parts = parts, score(level, limit, parts), parts.copy()
+    for breath in _BREATHS:
+        refine(*level.graph, *terms, limit * (1 + breath), order, 10, parts)
+        rebalance(*level.graph, *terms, limit, parts)
+        refine(*level.graph, *terms, limit, order, 10, parts)
+        if (worth := score(level, limit, parts)) < value:
+            best, value = parts.copy(), worth
+    return best
 
 
 def score(level: Level, limit: NDArray[np.float64], parts: Parts) -> float:

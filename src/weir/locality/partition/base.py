@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
+from weir.locality.partition.relabel import relabel
 
 Parts = NDArray[np.int32]
 
@@ -72,3 +73,28 @@ def check_parts(graph: KeyGraph, n: int, parts: Parts | None, what: str) -> Part
     if len(out) and (out.min() < -1 or out.max() >= n):
         raise ValueError(f"{what} must name servers 0 … {n - 1}, or −1 for none")
     return out
+
+
+def grid_weights(
+    graph: KeyGraph, n: int, alpha: float, shares: NDArray[np.float64] | None
+) -> NDArray[np.int64]:
+    """One whole number per vertex for partitioners that balance a single weight, as fine as 32-bit sums allow.
+
+    Operators are scaled to equal totals, so that in sum each counts the same; hubs are clipped, see :class:`Limits`.
+    """
+    weight = Limits.of(graph, n, alpha, shares).weight
+    total = np.maximum(np.bincount(graph.operator, weights=weight, minlength=graph.operators), 1e-12)
+    grid = 2**29 / graph.operators
+    return np.maximum(1, np.rint(weight / total[graph.operator] * grid)).astype(np.int64)
+
+
+def grid_edges(weight: NDArray[np.float64], total: float) -> NDArray[np.int64]:
+    """Edge weights as whole numbers whose sum stays within 32 bits."""
+    scale = min(1000.0, 2**29 / max(total, 1e-12))
+    return np.maximum(1, np.rint(weight * scale)).astype(np.int64)
+
+
+def named(graph: KeyGraph, n: int, parts: Parts, start: Parts | None, bound: Parts) -> Parts:
+    """Parts that know no servers, named after those that hold most of each (``start``); fixed keys put back."""
+    out = parts if start is None else relabel(parts, start, graph.weight, n)
+    return np.where(bound >= 0, bound, out).astype(np.int32)

@@ -7,10 +7,7 @@ import pymetis
 from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
-from weir.locality.partition.base import Limits, Parts, check_parts, check_shares
-from weir.locality.partition.relabel import relabel
-
-_LARGEST = 2**31 - 1
+from weir.locality.partition.base import Parts, check_parts, check_shares, grid_edges, grid_weights, named
 
 
 def partition_metis(
@@ -26,10 +23,10 @@ def partition_metis(
 ) -> Parts:
     """Partitions a key graph with METIS.
 
-    METIS balances one weight per vertex. Operators are scaled to equal totals, so that in sum each counts the
-    same; nothing keeps the operators balanced one by one. Hubs are clipped first, or METIS overloads every
-    part. It can't start from a present assignment or hold vertices: ``warm`` only serves to name the parts so
-    that as little as possible moves, ``stay_bonus`` not at all, and ``fixed`` is applied afterwards.
+    METIS balances one weight per vertex (:func:`~weir.locality.partition.base.grid_weights`); nothing keeps the
+    operators balanced one by one. Hubs are clipped first, or METIS overloads every part. It can't start from a
+    present assignment or hold vertices: ``warm`` only serves to name the parts so that as little as possible moves,
+    ``stay_bonus`` not at all, and ``fixed`` is applied afterwards.
 
     References
     ----------
@@ -47,26 +44,15 @@ def partition_metis(
     start, bound = check_parts(graph, n, warm, "warm"), check_parts(graph, n, fixed, "fixed")
     if n == 1 or not len(graph):
         return np.zeros(len(graph), np.int32)
-    weight = Limits.of(graph, n, alpha, shares).weight
-    total = np.maximum(np.bincount(graph.operator, weights=weight, minlength=graph.operators), 1e-12)
-    # METIS adds weights up in 32 bits: as fine a grid as fits
-    grid = 2**29 / graph.operators
-    vertices = np.maximum(1, np.rint(weight / total[graph.operator] * grid)).astype(np.int64)
-    largest = max(float(graph.edge_weight.sum()), 1e-12)
-    scale = min(1000.0, (_LARGEST / 4) / largest)
-    edges = np.maximum(1, np.rint(graph.edge_weight * scale)).astype(np.int64)
     options = pymetis.Options(seed=seed, ufactor=max(1, round((alpha - 1) * 1000)))
     share = check_shares(n, shares)
     _, parts = pymetis.part_graph(
         n,
         adjacency=pymetis.CSRAdjacency(graph.indptr, graph.indices),
-        vweights=vertices,
-        eweights=edges,
+        vweights=grid_weights(graph, n, alpha, shares),
+        eweights=grid_edges(graph.edge_weight, float(graph.edge_weight.sum())),
         tpwgts=None if shares is None else share.tolist(),
         options=options,
         recursive=False,
     )
-    out = np.asarray(parts, np.int32)
-    if warm is not None:
-        out = relabel(out, start, graph.weight, n)
-    return np.where(bound >= 0, bound, out).astype(np.int32)
+    return named(graph, n, np.asarray(parts, np.int32), None if warm is None else start, bound)

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from weir.errors import EngineError
 from weir.locality.graph import KeyGraph
-from weir.locality.partition.base import Limits, Parts, check_parts, check_shares
+from weir.locality.partition.base import Parts, check_parts, check_shares, grid_edges, grid_weights, named
 from weir.locality.partition.multilevel import repair
-from weir.locality.partition.relabel import relabel
 
 _started: Any = None
 
@@ -48,15 +47,10 @@ def partition_mtkahypar(
     library, run = _library()
     if n == 1 or not len(graph):
         return np.zeros(len(graph), np.int32)
-    weight = Limits.of(graph, n, alpha, shares).weight
-    total = np.maximum(np.bincount(graph.operator, weights=weight, minlength=graph.operators), 1e-12)
-    vertices = np.maximum(1, np.rint(weight / total[graph.operator] * 2**29 / graph.operators)).astype(
-        np.int64
-    )
+    vertices = grid_weights(graph, n, alpha, shares)
     tail = np.repeat(np.arange(len(graph)), np.diff(graph.indptr))
     once = tail < graph.indices
-    scale = min(1000.0, 2**29 / max(float(graph.edge_weight.sum()), 1e-12))
-    edges = np.maximum(1, np.rint(graph.edge_weight[once] * scale)).astype(np.int64)
+    edges = grid_edges(graph.edge_weight[once], float(graph.edge_weight.sum()))
     context = run.context_from_preset(library.PresetType.DETERMINISTIC)
     context.set_partitioning_parameters(n, alpha - 1, library.Objective.CUT)
     context.logging = False
@@ -71,9 +65,7 @@ def partition_mtkahypar(
     )
     parts = np.asarray(made.partition(context).get_partition(), np.int32)
     parts = repair(graph, n, parts, alpha=alpha, seed=seed, shares=shares)
-    if warm is not None:
-        parts = relabel(parts, start, graph.weight, n)
-    return np.where(bound >= 0, bound, parts).astype(np.int32)
+    return named(graph, n, parts, None if warm is None else start, bound)
 
 
 def _library() -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
-from weir.locality.partition._cycle import Level, bottom_level, by_weight, cycle, score, settle
+from weir.locality.partition._cycle import Level, bottom_level, breathe, by_weight, cycle, score, settle
 from weir.locality.partition._refine import grow, rebalance
 from weir.locality.partition.base import Limits, Parts, check_parts
 
@@ -39,7 +39,8 @@ def partition_multilevel(
     :meth:`~weir.locality.partition.base.Limits.of`.
 
     With ``warm``, the present assignment takes the place of the bottom: only keys of one server are merged on
-    the way down, and a key, or a whole cluster, that would leave its server must gain more than its bonus.
+    the way down, and a key, or a whole cluster, that would leave its server must gain more than its bonus. In the
+    end full servers exchange keys, see :func:`~weir.locality.partition._cycle.breathe`.
 
     Parameters
     ----------
@@ -52,8 +53,8 @@ def partition_multilevel(
     warm
         The present server per vertex, −1 where there is none.
     stay_bonus
-        What staying is worth to a key, in rows per row of the operator's average key. Zero moves whenever it
-        gains at all.
+        What staying is worth to a key, in rows per row of the average key: to move a state costs the same whatever
+        its operator, so the keys that move are those that gain most. Zero moves whenever it gains at all.
     shares
         Relative capacity of each server; equal by default.
     fixed
@@ -61,7 +62,8 @@ def partition_multilevel(
     cycles
         How often the way down and up is repeated from the result so far.
     starts
-        How many partitions a small graph is given before the best are combined.
+        More than one asks for quality rather than speed: a small graph is partitioned up to that many times and the
+        best are combined, and on any graph full servers then exchange keys.
     limits
         Weights and limits worked out already; ``alpha`` and ``shares`` are then not looked at.
 
@@ -99,6 +101,7 @@ def partition_multilevel(
         order = by_weight(bottom.weight, limits.limit, seed, 0.0)
         grow(*bottom.graph, bottom.home, bottom.bonus, limits.limit, order, parts)
         parts = cycle(bottom, limits.limit, parts, seed, known=True, clusters=4.0, slack=0.2)
+        parts = breathe(bottom, limits.limit, parts, seed)
     else:
         parts = _best_of(bottom, limits.limit, parts, seed, starts)
     for again in range(1, cycles):
@@ -111,6 +114,7 @@ def partition_multilevel(
 
 def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int, starts: int) -> Parts:
     """Several starts where the graph is small enough, and then what the best can learn from the others."""
+    thorough = starts > 1
     starts = int(np.clip(_EFFORT // max(1, len(bottom.indices)), 1, starts))
     found = []
     for i in range(starts):
@@ -127,7 +131,7 @@ def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int,
         )
         if (worth := score(bottom, limit, child)) < value:
             value, best = worth, child
-    return best
+    return breathe(bottom, limit, best, seed) if thorough else best
 
 
 def repair(

@@ -16,8 +16,12 @@ from lar_network import COLOUR, MODES, network, options, points, savings
 
 def main() -> None:
     """Measures on a lab and draws one panel per padding."""
-    args = options("Fig. 7: throughput by parallelism").parse_args()
-    servers = [1, 2, 3, 4, 5, 6] if args.full else [1, 2, 4, 6]
+    parser = options("Fig. 7: throughput by parallelism")
+    parser.add_argument(
+        "--servers", type=int, nargs="+", help="beside 1 and 2 (default 4 6; with --full 3 4 5 6)"
+    )
+    args = parser.parse_args()
+    servers = sorted({1, 2, *(args.servers or ([3, 4, 5, 6] if args.full else [4, 6]))})
     paddings = [0, 8_000, 20_000] if args.full else [0, 20_000]
     localities = [0.6, 0.8, 1.0] if args.full else [0.8, 1.0]
     wanted: list[dict[str, Any]] = []

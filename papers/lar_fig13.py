@@ -63,7 +63,16 @@ def main() -> None:
                 "rises, stays",
             ]
         )
-    columns = ["bandwidth", "padding", "tuples/s before", "after", "gain", "by bytes", "locality", "paper"]
+    columns = [
+        "bandwidth",
+        "padding",
+        "tuples/s before",
+        "after",
+        "gain",
+        "by bytes, if even",
+        "locality",
+        "paper",
+    ]
     title = f"Fig. 13: a reconfiguration in mid-run, {args.servers} servers"
     report("lar_fig13", args.out, made, title, columns, rows, {"runs": runs})
 

@@ -46,7 +46,7 @@ def main() -> None:
         ]
         for r in runs
     ]
-    columns = ["servers", "tuples/s without", "with", "gain", "by bytes", "locality", "paper"]
+    columns = ["servers", "tuples/s without", "with", "gain", "by bytes, if even", "locality", "paper"]
     title = f"Fig. 14: padding {args.padding / 1000:g} kB, {args.bandwidth} links"
     report("lar_fig14", args.out, made, title, columns, rows, {"runs": runs})
 

@@ -20,8 +20,10 @@ def write_batches(folder: Path, tables: list[pa.Table]) -> str:
     start = len(list(folder.glob("*.parquet")))
     for number, table in enumerate(tables, start):
         path = folder / f"{number:05d}.parquet"
-        pq.write_table(table, path)
-        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads files in order of age
+        hidden = folder / f".{path.name}"  # a query that looks on must not see it before it has its age
+        pq.write_table(table, hidden)
+        os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads files in order of age
+        hidden.rename(path)
     return str(folder)
 
 

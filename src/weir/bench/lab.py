@@ -119,11 +119,16 @@ def _measure(
         victim = next(h for h in homes if h in lab.names)
         go_on.set()
         _until(lambda: query.status["message"] == f"batch {args.at}", query)
-        time.sleep(0.4 * usual)
+        began, stages = time.monotonic(), set[int]()
+        tracker = spark.sparkContext.statusTracker()
+        # when its second stage is at work, there is output of the first one to be lost
+        _until(
+            lambda: stages.update(tracker.getActiveStageIds()) or len(stages) > 1 or args.at in done, query
+        )
         struck = time.monotonic()
         in_flight = args.at not in done
         getattr(lab, args.fault)(victim)
-        console.print(f"{args.fault} {victim}, {0.4 * usual:.1f} s into batch {args.at}")
+        console.print(f"{args.fault} {victim}, {struck - began:.1f} s into batch {args.at}")
         _until(lambda: args.at in done, query)
         recovered = done[args.at] - struck
         console.print(f"batch {args.at} committed {recovered:.1f} s later")

@@ -22,7 +22,8 @@ def write_batches(folder: Path, tables: list[pa.Table]) -> str:
         path = folder / f"{number:05d}.parquet"
         hidden = folder / f".{path.name}"  # a query that looks on must not see it before it has its age
         pq.write_table(table, hidden)
-        os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads files in order of age
+        age = 1_700_000_000 + number  # Spark reads files in order of age
+        os.utime(hidden, (age, age))
         hidden.rename(path)
     return str(folder)
 

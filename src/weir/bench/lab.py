@@ -121,10 +121,13 @@ def _measure(
         _until(lambda: query.status["message"] == f"batch {args.at}", query)
         began, stages = time.monotonic(), set[int]()
         tracker = spark.sparkContext.statusTracker()
+
+        def second_stage() -> bool:
+            stages.update(tracker.getActiveStageIds())
+            return len(stages) > 1
+
         # when its second stage is at work, there is output of the first one to be lost
-        _until(
-            lambda: stages.update(tracker.getActiveStageIds()) or len(stages) > 1 or args.at in done, query
-        )
+        _until(lambda: second_stage() or args.at in done, query)
         struck = time.monotonic()
         in_flight = args.at not in done
         getattr(lab, args.fault)(victim)

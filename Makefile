@@ -4,13 +4,16 @@ PYTHON ?= python3
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 
-.PHONY: demo test check bench setup lock clean
+.PHONY: demo test soak check bench setup lock clean
 
 demo: setup            ## the main job on embedded Spark
 	@scripts/with-java $(BIN)/weir demo
 
 test: check            ## everything that must hold
 	@scripts/with-java $(BIN)/python -m pytest $(TESTS)
+
+soak: setup            ## tests that take a minute or more each
+	@scripts/with-java $(BIN)/python -m pytest -m long
 
 check: setup           ## style and types
 	@$(BIN)/ruff check src tests papers examples

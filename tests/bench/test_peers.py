@@ -187,6 +187,7 @@ def test_the_clock_starts_when_the_warm_up_is_through():
         measure.figures([], samples, 100, 200)
 
 
+@pytest.mark.long
 def test_weir_itself_over_few_rows(capsys):
     options = ["--only", "weir-table", "--rows", "3000", "--batches", "2", "--payload", "100", "--keys", "50"]
     assert main(["bench", "peers", "--json", *options]) == 0

@@ -18,6 +18,7 @@ APP = Path(__file__).with_name("hosts_app.py")
 
 @pytest.mark.cluster
 @pytest.mark.faults
+@pytest.mark.long
 def test_three_hosts_in_two_racks_one_of_which_dies(tmp_path):
     tables = [posts(2000, seed) for seed in range(2)]
     data = write_batches(tmp_path / "data", tables)

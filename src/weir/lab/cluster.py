@@ -127,6 +127,7 @@ class Cluster:
             self._check_path()
             spark.command(spark.MASTER), spark.command(spark.WORKER)
             spark.start_master(record)
+            self._await_master()
             for host in record.hosts:
                 spark.start_worker(record, host)
             self._await([h.name for h in record.hosts], tell)
@@ -186,6 +187,17 @@ class Cluster:
                 f"hosts of the lab cannot reach {record.driver} on this machine: a firewall keeps them out. Let "
                 f"traffic on interface {self._network.plug} in (for example: iptables -I INPUT -i weir-+ -j ACCEPT)."
             )
+
+    def _await_master(self) -> None:
+        """A worker that finds no master tries again many seconds later: better to let it wait a moment."""
+        until = time.monotonic() + START_SECONDS
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((self.record.master, 7077), 1):
+                return
+            if time.monotonic() > until:
+                end = (self.record.folder / "switch.log").read_text(errors="replace")[-800:]
+                raise LabError(f"the master did not start within {START_SECONDS} s; its log ends: {end}")
+            time.sleep(0.05)
 
     def _await(self, names: Sequence[str], tell: Callable[[str], None] = lambda text: None) -> None:
         """Waits until the master counts on these hosts."""

@@ -36,6 +36,10 @@ from weir.topology import Edge, Topology
 SETTINGS = {
     # adaptive execution would coalesce partitions, and a partition is a server
     "spark.sql.adaptive.enabled": "false",
+    # Spark would compare what a task sends when it runs again with what it sent before, byte by byte, and give the
+    # batch up if it differs. Ours differ: in times, in names of files. What must be the same is made the same.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     # vectorised work wants long vectors; the limit in bytes still holds
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",

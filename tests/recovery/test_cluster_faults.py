@@ -39,6 +39,7 @@ def test_failing_speculative_and_killed_tasks_change_nothing(tmp_path):
         "speculation",
         "executor dies in a step",
         "executor dies between steps",
+        "executor dies when others are done",
         "executor dies after reading files",
     ):
         assert answers[name]["places"] == sorted(map(list, places.items())), name
@@ -46,4 +47,5 @@ def test_failing_speculative_and_killed_tasks_change_nothing(tmp_path):
     # the faults did happen
     assert (tmp_path / "killed-in-batch").exists()
     assert (tmp_path / "killed-between").exists()
+    assert (tmp_path / "killed-late").exists()
     assert (tmp_path / "killed-after-reading").exists()

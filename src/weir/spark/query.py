@@ -425,7 +425,7 @@ class _Driver:
                 self.learner.weights if self.learner is not None else None,
             )
         except WeirError as error:
-            self.scaler.planned(pending, error)
+            self.scaler.refused(pending, error)
             return None
         plan = self.ledger.plan(
             batch,

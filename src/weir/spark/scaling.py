@@ -48,13 +48,20 @@ class Scaler:
         self._lock = threading.Lock()
         self._preparing = False
 
-    def ask(self, request: Request, *, dry_run: bool = False, answer: str | None = None) -> Pending:
+    def ask(self, request: Request, *, dry_run: bool = False) -> Pending:
         """Decides, makes sure of the slots, and lets the next batch carry it out."""
-        now = self.load.situation()
-        decision = decide(request, now, self.hosts)
-        pending = Pending(request, decision, answer)
-        if dry_run:
-            return pending
+        pending = Pending(request, decide(request, self.load.situation(), self.hosts))
+        return pending if dry_run else self._queue(pending)
+
+    def ask_for(self, decision: Decision) -> Pending:
+        """Lets the next batch carry out a decision that was made elsewhere; servers share the slots there are."""
+        if decision.before != self.load.situation().placement:
+            raise EngineError("the decision is about another placement than the query has now")
+        request = Request(decision.operation, len(decision.machines), share_slots=True)
+        return self._queue(Pending(request, decision))
+
+    def _queue(self, pending: Pending) -> Pending:
+        request = pending.request
         check(self.load.topology)
         with self._lock:
             if self.pending is not None or self._preparing:
@@ -62,22 +69,11 @@ class Scaler:
             self._preparing = True
         try:
             if request.operation == "out" and not request.share_slots:
-                ensure_slots(self.session, len(decision.after.machines), request.timeout)
+                ensure_slots(self.session, len(pending.decision.after.machines), request.timeout)
             self.pending = pending
         finally:
             self._preparing = False
         return pending
-
-    def ask_for(self, decision: Decision) -> Pending:
-        """Lets the next batch carry out a decision that was made elsewhere; servers share the slots there are."""
-        check(self.load.topology)
-        if decision.before != self.load.situation().placement:
-            raise EngineError("the decision is about another placement than the query has now")
-        with self._lock:
-            if self.pending is not None or self._preparing:
-                raise EngineError("the query is about to scale already; wait for the next batch")
-            self.pending = Pending(Request(decision.operation, len(decision.machines)), decision)
-            return self.pending
 
     def withdraw(self, pending: Pending) -> bool:
         """Takes a request back that no batch has taken up yet; whether it could."""
@@ -96,12 +92,11 @@ class Scaler:
             pending, self.pending = self.pending, None
         return pending
 
-    def planned(self, pending: Pending, error: Exception | None) -> None:
-        """The plan is written, or could not be made."""
+    def refused(self, pending: Pending, error: Exception) -> None:
+        """No plan could be made of it."""
         pending.error = error
-        if error is not None:
-            self._tell(pending.answer, {"state": "refused", "error": str(error)})
-            pending.done.set()
+        self._tell(pending.answer, {"state": "refused", "error": str(error)})
+        pending.done.set()
 
     def committed(
         self, pending: Pending | None, homes: Homes, hosts: list[str], about: dict[str, Any]
@@ -157,9 +152,11 @@ class Scaler:
 
     def _serve(self, name: str, request: Request) -> None:
         try:
-            shown = text(decide(request, self.load.situation(), self.hosts), self.load.situation())
-            self.storage.write_document(f"{ANSWERS}/{name}-decision", "answer", {"text": shown})
-            self.ask(request, answer=name)
+            now = self.load.situation()
+            pending = Pending(request, decide(request, now, self.hosts), answer=name)
+            shown = {"text": text(pending.decision, now)}
+            self.storage.write_document(f"{ANSWERS}/{name}-decision", "answer", shown)
+            self._queue(pending)
         except WeirError as error:
             self._tell(name, {"state": "refused", "error": str(error)})
 

@@ -118,8 +118,8 @@ def show(result: Measured, console: Console) -> None:
         )
         return
     console.print(
-        "simulated, with speeds of operators chosen near the paper's gains; papers/st_fig04.py and st_fig06.py "
-        "show other speeds",
+        "simulated, with speeds of operators chosen near the paper's gains (papers/st_fig04.py and st_fig06.py show "
+        "other speeds), and a cost of overload fitted to what random choices lost there (papers/st_fig08.py: without)",
         style="dim",
     )
 

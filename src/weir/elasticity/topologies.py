@@ -23,6 +23,8 @@ import numpy as np
 from weir.elasticity.graph import Graph, Machine, Placement
 from weir.simulate.dag import Deployment, Operator
 
+THRASH = 4.0
+
 
 @dataclass(frozen=True)
 class Case:
@@ -42,6 +44,8 @@ class Case:
         Cores per machine.
     apart
         Every machine hosts instances of one operator only, instead of all dealt out in turn.
+    thrash
+        What an overloaded machine loses, see :class:`~weir.simulate.dag.Deployment`.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Case:
     then: int
     cores: float = 1.0
     apart: bool = False
+    thrash: float = 0.0
     paper: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -79,7 +84,7 @@ class Case:
         """For the simulator, which numbers machines."""
         number: dict[Machine, int] = {machine: i for i, machine in enumerate(placement.machines)}
         where = {name: [number[m] for m in places] for name, places in placement.instances.items()}
-        return Deployment(self.operators, self.edges, where, [self.cores] * len(number))
+        return Deployment(self.operators, self.edges, where, [self.cores] * len(number), self.thrash)
 
     def redrawn(self, seed: int) -> Case:
         """The same graph with other speeds: each between 0.4 and 2.5 times what the sources send it.
@@ -212,24 +217,30 @@ def network() -> Case:
     return Case("Network", operators, edges, 4, 8, 9, cores=4.0, paper={"over_default": 0.21})
 
 
-def page_load_in() -> Case:
+def page_load_in(thrash: float = THRASH) -> Case:
     """PageLoad on eight machines of which four go; every machine hosts one operator only.
 
-    Of several sets of costs that were tried these are among the kindest to Stela. With none of them its choice
-    kept twice what a random choice of machines keeps on average: 1.0 to 1.4 times was the range.
+    What moves is dealt out evenly, so no machine has to carry more than about twice what it has room for. As long as
+    overload costs nothing beyond that (``thrash=0``), a random choice keeps three quarters on average and no strategy
+    can be twice as good; Storm's two random groups kept 20 % and 60 %. ``thrash`` is fitted to that and to nothing
+    else: at :data:`THRASH` random choices keep 42 % on average, 16 % at worst. What Stela keeps is then a result.
+
+    >>> page_load_in().operators == page_load_in(thrash=0).operators
+    True
     """
-    return Case("PageLoad", PAGE_LOAD_IN, tuple(pairwise(o.name for o in PAGE_LOAD_IN)), 15, 8, 4, apart=True)
+    edges = tuple(pairwise(o.name for o in PAGE_LOAD_IN))
+    return Case("PageLoad", PAGE_LOAD_IN, edges, 15, 8, 4, apart=True, thrash=thrash)
 
 
-# what comes before the join is cheap, 15 instances of any of the others can fill a core
+# what comes before the join is cheap, 15 instances of any of the others all but fill a core
 PAGE_LOAD_IN = (
     Operator("spout", 100, cpu=0.003),
     Operator("transform", 120, cpu=0.003),
     Operator("filter", 120, cpu=0.003),
-    Operator("join", 40, cpu=1 / 15),
-    Operator("filter 2", 45, cpu=1 / 15),
-    Operator("aggregate", 45, cpu=1 / 15),
-    Operator("output", 45, cpu=1 / 15),
+    Operator("join", 40, cpu=0.064),
+    Operator("filter 2", 45, cpu=0.064),
+    Operator("aggregate", 45, cpu=0.064),
+    Operator("output", 45, cpu=0.064),
 )
 
 CASES = {case.name: case for case in (star(), linear(), diamond(), page_load(), processing(), network())}

@@ -1,13 +1,15 @@
 """Shared by the scripts for the figures of Stela: trials in the simulator, timelines, other speeds.
 
 Every script prints a table, states each claim of the paper with what was measured beside it, and writes a
-plot and a JSON file to ``papers/out/``. All of it is simulated: rates through a graph of operators on machines
-whose cores are shared (``weir.simulate.dag``), decided by the very code that the engine calls.
+plot and a JSON file to ``papers/out/``. It is simulated: rates through a graph of operators on machines whose cores
+are shared (``weir.simulate.dag``), decided by the very code that the engine calls. ``--spark FILE`` adds what was
+measured on real Spark: a JSON list of records as ``weir bench stela --spark --json`` prints them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ def options(description: str) -> argparse.Namespace:
     """The options that all figures share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="two runs and ten draws of speeds only")
+    parser.add_argument("--spark", type=Path, metavar="FILE", help="records from real Spark, to show beside")
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the plot and the JSON file")
     return parser.parse_args()
 
@@ -77,6 +80,56 @@ def rows(case: Case, ran: Runs) -> list[dict[str, Any]]:
             }
         )
     return out
+
+
+def from_spark(args: argparse.Namespace, name: str) -> list[dict[str, Any]]:
+    """Records from real Spark for one topology."""
+    if args.spark is None:
+        return []
+    return [r for r in json.loads(args.spark.read_text()) if r["topology"] == name]
+
+
+def add_spark(report: Any, case: Case, found: Sequence[dict[str, Any]]) -> None:
+    """Rows of the table from real Spark, and what they say about the paper's gain."""
+    after = {r["strategy"]: r["after"] for r in found}
+    for r in found:
+        start = case.parallelism
+        more = {n: k - start for n, k in r["instances"].items() if k > start}
+        report.rows.append(
+            {
+                "topology": case.name,
+                "machines": f"{case.machines} → {case.then}",
+                "strategy": f"{r['strategy']}, on Spark",
+                "before": r["before"],
+                "after": r["after"],
+                "over before": f"{r['after'] / r['before'] - 1:+.0%}",
+                "over default": f"{r['after'] / after['default'] - 1:+.0%}",
+                "convergence s": r["convergence_s"],
+                "silent windows": r["silent_batches"],
+                "instances": " ".join(f"+{k} {n}" for n, k in more.items()),
+            }
+        )
+    wanted = case.paper["over_default"]
+    got = after["stela"] / after["default"] - 1
+    report.claim(
+        f"{case.name}, on Spark: {wanted:.0%} above the default",
+        got >= wanted,
+        f"{got:+.0%}: the steps of a batch follow each other, so every operator's time counts, not only the slowest's",
+    )
+
+
+def spark_timeline(axis: plt.Axes, case: Case, found: Sequence[dict[str, Any]]) -> None:
+    """Batches on real Spark around the scaling."""
+    for r in found:
+        when, pace = zip(*r["timeline"], strict=True)
+        style = "--" if r["strategy"] == "gain" else "-"
+        axis.step(when, pace, style, where="pre", color=COLOURS[r["strategy"]], label=r["strategy"])
+    axis.axvline(0, color="black", linewidth=0.7, linestyle=":")
+    axis.set(
+        title=f"{case.name}, on Spark", xlabel="seconds from the scaling", ylabel="rows/s", ylim=(0, None)
+    )
+    axis.grid(alpha=0.25)
+    axis.legend(frameon=False, fontsize=8)
 
 
 def timeline(axis: plt.Axes, case: Case, ran: Runs) -> None:
@@ -160,7 +213,8 @@ def scale_outs(
     args: argparse.Namespace,
 ) -> None:
     """A figure with one column per topology: throughput around its scale-out, and gains at other speeds."""
-    figure, axes = plt.subplots(2, len(names), figsize=(14, 7.5))
+    deep = 2 if args.spark is None else 3
+    figure, axes = plt.subplots(deep, len(names), figsize=(14, 3.75 * deep))
     for column, name in enumerate(names):
         case = CASES[name]
         ran = runs(case, args)
@@ -171,4 +225,8 @@ def scale_outs(
         boxes(axes[1, column], gains)
         add_draws(report, case, gains)
         typical(report, case, gains)
+        found = from_spark(args, name)
+        if found:
+            add_spark(report, case, found)
+            spark_timeline(axes[2, column], case, found)
     report.close(figure)

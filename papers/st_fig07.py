@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from cg_common import Report
-from st_common import COLOURS, mean, options, rows, runs, timeline
+from st_common import COLOURS, add_spark, from_spark, mean, options, rows, runs, timeline
 from weir.elasticity.topologies import CASES
 from weir.elasticity.trial import START, STOP
 
@@ -36,6 +36,9 @@ def main() -> None:
             down["stela"] == 0,
             ", ".join(f"{name} {value:.1f}" for name, value in down.items()) + " silent windows of 10 s",
         )
+        found = from_spark(args, case.name)
+        if found:
+            add_spark(report, case, found)
         if case.name == "Network":
             timeline(axes[1], case, ran)
     names = list(settled)

@@ -65,10 +65,17 @@ def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
             "silent_batches": sum(n == 0 for n in out[changed:]),
             "instances": {name: len(query.topology.by_name[name].placement) for name in case.graph.operators},
             "where": "spark",
+            # seconds from the scaling to the end of each batch, and its rows per second
+            "timeline": [(round(t, 2), round(r, 1)) for t, r in zip(_ends(seen, changed), pace, strict=True)],
         }
     finally:
         spark.stop()
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _ends(seen: list[dict[str, Any]], changed: int) -> list[float]:
+    ends = np.cumsum([p["seconds"]["batch"] for p in seen])
+    return [float(t) for t in ends - ends[changed - 1]]
 
 
 def _rows(case: Case) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,15 @@ def write_batches(folder: Path, tables: list[pa.Table]) -> str:
         os.utime(hidden, (age, age))
         hidden.rename(path)
     return str(folder)
+
+
+def run_app(app: Path, *args: str, fault: str | None, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Runs a program of the tests by itself; with a fault, it kills itself there."""
+    env = {k: v for k, v in os.environ.items() if k != "WEIR_FAULT"} | {"PYSPARK_PYTHON": sys.executable}
+    if fault is not None:
+        env["WEIR_FAULT"] = fault
+    command = [sys.executable, str(app), *args]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def stream(spark: Any, folder: str | Path, schema: str, files: int = 1) -> Any:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from support import posts, write_batches
+from support import posts, run_app, write_batches
 from weir.engine.ledger import latest_commit
 from weir.state.storage import Storage
 
@@ -22,12 +19,7 @@ APP = Path(__file__).with_name("scaling_app.py")
 
 
 def run(kind, data, checkpoint, fault=None):
-    env = dict(os.environ, PYSPARK_PYTHON=sys.executable)
-    env.pop("WEIR_FAULT", None)
-    if fault:
-        env["WEIR_FAULT"] = fault
-    command = [sys.executable, str(APP), kind, data, checkpoint]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
+    return run_app(APP, kind, data, checkpoint, fault=fault, timeout=500)
 
 
 @pytest.mark.faults

@@ -106,6 +106,20 @@ def test_partial_states_that_wait_on_a_server_that_goes(spark, folder, checkpoin
     assert rows_of(query.state("topics")) == counted(spark, folder, "topic")
 
 
+def test_weights_are_for_the_servers_there_are(spark, folder, checkpoint):
+    app = two_counts(spark, folder, grouping=weir.Weighted(weir.Hash()))
+    query, _ = scaling(
+        lambda sink: app.start(checkpoint, servers=2, sink=sink, trigger=NOW), {1: out(2), 3: into(1)}
+    )
+    assert rows_of(query.state("topics")) == counted(spark, folder, "topic")
+    weights = [p["weights"]["places → topics"] for p in query.recent_progress]
+    sizes = [2, 2, 4, 4, 3, 3]
+    assert [len(by) for by in weights] == sizes
+    assert [{len(each) for each in by.values()} for by in weights] == [{n} for n in sizes]
+    for p in query.recent_progress:
+        assert sum(s["rows"] > 0 for s in p["servers"]) == len(p["servers"])
+
+
 def test_a_fixed_table_is_balanced_anew(spark, folder, checkpoint):
     table = weir.Table.of({f"topic {i}": i % 2 for i in range(400)})
     app = two_counts(spark, folder, grouping=table)

@@ -81,7 +81,7 @@ class DynamicWeights:
     [32, 32, 32]
     """
 
-    alpha: float = 1.5
+    alpha: float = 1.2
     delta: int = 4
     floor: int = 1
     ceiling: int = 256

@@ -15,6 +15,9 @@ from weir.errors import SourceError
 from weir.schema import canonical_type
 
 CHUNK_ROWS = 1 << 16
+CHUNK_BYTES = (
+    4 << 20
+)  # memory that was just used is at hand; hundreds of fresh megabytes cost more than reading them
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # how writers spell null in a folder's name
 
 _systems: dict[str, tuple[pafs.FileSystem, str]] = {}
@@ -58,7 +61,10 @@ def read_file(
     _check_unchanged(system, name, path, size, modified)
     try:
         with system.open_input_file(name) as file:
-            yield from _parquet(file, path, schema) if format == "parquet" else _arrow(file, path, schema)
+            if format == "parquet":
+                yield from _parquet(system, file, path, schema)
+            else:
+                yield from _arrow(file, path, schema)
     except FileNotFoundError:
         raise vanished(path) from None
     except (OSError, pa.ArrowException) as error:
@@ -107,16 +113,43 @@ def vanished(path: str) -> SourceError:
     )
 
 
-def _parquet(file: pa.NativeFile, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    source = pq.ParquetFile(file)
+def _parquet(
+    system: pafs.FileSystem, file: pa.NativeFile, path: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    # reading ahead pays over a network; from a disk it only fills memory with whole row groups
+    near = isinstance(system, pafs.LocalFileSystem)
+    source = pq.ParquetFile(file, pre_buffer=not near, buffer_size=CHUNK_BYTES if near else 0)
     names = _present(source.schema_arrow, path, schema)
     if not names:
         for group in range(source.metadata.num_row_groups):
             yield from _shaped(source.metadata.row_group(group).num_rows, {}, path, schema)
         return
-    for batch in source.iter_batches(batch_size=CHUNK_ROWS, columns=names, use_threads=False):
+    rows = _rows_at_once(source.metadata.num_rows, _parquet_bytes(source.metadata, names))
+    for batch in source.iter_batches(batch_size=rows, columns=names, use_threads=False):
         # a name chosen by the caller may be a prefix of a nested column's; take top-level columns only
         yield from _shaped(batch.num_rows, {n: batch.column(n) for n in names}, path, schema)
+
+
+def _parquet_bytes(metadata: pq.FileMetaData, names: list[str]) -> int:
+    """What some columns take in memory, about."""
+    size = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for i in range(group.num_columns):
+            column = group.column(i)
+            if column.path_in_schema.split(".")[0] in names:
+                size += column.total_uncompressed_size
+    return size
+
+
+def _rows_at_once(rows: int, size: int) -> int:
+    """How many rows to take at a time, of so many that take so many bytes.
+
+    >>> _rows_at_once(1_000_000, 20_000_000), _rows_at_once(1000, 8_000_000), _rows_at_once(0, 0)
+    (65536, 524, 65536)
+    """
+    each = size / rows if rows else 0.0
+    return max(1, int(min(CHUNK_ROWS, CHUNK_BYTES / each if each else CHUNK_ROWS)))
 
 
 def _arrow(file: pa.NativeFile, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -126,8 +159,9 @@ def _arrow(file: pa.NativeFile, path: str, schema: pa.Schema) -> Iterator[pa.Rec
     source = pa.ipc.open_file(file, options=options) if wanted else pa.ipc.open_file(file)
     for number in range(source.num_record_batches):
         batch = source.get_batch(number)
-        for start in range(0, batch.num_rows, CHUNK_ROWS):
-            part = batch[start : start + CHUNK_ROWS]
+        rows = _rows_at_once(batch.num_rows, batch.nbytes)
+        for start in range(0, batch.num_rows, rows):
+            part = batch[start : start + rows]
             yield from _shaped(part.num_rows, {n: part.column(n) for n in names}, path, schema)
 
 

@@ -2,6 +2,7 @@
 
 python scaling_app.py driver DATA CHECKPOINT      two counts, 2 → 4 → 3 servers, to be killed by WEIR_FAULT
 python scaling_app.py cluster DATA CHECKPOINT     a million keys, 2 → 4 → 3; an executor dies in the first change
+python scaling_app.py executors DATA CHECKPOINT   2 → 1 → 2 servers on executors that go and come with them
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from cluster_app import kill_my_executor_once
 
 import weir
+from weir.spark.executors import executors as known
 from weir.spark.session import embedded
 
 POSTS = "place string, topic string, n long"
@@ -94,5 +97,40 @@ def cluster(data: str, checkpoint: str) -> None:
     spark.stop()
 
 
+def executors(data: str, checkpoint: str) -> None:
+    spark = embedded(
+        "local-cluster[2,1,1024]", **{"spark.executor.memory": "1g", "spark.driver.memory": "1g"}
+    )
+    stream = spark.readStream.schema(POSTS).option("maxFilesPerTrigger", 1).parquet(data)
+    app = weir.source(stream).keyed("place", weir.Count(), name="places")
+    living, refused = {}, []
+
+    def too_many(query) -> None:
+        living["start"] = [e.id for e in known(spark)]
+        try:
+            query.scale_out(1, timeout=2)  # no worker is left for it
+        except weir.EngineError as error:
+            refused.append(str(error))
+
+    def count_one(query) -> None:
+        end = time.monotonic() + 30
+        while len(known(spark)) > 1 and time.monotonic() < end:
+            time.sleep(0.1)
+        living["after in"] = [e.id for e in known(spark)]
+        query.scale_out(1, timeout=60)
+
+    query = start(app, checkpoint, {0: too_many, 1: lambda q: q.scale_in(1), 3: count_one})
+    living["after out"] = [e.id for e in known(spark)]
+    answer = {
+        "living": living,
+        "refused": refused,
+        "scalings": query.scalings,
+        "servers": [len(p["servers"]) for p in query.recent_progress],
+        "places": sorted(map(list, query.state("places").collect())),
+    }
+    print(json.dumps(answer))
+    spark.stop()
+
+
 if __name__ == "__main__":
-    {"driver": driver, "cluster": cluster}[sys.argv[1]](*sys.argv[2:])
+    {"driver": driver, "cluster": cluster, "executors": executors}[sys.argv[1]](*sys.argv[2:])

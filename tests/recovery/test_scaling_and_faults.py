@@ -68,3 +68,23 @@ def test_a_million_keys_and_an_executor_that_dies_during_the_change(tmp_path):
     # half of the keys to the two new servers; a quarter back: no balance is had for less
     assert out["moved_keys"] <= 1.2 * answer["state_keys"][1] / 2
     assert back["moved_keys"] <= 1.2 * answer["state_keys"][3] / 4
+
+
+@pytest.mark.cluster
+def test_executors_are_given_back_and_asked_for_again(tmp_path):
+    tables = [posts(500, seed) for seed in range(6)]
+    data = write_batches(tmp_path / "data", tables)
+    done = run("executors", data, str(tmp_path / "checkpoint"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (
+        "asked for 1 more executor and gave too few within 2 s. Nothing was changed" in answer["refused"][0]
+    )
+    assert answer["servers"] == [2, 2, 1, 1, 2, 2]
+    first, less, again = (set(answer["living"][k]) for k in ("start", "after in", "after out"))
+    assert (len(first), len(less), len(again)) == (2, 1, 2)
+    assert less < first
+    assert answer["scalings"][0]["released"] == sorted(first - less)
+    assert not (again - less) & first, "the second one is new"
+    expected = Counter(value for table in tables for value in table["place"].to_pylist())
+    assert answer["places"] == sorted(map(list, expected.items()))

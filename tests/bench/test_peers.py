@@ -55,7 +55,22 @@ def command(monkeypatch, tmp_path, capsys):
             runner.write_text(HONEST.replace("BEFORE_THE_END", behaviour))
             fakes[name] = System(name, "1.0", runner, "none", needs_java=False)
         monkeypatch.setattr(peers, "all_systems", lambda: fakes)
-        code = main(["bench", "peers", "--json", "--rows", "4000", "--payload", "0", *options])
+        code = main(
+            [
+                "bench",
+                "peers",
+                "--json",
+                "--rows",
+                "4000",
+                "--payload",
+                "0",
+                "--warm-up",
+                "1",
+                "--batches",
+                "4",
+                *options,
+            ]
+        )
         out, err = capsys.readouterr()
         return code, json.loads(out) if out else None, err
 
@@ -189,7 +204,20 @@ def test_the_clock_starts_when_the_warm_up_is_through():
 
 @pytest.mark.long
 def test_weir_itself_over_few_rows(capsys):
-    options = ["--only", "weir-table", "--rows", "3000", "--batches", "2", "--payload", "100", "--keys", "50"]
+    options = [
+        "--only",
+        "weir-table",
+        "--rows",
+        "3000",
+        "--warm-up",
+        "1",
+        "--batches",
+        "2",
+        "--payload",
+        "100",
+        "--keys",
+        "50",
+    ]
     assert main(["bench", "peers", "--json", *options]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["rows"] == 9_000

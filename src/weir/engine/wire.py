@@ -27,7 +27,9 @@ WIRE = pa.schema(
 )
 WIRE_DDL = "slot int, kind int, edge int, born bigint, payload binary"
 FLUSH_BYTES = 16 << 20
-BLOB_BYTES = 1 << 20  # larger rows would be "humongous" to the JVM's collector, each an allocation of its own
+# To the JVM's collector a row of half a region is "humongous", an allocation of its own; heaps up to 4 GB have
+# regions of 1 MB.
+BLOB_BYTES = 384 << 10
 
 
 class Outbox:

@@ -42,8 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--rows", type=int, default=800_000, help="most rows per micro-batch (default 800,000)"
     )
     parser.add_argument(
-        "--batches", type=int, default=4, help="micro-batches after the warm-up, which is one"
+        "--warm-up", type=int, default=8, help="micro-batches that come first and don't count (default 8)"
     )
+    parser.add_argument("--batches", type=int, default=8, help="micro-batches that count (default 8)")
     parser.add_argument("--keys", type=int, default=2_000, help="distinct keys of each operator")
     parser.add_argument(
         "--locality", type=float, default=0.8, help="share of rows whose two keys belong together"
@@ -58,6 +59,11 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     chosen = choose(args.only)
     if not sys.platform.startswith("linux"):
         raise EngineError("weir bench peers reads /proc to account for CPU and memory: it needs Linux")
+    if args.warm_up < 1 or args.batches < 1:
+        raise EngineError(
+            f"--warm-up {args.warm_up} --batches {args.batches}: both must be at least 1, for the clock starts at "
+            "the end of a micro-batch"
+        )
     there = len(os.sched_getaffinity(0))
     if args.cores > there:
         raise EngineError(
@@ -152,12 +158,13 @@ def _data(work: Path, payload: int, system: System, args: argparse.Namespace) ->
     """The generated files for a payload; systems that get as many rows read the same ones."""
     rows = min(args.rows, BYTES_PER_BATCH // max(payload, 1), system.most_rows or args.rows)
     rows -= rows % FILES_PER_BATCH
-    batches = min(args.batches, system.most_batches or args.batches)
+    warm_up = min(args.warm_up, system.most_batches or args.warm_up)
+    batches = warm_up + min(args.batches, system.most_batches or args.batches)
     folder = work / f"data-{payload}-{rows}-{batches}"
     if not folder.exists():
         write_pairs(
             folder,
-            batches=batches + 1,
+            batches=batches,
             rows=rows,
             keys=args.keys,
             servers=args.cores,
@@ -169,8 +176,8 @@ def _data(work: Path, payload: int, system: System, args: argparse.Namespace) ->
     return Data(
         folder=folder,
         files=sorted(folder.glob("*.parquet")),
-        rows=rows * (batches + 1),
-        warm_up=rows,
+        rows=rows * batches,
+        warm_up=rows * warm_up,
         keys=args.keys,
         payload=payload,
         files_per_batch=FILES_PER_BATCH,

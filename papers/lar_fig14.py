@@ -39,6 +39,7 @@ def main() -> None:
             str(r["servers"]),
             f"{r['phases']['before']['rows_per_s']:,.0f}",
             f"{r['phases']['after']['rows_per_s']:,.0f}",
+            f"{r['phases']['after']['rows_per_s'] - r['phases']['before']['rows_per_s']:,.0f}",
             f"{r['gain']:.2f} ×",
             f"{bound(r):.2f} ×",
             f"{r['phases']['before']['locality']:.0%} → {r['phases']['after']['locality']:.0%}",
@@ -46,7 +47,7 @@ def main() -> None:
         ]
         for r in runs
     ]
-    columns = ["servers", "tuples/s without", "with", "gain", "by bytes, if even", "locality", "paper"]
+    columns = ["servers", "tuples/s without", "with", "gap", "gain", "by bytes, if even", "locality", "paper"]
     title = f"Fig. 14: padding {args.padding / 1000:g} kB, {args.bandwidth} links"
     report("lar_fig14", args.out, made, title, columns, rows, {"runs": runs})
 

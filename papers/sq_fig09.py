@@ -20,8 +20,7 @@ def main() -> None:
         rows = round(size * 1e6 / PAPER.row_bytes / (10 if args.quick else 1))
         # everything counts, from the first row on: there is no warm-up to leave out
         report.rows += measure(WORDCOUNT, keys(args, rows), {"input_mb": size}, warm_up=0.0)
-    for row in from_spark(args, ["input_mb"], workload="wordcount, bounded"):
-        report.rows.append(row)
+    report.rows += from_spark(args, ["input_mb"], workload="wordcount", skew="real")
     saved = []
     for size in SIZES:
         plain, ours = (pick(report.rows, m, input_mb=size)["seconds"] for m in ("plain", "WG+DWC"))

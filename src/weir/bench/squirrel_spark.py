@@ -98,6 +98,8 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
                     folder = work / f"{number}-{method}"
                     found = _measure(spark, data, folder, workload, method, ratio, args)
                     record = {"workload": workload.name, "skew": skew, "heterogeneity": ratio}
+                    if args.hosts:
+                        record["input_mb"] = round(rows * ROW_BYTES / 1e6)
                     measured.append(record | {"method": method} | found)
                     console.print(
                         f"{workload.name}, skew {skew}, heterogeneity {ratio:g}, {method}: "

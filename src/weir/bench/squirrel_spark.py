@@ -219,5 +219,7 @@ def _measure(
         "rows_per_s": round(sum(p["rows"] for p in settled) / sum(seconds)),
         "latency_ms": round(1000 * statistics.mean(seconds), 3),
         "seconds": round(sum(p["seconds"]["plan"] + p["seconds"]["job"] for p in progress), 3),
+        "batch_s": [round(p["seconds"]["plan"] + p["seconds"]["job"], 2) for p in progress],
+        "weights": progress[-1].get("weights", {}),
         "local": round(statistics.mean(p["locality"] or 0.0 for p in settled), 3),
     }

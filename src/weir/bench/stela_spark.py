@@ -46,7 +46,7 @@ def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
         for number in range(WARM + BEFORE + AFTER):
             _write(work / "data", number, rows)
         frame = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).parquet(str(work / "data"))
-        query = _start(weir.source(frame), case, strategy, str(work / "checkpoint"))
+        query = _start(weir.source(frame, name="rows"), case, strategy, str(work / "checkpoint"))
         seen = query.recent_progress
         sinks = case.graph.sinks
         out = [sum(p["operators"][s]["rows_in"] for s in sinks) for p in seen]

@@ -82,11 +82,12 @@ def rows(case: Case, ran: Runs) -> list[dict[str, Any]]:
     return out
 
 
-def from_spark(args: argparse.Namespace, name: str) -> list[dict[str, Any]]:
+def from_spark(args: argparse.Namespace, name: str, operation: str = "out") -> list[dict[str, Any]]:
     """Records from real Spark for one topology."""
     if args.spark is None:
         return []
-    return [r for r in json.loads(args.spark.read_text()) if r["topology"] == name]
+    every = json.loads(args.spark.read_text())
+    return [r for r in every if (r["topology"], r["operation"]) == (name, operation)]
 
 
 def add_spark(report: Any, case: Case, found: Sequence[dict[str, Any]]) -> None:
@@ -94,7 +95,7 @@ def add_spark(report: Any, case: Case, found: Sequence[dict[str, Any]]) -> None:
     after = {r["strategy"]: r["after"] for r in found}
     for r in found:
         start = case.parallelism
-        more = {n: k - start for n, k in r["instances"].items() if k > start}
+        more = {n: k - start for n, k in r["instances"].items() if k > start and case.then > case.machines}
         report.rows.append(
             {
                 "topology": case.name,
@@ -109,7 +110,9 @@ def add_spark(report: Any, case: Case, found: Sequence[dict[str, Any]]) -> None:
                 "instances": " ".join(f"+{k} {n}" for n, k in more.items()),
             }
         )
-    wanted = case.paper["over_default"]
+    wanted = case.paper.get("over_default")
+    if wanted is None:
+        return
     got = after["stela"] / after["default"] - 1
     report.claim(
         f"{case.name}, on Spark: {wanted:.0%} above the default",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cg_common import Report
-from st_common import COLOURS, mean, options, rows, runs
+from st_common import COLOURS, add_spark, from_spark, mean, options, rows, runs
 from weir.elasticity.rivals import Default, Random
 from weir.elasticity.scale import Stela
 from weir.elasticity.topologies import Case, page_load_in
@@ -93,6 +93,7 @@ def main() -> None:
         down["stela"] <= 0.25 * min(down["default"], down["random"]) and down["default"] > 0,
         ", ".join(f"{name} {value:.1f}" for name, value in down.items()) + " windows of 10 s without output",
     )
+    add_spark(report, case, from_spark(args, case.name, "in"))
     report.close(figure)
 
 

@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--spark",
         action="store_true",
-        help="scale out on real Spark instead, with service times emulated by sleeping",
+        help="on real Spark instead, with service times emulated by sleeping",
     )
 
 
@@ -56,6 +56,9 @@ def run(args: argparse.Namespace, console: Console) -> Measured:
         for name in args.topology:
             for kind in (Stela, Gain, Default):
                 measured.append(stela_spark.measure(CASES[name], kind(), console))
+        if "PageLoad" in args.topology:
+            for one in (Stela(), Default(), Random(1)):
+                measured.append(stela_spark.measure(page_load_in(), one, console))
         return measured
     for name in args.topology:
         console.print(f"{name}: scaling out", style="dim")

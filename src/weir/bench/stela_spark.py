@@ -1,11 +1,12 @@
-"""Scale-out on real Spark: applications of Stela's evaluation with service times emulated by sleeping per row.
+"""Scaling on real Spark: applications of Stela's evaluation with service times emulated by sleeping per row.
 
 Every instance has a server of its own, as an executor of Storm has a thread; a machine is a group of servers. The
 strategy sees machines and the rates that the running query measures, and its decision is carried out in mid-stream.
 Sleeping instances run honestly in parallel on few cores.
 
 A batch engine runs the steps of a batch one after the other. Where Storm's throughput is that of the slowest operator,
-here every operator's share of the batch counts; so less is to be had from relieving one.
+here every operator's share of the batch counts; so less is to be had from relieving one. For the same reason little is
+lost by putting operators of a chain on one machine: they take turns anyway.
 """
 
 from __future__ import annotations
@@ -34,36 +35,51 @@ WARM, BEFORE, AFTER = 2, 4, 6
 
 
 def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
-    """Runs a case, scales it out in mid-stream, and says what that did to rows per second out of the sinks."""
+    """Runs a case, scales it in mid-stream as it says, and what that did to rows per second out of the sinks."""
     import weir
     from weir.spark.session import embedded
 
-    instances = case.parallelism * len(case.operators)
-    spark = embedded(f"local[{instances + 16}]", **{"spark.driver.memory": "2g"})
+    grows = case.then > case.machines
+    layout = _instance_each(case) if grows else _machine_each(case)
+    servers = 1 + max(server for places, _ in layout.values() for server in places)
+    spark = embedded(f"local[{servers + 16}]", **{"spark.driver.memory": "2g"})
     work = Path(tempfile.mkdtemp(prefix="weir-stela-"))
     try:
         rows = _rows(case)
         for number in range(WARM + BEFORE + AFTER):
             _write(work / "data", number, rows)
         frame = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).parquet(str(work / "data"))
-        query = _start(weir.source(frame, name="rows"), case, strategy, str(work / "checkpoint"))
+
+        def choose(scaler: Any) -> Decision:
+            if not grows:
+                return strategy.scale_in(scaler.load.situation(), case.machines - case.then)
+            chosen = decide(case, strategy, Situation(case.graph, scaler.load.rates(), case.placement()))
+            return _on_servers(chosen, scaler.load.situation())
+
+        query = _start(
+            weir.source(frame, name="rows"), case, layout, servers, choose, str(work / "checkpoint")
+        )
         seen = query.recent_progress
         sinks = case.graph.sinks
         out = [sum(p["operators"][s]["rows_in"] for s in sinks) for p in seen]
         pace = np.array([n / p["seconds"]["job"] for n, p in zip(out, seen, strict=True)])
         changed = WARM + BEFORE
         before, after = float(np.median(pace[WARM:changed])), float(np.median(pace[changed + 1 :]))
-        console.print(f"{case.name}, {strategy.name}: {before:,.0f} → {after:,.0f} rows/s", style="dim")
+        what = "out" if grows else "in"
+        console.print(
+            f"{case.name} {what}, {strategy.name}: {before:,.0f} → {after:,.0f} rows/s", style="dim"
+        )
         settled = convergence(pace[changed:], after, within=0.1)
         return {
             "topology": case.name,
-            "operation": "out",
+            "operation": what,
             "strategy": strategy.name,
             "before": round(before, 1),
             "after": round(after, 1),
             "convergence_s": round(sum(p["seconds"]["batch"] for p in seen[changed : changed + settled]), 1),
             "silent_batches": sum(n == 0 for n in out[changed:]),
             "instances": {name: len(query.topology.by_name[name].placement) for name in case.graph.operators},
+            "servers": [len(p["servers"]) for p in seen],
             "where": "spark",
             # seconds from the scaling to the end of each batch, and its rows per second
             "timeline": [(round(t, 2), round(r, 1)) for t, r in zip(_ends(seen, changed), pace, strict=True)],
@@ -71,6 +87,25 @@ def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
     finally:
         spark.stop()
         shutil.rmtree(work, ignore_errors=True)
+
+
+Layout = dict[str, tuple[tuple[int, ...], float]]  # per operator: its servers, and rows per second of each
+
+
+def _instance_each(case: Case) -> Layout:
+    """Every instance has a server of its own."""
+    k = case.parallelism
+    return {o.name: (tuple(range(i * k, (i + 1) * k)), o.rate) for i, o in enumerate(case.operators)}
+
+
+def _machine_each(case: Case) -> Layout:
+    """Servers are machines; all instances of an operator on one of them are one instance of that speed."""
+    found = {}
+    places = case.placement().instances
+    for o in case.operators:
+        mine = tuple(sorted({int(m) for m in places[o.name]}))
+        found[o.name] = (mine, o.rate * case.parallelism / len(mine))
+    return found
 
 
 def _ends(seen: list[dict[str, Any]], changed: int) -> list[float]:
@@ -105,33 +140,34 @@ def _serve(rate: float, selectivity: float) -> Callable[[pa.RecordBatch], pa.Rec
     return serve
 
 
-def _start(stream: Any, case: Case, strategy: Strategy, checkpoint: str) -> Any:
+def _start(
+    stream: Any,
+    case: Case,
+    layout: Layout,
+    servers: int,
+    choose: Callable[[Any], Decision],
+    checkpoint: str,
+) -> Any:
     import weir
 
-    graph, k = case.graph, case.parallelism
+    graph = case.graph
     ends: dict[str, Any] = {}
-    number = {name: i for i, name in enumerate(graph.operators)}
     known = {o.name: o for o in case.operators}
     for name in graph.order:
         parents = [ends[p] for p in graph.parents[name]]
         before = parents[0].union(*parents[1:]) if parents else stream
-        places = tuple(range(number[name] * k, (number[name] + 1) * k))
-        serve = _serve(known[name].rate, known[name].selectivity)
+        places, rate = layout[name]
+        serve = _serve(rate, known[name].selectivity)
         ends[name] = before.map(serve, name=name, grouping=weir.Shuffle(), placement=places)
     ready = threading.Event()
 
     def sink(frame: Any, batch: int) -> None:
         ready.wait(120)
         if batch == WARM + BEFORE - 1:
-            scaler = query._scaler
-            rates = scaler.load.rates()
-            chosen = decide(case, strategy, Situation(graph, rates, case.placement()))
-            scaler.ask_for(_on_servers(chosen, scaler.load.situation()))
+            query._scaler.ask_for(choose(query._scaler))
 
     leaf = graph.sinks[0]
-    query = stream.flow.start(
-        checkpoint, servers=k * len(number), sink={leaf: sink}, trigger={"availableNow": True}
-    )
+    query = stream.flow.start(checkpoint, servers=servers, sink={leaf: sink}, trigger={"availableNow": True})
     ready.set()
     query.await_termination()
     return query

@@ -3,6 +3,8 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
+# tests wait for Spark more than they compute; files of tests stay together, so that each can share what it made
+JOBS   ?= 2
 
 .PHONY: demo test soak check bench setup lock clean
 
@@ -10,7 +12,7 @@ demo: setup            ## the main job on embedded Spark
 	@scripts/with-java $(BIN)/weir demo
 
 test: check            ## everything that must hold
-	@scripts/with-java $(BIN)/python -m pytest $(TESTS)
+	@scripts/with-java $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
 
 soak: setup            ## tests that take a minute or more each
 	@scripts/with-java $(BIN)/python -m pytest -m long

@@ -44,6 +44,7 @@ def test_a_driver_that_dies_around_the_commit_point(tmp_path):
         assert answer[name] == sorted(map(list, expected.items()))
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.faults
 def test_a_million_keys_and_an_executor_that_dies_during_the_change(tmp_path):
@@ -70,6 +71,7 @@ def test_a_million_keys_and_an_executor_that_dies_during_the_change(tmp_path):
     assert back["moved_keys"] <= 1.2 * answer["state_keys"][3] / 4
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_executors_are_given_back_and_asked_for_again(tmp_path):
     tables = [posts(500, seed) for seed in range(6)]

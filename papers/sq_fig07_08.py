@@ -46,9 +46,12 @@ def main() -> None:
             f"{ours['latency']}: {ours['latency_ms']:.2f} ms; rows in flight are the same for all methods here, so "
             "latency is their number over throughput",
         )
-    for row in from_spark(args, ["workload"], skew="real") + from_spark(args, ["workload"], skew=0.0):
-        if row["workload"] in PAPER:
-            report.rows.append(row | {"paper rows/s": float("nan"), "paper ms": float("nan")})
+    measured = [
+        *from_spark(args, ["workload"], workload="wordcount", skew="real", heterogeneity=1.0),
+        *from_spark(args, ["workload"], workload="advertising", heterogeneity=1.0),
+    ]
+    for row in measured:
+        report.rows.append(row | {"paper rows/s": float("nan"), "paper ms": float("nan")})
 
     figure, axes = plt.subplots(1, 2, figsize=(10, 4))
     for axis, what, at in ((axes[0], "latency_ms", 1), (axes[1], "rows_per_s", 0)):

@@ -14,7 +14,7 @@ _here = Path(__file__).parent
 _paths = [str(p) for p in [_here, *_here.iterdir()] if p.is_dir()]
 os.environ["PYTHONPATH"] = os.pathsep.join([*_paths, os.environ.get("PYTHONPATH", "")])
 
-# a JVM that lives for seconds spends most of them on compiling what it will not run often enough
+# a JVM that lives for seconds spends too many of them on compiling what it will not run often
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile("weir", deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))

@@ -30,7 +30,9 @@ def write_batches(folder: Path, tables: list[pa.Table]) -> str:
     return str(folder)
 
 
-def run_app(app: Path, *args: str, fault: str | None, timeout: float) -> subprocess.CompletedProcess[str]:
+def run_app(
+    app: Path, *args: str, timeout: float, fault: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs a program of the tests by itself; with a fault, it kills itself there."""
     env = {k: v for k, v in os.environ.items() if k != "WEIR_FAULT"} | {"PYSPARK_PYTHON": sys.executable}
     if fault is not None:

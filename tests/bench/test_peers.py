@@ -21,6 +21,7 @@ from weir.bench.peers.systems import System, all_systems
 from weir.cli import main
 
 QUIET = Console(file=io.StringIO())
+FEW = "--rows 4000 --payload 0 --warm-up 1 --batches 4"
 KEYS = {"system", "version", "payload", "rows_per_s", "cpu_s_per_million", "peak_mb"}
 
 HONEST = """
@@ -55,22 +56,7 @@ def command(monkeypatch, tmp_path, capsys):
             runner.write_text(HONEST.replace("BEFORE_THE_END", behaviour))
             fakes[name] = System(name, "1.0", runner, "none", needs_java=False)
         monkeypatch.setattr(peers, "all_systems", lambda: fakes)
-        code = main(
-            [
-                "bench",
-                "peers",
-                "--json",
-                "--rows",
-                "4000",
-                "--payload",
-                "0",
-                "--warm-up",
-                "1",
-                "--batches",
-                "4",
-                *options,
-            ]
-        )
+        code = main(["bench", "peers", "--json", *FEW.split(), *options])
         out, err = capsys.readouterr()
         return code, json.loads(out) if out else None, err
 
@@ -204,21 +190,8 @@ def test_the_clock_starts_when_the_warm_up_is_through():
 
 @pytest.mark.long
 def test_weir_itself_over_few_rows(capsys):
-    options = [
-        "--only",
-        "weir-table",
-        "--rows",
-        "3000",
-        "--warm-up",
-        "1",
-        "--batches",
-        "2",
-        "--payload",
-        "100",
-        "--keys",
-        "50",
-    ]
-    assert main(["bench", "peers", "--json", *options]) == 0
+    few = "--only weir-table --rows 3000 --warm-up 1 --batches 2 --payload 100 --keys 50"
+    assert main(["bench", "peers", "--json", *few.split()]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["rows"] == 9_000
     assert row["rows_per_s"] > 0

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from support import posts, write_batches
+from support import posts, run_app, write_batches
 
 APP = Path(__file__).with_name("hosts_app.py")
 
@@ -22,9 +19,7 @@ APP = Path(__file__).with_name("hosts_app.py")
 def test_three_hosts_in_two_racks_one_of_which_dies(tmp_path):
     tables = [posts(2000, seed) for seed in range(2)]
     data = write_batches(tmp_path / "data", tables)
-    env = dict(os.environ, PYSPARK_PYTHON=sys.executable)
-    command = [sys.executable, str(APP), data, str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
+    done = run_app(APP, data, str(tmp_path), timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     answers = {a["scenario"]: a for a in map(json.loads, done.stdout.splitlines())}
     expected = Counter(topic for table in tables for topic in table["topic"].to_pylist())

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import msgspec
 import pytest
 from weighted_app import start
 
-from support import posts, rows_of, write_batches
+from support import posts, rows_of, run_app, write_batches
 from weir.engine.ledger import read_commit
 from weir.engine.plan import BatchPlan
 from weir.state.storage import Storage
@@ -35,9 +32,7 @@ def test_a_replay_routes_the_same(spark, tmp_path):
     data = write_batches(tmp_path / "data", tables)
     checkpoint = tmp_path / "checkpoint"
     # it dies before anything of batch 2 is committed; two replays of that batch, from copies, must be alike
-    env = dict(os.environ, PYSPARK_PYTHON=sys.executable, WEIR_FAULT="job-done:2")
-    command = [sys.executable, str(APP), data, str(checkpoint)]
-    died = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    died = run_app(APP, data, str(checkpoint), fault="job-done:2", timeout=600)
     assert died.returncode == -signal.SIGKILL, died.stderr[-2000:]
     plan = msgspec.convert(
         Storage(str(checkpoint)).read_document("plans/000000000002-0000", "plan"), BatchPlan

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from support import posts, write_batches
+from support import posts, run_app, write_batches
 from weir.engine.ledger import read_commit
 from weir.engine.plan import BatchPlan
 from weir.state.storage import Storage
@@ -21,12 +18,7 @@ APP = Path(__file__).with_name("files_app.py")
 
 
 def run(data, checkpoint, fault=None):
-    env = dict(os.environ, PYSPARK_PYTHON=sys.executable)
-    env.pop("WEIR_FAULT", None)
-    if fault:
-        env["WEIR_FAULT"] = fault
-    command = [sys.executable, str(APP), data, checkpoint]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    return run_app(APP, data, checkpoint, fault=fault, timeout=240)
 
 
 @pytest.mark.faults

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 import weir
 from lar_common import OUT, console
+from weir.bench.data import bodies
 from weir.lab import Cluster
 
 MODES = ["locality-aware", "hash-based", "worst-case"]
@@ -47,10 +48,7 @@ class Pad:
         self.size = size
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        rows = batch.num_rows
-        body = np.random.default_rng().bytes(rows * self.size)
-        offsets = pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * np.int32(self.size))
-        padding = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(body)])
+        padding = bodies(batch.num_rows, self.size, np.random.default_rng())
         return {"k1": batch.column("k1"), "k2": batch.column("k2"), "padding": padding}
 
 

@@ -92,6 +92,8 @@ def from_spark(args: argparse.Namespace, name: str, operation: str = "out") -> l
 
 def add_spark(report: Any, case: Case, found: Sequence[dict[str, Any]]) -> None:
     """Rows of the table from real Spark, and what they say about the paper's gain."""
+    if not found:
+        return
     after = {r["strategy"]: r["after"] for r in found}
     for r in found:
         start = case.parallelism
@@ -229,7 +231,7 @@ def scale_outs(
         add_draws(report, case, gains)
         typical(report, case, gains)
         found = from_spark(args, name)
+        add_spark(report, case, found)
         if found:
-            add_spark(report, case, found)
             spark_timeline(axes[2, column], case, found)
     report.close(figure)

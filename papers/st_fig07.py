@@ -36,9 +36,7 @@ def main() -> None:
             down["stela"] == 0,
             ", ".join(f"{name} {value:.1f}" for name, value in down.items()) + " silent windows of 10 s",
         )
-        found = from_spark(args, case.name)
-        if found:
-            add_spark(report, case, found)
+        add_spark(report, case, from_spark(args, case.name))
         if case.name == "Network":
             timeline(axes[1], case, ran)
     names = list(settled)

@@ -19,11 +19,13 @@ from weir.elasticity.topologies import Case, page_load_in
 from weir.elasticity.trial import situation, steady
 
 
-def kept_by_chance(case: Case, quick: bool) -> NDArray[np.float64]:
-    """Throughput that each choice of four machines keeps."""
-    groups = list(combinations(case.placement().machines, 4))[:: 7 if quick else 1]
+def in_the_long_run(case: Case, quick: bool) -> tuple[float, float, float, NDArray[np.float64]]:
+    """Throughput before; what Stela keeps of it, what the default, and what each choice of four machines."""
     now, before = situation(case, jitter=0.0), steady(case, case.placement())
-    return np.array([steady(case, Random().scale_in(now, 4, machines=g).after) for g in groups]) / before
+    groups = list(combinations(case.placement().machines, 4))[:: 7 if quick else 1]
+    chance = np.array([steady(case, Random().scale_in(now, 4, machines=g).after) for g in groups])
+    stela, default = (steady(case, s.scale_in(now, 4).after) / before for s in (Stela(), Default()))
+    return before, stela, default, chance / before
 
 
 def main() -> None:
@@ -32,16 +34,8 @@ def main() -> None:
     case = page_load_in()
     ran = runs(case, args, (Stela(), Default(), Random(1)))
     report.rows += rows(case, ran)
-    now = situation(case, jitter=0.0)
-    before = steady(case, case.placement())
-    chosen = steady(case, Stela().scale_in(now, 4).after) / before
-    dealt = steady(case, Default().scale_in(now, 4).after) / before
-    kept = kept_by_chance(case, args.quick)
-    calm = page_load_in(thrash=0)
-    easy = kept_by_chance(calm, args.quick)
-    easily = steady(calm, Stela().scale_in(situation(calm, jitter=0.0), 4).after) / steady(
-        calm, calm.placement()
-    )
+    before, chosen, dealt, kept = in_the_long_run(case, args.quick)
+    _, easily, _, easy = in_the_long_run(page_load_in(thrash=0), args.quick)
     report.rows += [
         {**report.rows[0], "strategy": f"{name}, in the long run", "before": before, "after": before * share}
         | {"over before": f"{share - 1:+.0%}", "over default": f"{share / dealt - 1:+.0%}"}

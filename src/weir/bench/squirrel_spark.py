@@ -31,13 +31,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from weir.bench.data import bodies
 from weir.grouping.hashed import Hash
 from weir.grouping.shuffle import Shuffle
+from weir.network.profile import PAPER
 from weir.simulate.streams import Stream, words, zipf
 from weir.simulate.workloads import ADVERTISING, METHODS, WORDCOUNT, Workload, events, graded, grouping
 
 KEYS = 100_000
-ROW_BYTES = 1091  # Squirrel's wordcount, see weir.network.profile
+ROW_BYTES = round(PAPER.row_bytes)
 SCHEMA = "word long, body binary"
 
 
@@ -146,20 +148,11 @@ def _write(folder: Path, stream: Stream, args: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
     for number, batch in enumerate(np.array_split(keys, args.batches)):
         for source, part in enumerate(np.array_split(batch, args.servers)):
-            body = pa.Array.from_buffers(
-                pa.binary(),
-                len(part),
-                [None, _ends(len(part), size), pa.py_buffer(rng.bytes(len(part) * size))],
-            )
             path = folder / f"part={source}" / f"{number:04d}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            table = pa.table({"word": part, "body": body})
+            table = pa.table({"word": part, "body": bodies(len(part), size, rng)})
             pq.write_table(table, path, compression="none", use_dictionary=False)
             os.utime(path, (1_700_000_000 + 100 * number + source,) * 2)  # Spark lists files in order of age
-
-
-def _ends(rows: int, size: int) -> Any:
-    return pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * np.int32(size))
 
 
 def _serve(rows: int, delay: float, speeds: list[float]) -> None:

@@ -15,9 +15,8 @@ from weir.errors import SourceError
 from weir.schema import canonical_type
 
 CHUNK_ROWS = 1 << 16
-CHUNK_BYTES = (
-    4 << 20
-)  # memory that was just used is at hand; hundreds of fresh megabytes cost more than reading them
+# memory that was just used is at hand; hundreds of fresh megabytes cost more than reading them
+CHUNK_BYTES = 4 << 20
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # how writers spell null in a folder's name
 
 _systems: dict[str, tuple[pafs.FileSystem, str]] = {}

@@ -36,7 +36,15 @@ def main() -> None:
             down["stela"] == 0,
             ", ".join(f"{name} {value:.1f}" for name, value in down.items()) + " silent windows of 10 s",
         )
-        add_spark(report, case, from_spark(args, case.name))
+        found = from_spark(args, case.name)
+        add_spark(report, case, found)
+        if found:
+            steady = ", ".join(f"{r['strategy']} {r['steady_s']} s" for r in found)
+            report.claim(
+                f"{case.name}, on Spark: (ours) no batch without output",
+                not any(r["silent_batches"] for r in found),
+                f"within 5 % of the new throughput for good after: {steady}",
+            )
         if case.name == "Network":
             timeline(axes[1], case, ran)
     names = list(settled)

@@ -15,7 +15,7 @@ from weir.bench import stela as bench
 from weir.elasticity import STRATEGIES, Stela
 from weir.elasticity.rivals import Default, Random
 from weir.elasticity.topologies import CASES, page_load_in
-from weir.elasticity.trial import convergence, decide, situation, steady, trial
+from weir.elasticity.trial import convergence, decide, situation, steady, steady_from, trial
 from weir.simulate.dag import Deployment, Operator, Stage, flow
 
 
@@ -54,7 +54,13 @@ def test_jitter_is_repeatable_and_fair_on_average() -> None:
 def test_convergence_counts_crossings_within_the_band() -> None:
     assert convergence(np.array([99.0, 101, 99, 101]), 100) == 4
     assert convergence(np.array([99.0, 101, 50, 99, 101, 99, 101]), 100) == 7, "starts anew after an outlier"
-    assert convergence(np.array([99.0, 99, 99]), 100) == 3, "never crosses: all of it"
+    assert convergence(np.array([99.0, 99, 99]), 100) is None, "never crosses"
+
+
+def test_a_series_is_steady_once_it_stays_near_its_mean() -> None:
+    assert steady_from(np.array([99.0, 99, 99]), 100) == 0
+    assert steady_from(np.array([99.0, 50, 99]), 100) == 2
+    assert steady_from(np.array([99.0, 99, 50]), 100) is None
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from weir.elasticity.decision import Strategy
 from weir.elasticity.gain import Gain
-from weir.elasticity.rivals import STRATEGIES, Default, Random
+from weir.elasticity.rivals import STRATEGIES, Default, LeastLinkLoad, Random
 from weir.elasticity.scale import Stela
 from weir.elasticity.topologies import CASES, Case, page_load_in
 from weir.elasticity.trial import Trial, trial
@@ -47,6 +47,9 @@ def run(args: argparse.Namespace, console: Console) -> Measured:
     ``before`` and ``after`` are rows per second of all sinks. ``convergence_s`` is the time until the throughput
     has been twice above and twice below its new mean and within 5 % of it. ``silent_batches`` counts windows of
     10 s without any output after the scaling began. ``random`` scales in another set of machines in each run.
+
+    On Spark there is one record per run, ``silent_batches`` are batches, and ``convergence_s`` is null if the run
+    ended before that; ``steady_s`` is the time until the throughput stayed within 5 % of its new mean.
     """
     runs = 1 if args.quick else args.runs
     measured: Measured = []
@@ -54,10 +57,10 @@ def run(args: argparse.Namespace, console: Console) -> Measured:
         from weir.bench import stela_spark
 
         for name in args.topology:
-            for kind in (Stela, Gain, Default):
+            for kind in (Stela, Gain, Default, LeastLinkLoad):
                 measured.append(stela_spark.measure(CASES[name], kind(), console))
         if "PageLoad" in args.topology:
-            for one in (Stela(), Default(), Random(1)):
+            for one in (Stela(), Default(), Random(1), Random(2)):
                 measured.append(stela_spark.measure(page_load_in(), one, console))
         return measured
     for name in args.topology:
@@ -92,7 +95,8 @@ def show(result: Measured, console: Console) -> None:
     """One table per topology and operation, and which targets are met."""
     for topology, operation in dict.fromkeys((r["topology"], r["operation"]) for r in result):
         rows = [r for r in result if (r["topology"], r["operation"]) == (topology, operation)]
-        after = {r["strategy"]: r["after"] for r in rows}
+        names = dict.fromkeys(r["strategy"] for r in rows)
+        after = {n: float(np.mean([r["after"] for r in rows if r["strategy"] == n])) for n in names}
         how = "on Spark, service times by sleeping" if "where" in rows[0] else "simulated"
         table = Table(title=f"{topology}, scaling {operation} ({how})", title_justify="left")
         table.add_column("strategy")
@@ -105,7 +109,7 @@ def show(result: Measured, console: Console) -> None:
                 f"{r['after']:,.0f}",
                 f"{r['after'] / r['before'] - 1:+.0%}",
                 f"{r['after'] / after['default'] - 1:+.0%}",
-                f"{r['convergence_s']:.0f}",
+                "never" if r["convergence_s"] is None else f"{r['convergence_s']:.0f}",
                 f"{r['silent_batches']:g}",
             )
         console.print(table)

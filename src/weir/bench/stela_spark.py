@@ -28,10 +28,10 @@ from rich.console import Console
 from weir.elasticity.decision import Decision, Situation, Step, Strategy
 from weir.elasticity.graph import Placement
 from weir.elasticity.topologies import Case
-from weir.elasticity.trial import convergence, decide
+from weir.elasticity.trial import convergence, decide, steady_from
 
-BATCH_SECONDS = 2.0  # of the slowest operator, at the start
-WARM, BEFORE, AFTER = 2, 4, 6
+BATCH_SECONDS = 3.0  # of the slowest operator, at the start
+WARM, BEFORE, AFTER = 2, 3, 6
 
 
 def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
@@ -69,14 +69,19 @@ def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
         console.print(
             f"{case.name} {what}, {strategy.name}: {before:,.0f} → {after:,.0f} rows/s", style="dim"
         )
-        settled = convergence(pace[changed:], after, within=0.1)
+        took = np.cumsum([0.0, *(p["seconds"]["batch"] for p in seen[changed:])])
+
+        def seconds(batches: int | None) -> float | None:
+            return None if batches is None else round(float(took[batches]), 1)
+
         return {
             "topology": case.name,
             "operation": what,
             "strategy": strategy.name,
             "before": round(before, 1),
             "after": round(after, 1),
-            "convergence_s": round(sum(p["seconds"]["batch"] for p in seen[changed : changed + settled]), 1),
+            "convergence_s": seconds(convergence(pace[changed:], after)),
+            "steady_s": seconds(steady_from(pace[changed:], after)),
             "silent_batches": sum(n == 0 for n in out[changed:]),
             "instances": {name: len(query.topology.by_name[name].placement) for name in case.graph.operators},
             "servers": [len(p["servers"]) for p in seen],

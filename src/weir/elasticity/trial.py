@@ -47,18 +47,20 @@ class Trial:
 
     @property
     def convergence(self) -> float:
-        return convergence(self.throughput[self.time > self.at], self.after) * WINDOW
+        """By the paper's criterion; the whole time after the scaling if the throughput never settles."""
+        later = self.throughput[self.time > self.at]
+        return (convergence(later, self.after) or len(later)) * WINDOW
 
     @property
     def down(self) -> int:
         return int((self.throughput[self.time > self.at] < 0.001 * self.before).sum())
 
 
-def convergence(series: NDArray[np.float64], mean: float, within: float = 0.05) -> int:
+def convergence(series: NDArray[np.float64], mean: float, within: float = 0.05) -> int | None:
     """Windows until a series has settled: it was twice above and twice below its mean, never far off.
 
-    Counts from the beginning; starts anew whenever a window is further from the mean than ``within``. The length of
-    the series if it never settles.
+    Counts from the beginning; starts anew whenever a window is further from the mean than ``within``. None if it
+    never settles.
 
     Examples
     --------
@@ -76,7 +78,23 @@ def convergence(series: NDArray[np.float64], mean: float, within: float = 0.05) 
             above, below, last = above + (side > 0), below + (side < 0), side
         if above >= 2 and below >= 2:
             return i + 1
-    return len(series)
+    return None
+
+
+def steady_from(series: NDArray[np.float64], mean: float, within: float = 0.05) -> int | None:
+    """Windows before a series stays near its mean for good; None if the last one is far off.
+
+    A series with little noise is steady long before it has crossed its mean four times, as :func:`convergence` asks.
+
+    Examples
+    --------
+    >>> steady_from(np.array([0, 104.0, 80, 101, 101]), 100)
+    3
+    """
+    off = np.flatnonzero(np.abs(series - mean) > within * mean)
+    if not len(off):
+        return 0
+    return None if off[-1] == len(series) - 1 else int(off[-1]) + 1
 
 
 def measured(case: Case, ran: Flow, since: float, until: float) -> Situation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 
 import numpy as np
@@ -136,3 +137,32 @@ def test_newest_keeps_the_last_of_equal_keys():
     kept = newest(table)
     assert dict(zip(kept["key"].to_pylist(), kept["value"].to_pylist(), strict=True)) == {"a": 3, "b": 2}
     assert (np.diff(kept[H1].to_numpy().astype(object)) > 0).all()
+
+
+def test_what_a_commit_names_is_on_disk_before_it(tmp_path, monkeypatch):
+    """A file's bytes, then the names of the file and of all folders it is in; only then a document may name it."""
+    synced = []
+    real = os.fsync
+
+    def note(handle):
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    storage = Storage(f"{tmp_path}/checkpoint")
+    storage.write("state/places/7/s0.arrow", b"rows")
+    assert synced[0] == "checkpoint/state/places/7/s0.arrow"
+    assert set(synced[1:]) == {
+        "checkpoint/state/places/7",
+        "checkpoint/state/places",
+        "checkpoint/state",
+        "checkpoint",
+        ".",
+    }
+    synced.clear()
+    storage.write("state/places/7/s1.arrow", b"rows")
+    assert synced == ["checkpoint/state/places/7/s1.arrow", "checkpoint/state/places/7"]
+    synced.clear()
+    storage.write_document("commits/7", "commit", {"batch": 7})
+    assert synced[0].startswith("checkpoint/commits/7.")
+    assert synced[1:3] == ["checkpoint/commits", "checkpoint"]

@@ -6,6 +6,8 @@ once or not at all, carry a checksum of themselves, and are refused with their n
 
 from __future__ import annotations
 
+import errno
+import glob
 import json
 import os
 import uuid
@@ -20,6 +22,22 @@ from weir.errors import CheckpointError
 
 FORMAT = 1
 _TWO_WRITERS = "{}: already written by another run. Two queries share this checkpoint; stop one of them."
+_kept: set[str] = set()  # folders whose own names this process knows to be on disk
+
+
+def _sync(folder: str) -> None:
+    """Puts the names in a folder on disk, where the file system lets one."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return  # the folder that the checkpoint is in may be closed to us
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some have no such thing for folders
+            raise
+    finally:
+        os.close(handle)
 
 
 class Storage:
@@ -62,12 +80,14 @@ class Storage:
         return sorted(i.path[cut:] for i in self.fs.get_file_info(selector) if i.type == pafs.FileType.File)
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Writes a file that no reader looks for before a document has named it."""
+        """Writes a file that no reader looks for before a document has named it.
+
+        On a local file system it is on disk when this returns: a commit that names it must not outlive it.
+        """
         path = self.path(name)
         if self.is_local:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as out:
-                out.write(data)
+            self._write_through(path, data)
+            self._keep_entry(path)
         else:
             with self.fs.open_output_stream(path) as out:
                 out.write(data)
@@ -118,23 +138,50 @@ class Storage:
         data = head + b"\n" + payload
         path = self.path(name)
         if self.is_local:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-            with open(temporary, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
+            self._write_through(temporary, data)
             try:
                 os.link(temporary, path)  # unlike a rename, fails if another writer was first
             except FileExistsError:
                 raise CheckpointError(_TWO_WRITERS.format(path)) from None
             finally:
                 os.unlink(temporary)
+            self._keep_entry(path)
         else:
             if self.exists(name):
                 raise CheckpointError(_TWO_WRITERS.format(path))
             with self.fs.open_output_stream(path) as out:
                 out.write(data)
+
+    def keep(self, *patterns: str) -> None:
+        """Puts files of a local file system on disk that somebody else has written."""
+        found = {name for pattern in patterns for name in glob.glob(pattern, root_dir=self.root)}
+        for path in map(self.path, sorted(found)):
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+            self._keep_entry(path)
+
+    @staticmethod
+    def _write_through(path: str, data: bytes | pa.Buffer) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _keep_entry(self, path: str) -> None:
+        """Puts the name of a file on disk, and those of the folders it is in, if that is still to be done."""
+        folder = os.path.dirname(path)
+        _sync(folder)
+        new = []
+        while folder not in _kept and len(folder) >= len(self.root):
+            new.append(folder)
+            folder = os.path.dirname(folder)
+        for one in reversed(new):
+            _sync(os.path.dirname(one))
+            _kept.add(one)
+        if len(_kept) > 10_000:
+            _kept.clear()
 
     def read_document(self, name: str, kind: str) -> Any:
         """The body of a document, verified."""

@@ -24,6 +24,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--out", type=int, metavar="K", help="add K servers")
     what.add_argument("--in", type=int, metavar="K", dest="into", help="let K servers go")
     what.add_argument("--hosts", nargs="+", metavar="HOST", help="let the servers on these hosts go")
+    parser.add_argument(
+        "--whole-hosts",
+        action="store_true",
+        help="K counts hosts, with all their servers, instead of servers",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and why; do nothing")
     parser.add_argument("--strategy", default="stela", help="stela (default), gain, or a rival")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds to wait for the query (120)")
@@ -43,6 +48,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         tuple(args.hosts or ()),
         args.strategy,
         share_slots=args.share_slots,
+        whole_hosts=args.whole_hosts,
     )
     if args.dry_run:
         load: Any = last.progress.get("load")

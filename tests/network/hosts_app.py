@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -94,7 +95,21 @@ def main(data, folder):
                 os.killpg(started["127.0.0.13"].pid, signal.SIGKILL)
                 time.sleep(3)
 
-        def scenario(name, sink, profile):
+        def leave(query, batch):
+            """The host that matters least is let go, with all its servers and its executor."""
+            if batch == 0:
+                left.append(query.scale_in(1, whole_hosts=True))
+
+        left = []
+
+        def scenario(name, sink, profile, then=None):
+            ready = threading.Event()
+            if then is not None:
+
+                def sink(frame, batch):
+                    ready.wait(60)
+                    then(query, batch)
+
             app = (
                 weir.source(stream)
                 .keyed("place", weir.Count(), name="places")
@@ -113,16 +128,19 @@ def main(data, folder):
                 sink=sink,
                 trigger={"availableNow": True},
             )
+            ready.set()
             query.await_termination()
             answer = {
                 "scenario": name,
                 "topics": sorted(map(list, query.state("topics").collect())),
                 "progress": query.recent_progress,
                 "tree": query._learner.manager._tree,
+                "scalings": query.scalings,
             }
             print(json.dumps(answer), flush=True)
 
         scenario("measured", None, "measure")
+        scenario("a host leaves", None, "paper", leave)
         scenario("a host dies", die, "paper")
         spark.stop()
 

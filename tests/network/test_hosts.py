@@ -40,6 +40,14 @@ def test_three_hosts_in_two_racks_one_of_which_dies(tmp_path):
     # four servers on three hosts: those of one rack, and within it of one host, stand together
     assert answers["measured"]["tree"]
 
+    before, after = answers["a host leaves"]["progress"]
+    lived, live = Counter(p["host"] for p in before["places"]), Counter(p["host"] for p in after["places"])
+    (left,) = lived.keys() - live.keys()
+    assert len(after["servers"]) == 4 - lived[left]
+    (scaling,) = answers["a host leaves"]["scalings"]
+    assert (scaling["from"], scaling["to"]) == (4, 4 - lived[left])
+    assert len(scaling["released"]) == 1
+
     before, after = answers["a host dies"]["progress"]
     weights, racks = before["weights"]["places → topics"], [p["rack"] for p in before["places"]]
     for server, mine in weights.items():

@@ -78,10 +78,14 @@ def test_out_and_in_again(spark, folder, checkpoint, routing):
     )
     assert [len(p["servers"]) for p in query.recent_progress] == [2, 2, 4, 4, 3, 3]
     assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 4), (4, 3)]
-    assert all(p["moved"] > 0 if "moved" in p else True for p in query.scalings)
+    assert all(s["moved_keys"] > 0 for s in query.scalings)
     for name, column in (("places", "place"), ("topics", "topic")):
         assert rows_of(query.state(name)) == counted(spark, folder, column)
-        assert set(owners(checkpoint, name).values()) == {0, 1, 2}
+        homes = owners(checkpoint, name)
+        assert set(homes.values()) == {0, 1, 2}
+        if isinstance(routing, weir.Locality):
+            keys = np.array(list(homes), np.uint64)
+            assert query.routing_table(name).route(keys).tolist() == list(homes.values())
     busy = [s["rows"] for s in query.progress["servers"]]
     assert min(busy) > 0
 
@@ -219,19 +223,21 @@ def test_what_cannot_be_is_refused_and_nothing_changes(spark, folder, checkpoint
             lambda: query.scale_out(1, strategy="stella"),
             lambda: query.scale_in(2),
             lambda: query.scale_in(hosts=["nowhere"]),
+            lambda: query.scale_in(1, whole_hosts=True),  # there is only one
         ):
             with pytest.raises(EngineError) as error:
                 call()
             told.append(str(error.value))
 
     query, _ = scaling(lambda sink: app.start(checkpoint, servers=2, sink=sink, trigger=NOW), {1: ask})
-    slots, none, unknown, all_go, nowhere = told
+    slots, none, unknown, all_go, nowhere, last_host = told
     assert "42 servers need as many task slots" in slots
     assert "share_slots=True" in slots
     assert "at least one" in none
     assert "did you mean 'stela'" in unknown
     assert "at least one must remain" in all_go
     assert "nowhere" in nowhere
+    assert "at least one must remain" in last_host
     assert {len(p["servers"]) for p in query.recent_progress} == {2}
     with pytest.raises(EngineError, match="running"):
         query.scale_out(1)

@@ -33,6 +33,8 @@ class Autoscale:
         Batches without a decision after a change.
     step
         The most machines to add or to let go at once; ``None`` for any number.
+    whole_hosts
+        Machines are hosts, with all their servers, instead of servers.
 
     Examples
     --------
@@ -53,6 +55,7 @@ class Autoscale:
     calm: int = 12
     cooldown: int = 5
     step: int | None = None
+    whole_hosts: bool = False
     _trouble: int = field(default=0, repr=False)
     _quiet: int = field(default=0, repr=False)
     _wait: int = field(default=0, repr=False)

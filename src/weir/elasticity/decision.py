@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from weir.elasticity.congestion import CONGESTED, Rates, congested
@@ -54,6 +54,23 @@ class Situation:
         """Effective throughput percentage of every operator by the rates as they are."""
         sinks = {name: self.rates[name].throughput for name in self.graph.sinks}
         return etp(self.graph, sinks, self.congested())
+
+    def by_host(self, hosts: Sequence[str]) -> Situation:
+        """The same with hosts as machines, whatever room they have: to choose among hosts.
+
+        ``hosts`` has the host of each machine.
+
+        >>> graph = Graph(("a",), ())
+        >>> here = Placement((0, 1, 2), {"a": (0, 1, 2)})
+        >>> Situation(graph, {"a": Rates(1, 1, 1, 3)}, here).by_host(["x", "y", "x"]).placement.instances
+        {'a': ('x', 'y', 'x')}
+        """
+        host = dict(zip(self.placement.machines, hosts, strict=True))
+        instances = {
+            name: tuple(host[m] for m in places) for name, places in self.placement.instances.items()
+        }
+        merged = Placement(tuple(dict.fromkeys(hosts)), instances)
+        return replace(self, placement=merged, distinct=False, room=None)
 
     def fits(self, placement: Placement, operator: str, machine: Machine) -> bool:
         """Whether one more instance of an operator may live on a machine."""

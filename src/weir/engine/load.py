@@ -90,6 +90,10 @@ class Load:
         seen = self._meter.rates()
         return propagate(Graph.from_topology(self.topology), seen) if seen else {}
 
+    def congested(self) -> list[str]:
+        """Operators that can't keep up."""
+        return sorted(congested(self.rates(), self.congestion))
+
     def summary(self) -> dict[str, Any]:
         """For progress; :func:`situation` makes sense of it in any process."""
         rates, topology = self.rates(), self.topology

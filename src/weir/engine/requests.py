@@ -7,6 +7,7 @@ can be sure that nothing happens any more.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ class Request:
     timeout: float = SLOT_WAIT
     share_slots: bool = False
     release: bool = True
+    whole_hosts: bool = False  # ``machines`` counts hosts, with all their servers
 
 
 def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decision:
@@ -49,16 +51,23 @@ def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decis
         raise EngineError("no batch has been measured yet, so there is nothing to decide by; wait for one")
     strategy = STRATEGIES[request.strategy]()
     n = len(now.placement.machines)
+    if request.whole_hosts and len(hosts) != n:
+        raise EngineError("where servers live is not known before a batch has ended; wait for one")
     if request.operation == "out":
         if request.machines < 1:
             raise EngineError(f"scaling out adds at least one server, got {request.machines}")
-        return strategy.scale_out(now, list(range(n, n + request.machines)))
-    if not request.hosts:
-        return strategy.scale_in(now, request.machines)
-    for host in request.hosts:
+        each = math.ceil(n / len(set(hosts))) if request.whole_hosts else 1
+        return strategy.scale_out(now, list(range(n, n + request.machines * each)))
+    leaving = request.hosts
+    for host in leaving:
         if host not in hosts:
             raise EngineError(f"no server lives on host {host!r}; {did_you_mean(host, sorted(set(hosts)))}")
-    return strategy.scale_in(now, machines=[i for i in range(n) if hosts[i] in request.hosts])
+    if request.whole_hosts and not leaving:
+        chosen = strategy.scale_in(now.by_host(hosts), request.machines)
+        leaving = tuple(str(host) for host in chosen.machines)
+    if not leaving:
+        return strategy.scale_in(now, request.machines)
+    return strategy.scale_in(now, machines=[i for i in range(n) if hosts[i] in leaving])
 
 
 def text(decision: Decision, now: Situation, width: int = 110) -> str:

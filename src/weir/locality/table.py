@@ -51,7 +51,8 @@ class RoutingTable:
     """An immutable, versioned map from the keys of one operator to servers.
 
     A key that is not in the table lives where its hash says, ``pmod(hash, servers)``, exactly as without a
-    table. Tables are compared, patched and saved; they are never changed.
+    table; in a query that has been scaled, where its bucket lives. Tables are compared, patched and saved; they are
+    never changed.
 
     Attributes
     ----------
@@ -63,6 +64,9 @@ class RoutingTable:
         Whose table it is, its place in the sequence of tables, and the fingerprint of the application.
     keys
         The readable key columns, if known: an Arrow table with one row per hash.
+    buckets
+        The server of each bucket of keys that are not in the table, if these don't live by hash. Not saved: where such
+        keys live is a matter of one query.
 
     Examples
     --------
@@ -83,6 +87,7 @@ class RoutingTable:
     version: int = 0
     topology: str = ""
     keys: pa.Table | None = None
+    buckets: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         order = np.argsort(self.hashes, kind="stable")
@@ -115,10 +120,13 @@ class RoutingTable:
         return np.where(self.hashes[at] == hashes, self.servers[at], np.int32(-1))
 
     def route(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The server of each key, by hash where the table doesn't know it."""
+        """The server of each key, by hash or bucket where the table doesn't know it."""
         found = self.find(hashes)
         missing = found < 0
-        found[missing] = spark_mod(hashes[missing], self.n)
+        if self.buckets is None:
+            found[missing] = spark_mod(hashes[missing], self.n)
+        else:
+            found[missing] = self.buckets[spark_mod(hashes[missing], len(self.buckets))]
         return found
 
     def lookup(self, *key: Any) -> int | None:
@@ -153,6 +161,7 @@ class RoutingTable:
             self.operator,
             self.version + 1 if version is None else version,
             self.topology,
+            buckets=self.buckets,
         )
 
     @cached_property

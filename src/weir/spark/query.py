@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,7 +25,7 @@ from weir.engine.progress import summarise
 from weir.engine.requests import SLOT_WAIT, Request, text
 from weir.engine.scaling import Build, change, moved_keys
 from weir.engine.server import DEAD_LETTER_SCHEMA
-from weir.engine.tables import load_table
+from weir.engine.tables import buckets_in_force, load_table
 from weir.errors import EngineError, TopologyError, WeirError, did_you_mean
 from weir.faults import reach
 from weir.grouping.base import Grouping
@@ -167,7 +168,12 @@ class Query:
         ref = last.tables.get(name) if last else None
         table = NO_TABLE if ref is None else load_table(self._storage, ref)
         version = 0 if ref is None else ref.version
-        return RoutingTable(table.hashes, table.instances, self.topology.servers, name, version)
+        places = np.asarray(self.topology.by_name[name].placement, np.int32)
+        rule = buckets_in_force(self._storage, last.layout, name) if last else None
+        buckets = None if rule is None else places[rule.homes]
+        return RoutingTable(
+            table.hashes, places[table.instances], self.topology.servers, name, version, buckets=buckets
+        )
 
     def scale_out(
         self,
@@ -178,6 +184,7 @@ class Query:
         strategy: str = "stela",
         timeout: float = SLOT_WAIT,
         share_slots: bool = False,
+        whole_hosts: bool = False,
     ) -> Decision:
         """Adds servers with the next batch; keys move there with their state, and the stream goes on.
 
@@ -189,6 +196,8 @@ class Query:
         ----------
         machines
             How many servers to add; each needs a task slot.
+        whole_hosts
+            Count hosts instead: as many servers are added for each as the hosts of now have on average.
         dry_run
             Only say what would be done; :meth:`explain_scaling` prints it.
         wait
@@ -200,7 +209,7 @@ class Query:
         share_slots
             Let servers take turns on the slots there are.
         """
-        request = Request("out", machines, (), strategy, timeout, share_slots)
+        request = Request("out", machines, (), strategy, timeout, share_slots, whole_hosts=whole_hosts)
         return self._scale(request, dry_run, wait)
 
     def scale_in(
@@ -212,14 +221,16 @@ class Query:
         wait: float = 0.0,
         strategy: str = "stela",
         release: bool = True,
+        whole_hosts: bool = False,
     ) -> Decision:
         """Lets servers go with the next batch, after their keys' state has moved to the others.
 
         The servers whose instances matter least to the output go first (lowest sum of effective throughput
-        percentage), or, with ``hosts``, those that live on these hosts. Executors that are no longer needed are
-        given back to the cluster, unless ``release`` is False. See :meth:`scale_out` for the other parameters.
+        percentage); with ``whole_hosts``, the hosts whose servers matter least; with ``hosts``, those that are named.
+        Executors that are no longer needed are given back to the cluster, unless ``release`` is False. See
+        :meth:`scale_out` for the other parameters.
         """
-        request = Request("in", machines, tuple(hosts), strategy, release=release)
+        request = Request("in", machines, tuple(hosts), strategy, release=release, whole_hosts=whole_hosts)
         return self._scale(request, dry_run, wait)
 
     def _scale(self, request: Request, dry_run: bool, wait: float) -> Decision:

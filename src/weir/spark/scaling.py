@@ -102,13 +102,15 @@ class Scaler:
         self, pending: Pending | None, homes: Homes, hosts: list[str], about: dict[str, Any]
     ) -> None:
         """The batch has happened: machines that are no longer needed may go."""
-        self.hosts = hosts
+        lived, self.hosts = self.hosts, hosts
         if pending is None:
             return
         about = {**about, "operation": pending.decision.operation, "strategy": pending.decision.strategy}
         self.history.append(about)
         if pending.decision.operation == "in" and pending.request.release and executors(self.session):
             named = set(pending.request.hosts) or None
+            if pending.request.whole_hosts:
+                named = {lived[int(m)] for m in pending.decision.machines}
             about["released"] = release(self.session, homes.n, holders(self.session, homes.rdd), named)
         self._tell(pending.answer, {"state": "done", **about})
         pending.done.set()
@@ -117,9 +119,11 @@ class Scaler:
         """Lets the automatic mode look at the batch that has just ended."""
         if self.autoscale is None or self.pending is not None or self._preparing:
             return
-        stuck = len(self.load.summary()["congested"])
         change = self.autoscale.watch(
-            self.load.topology.servers, lag=self.load.lag, congested=stuck, utilisation=self.load.utilisation
+            len(set(self.hosts)) if self.autoscale.whole_hosts else self.load.topology.servers,
+            lag=self.load.lag,
+            congested=len(self.load.congested()),
+            utilisation=self.load.utilisation,
         )
         if not change:
             return
@@ -128,7 +132,8 @@ class Scaler:
     def _scale_by(self, change: int) -> None:
         operation = "out" if change > 0 else "in"
         try:
-            self.ask(Request(operation, abs(change)))
+            whole_hosts = self.autoscale is not None and self.autoscale.whole_hosts
+            self.ask(Request(operation, abs(change), whole_hosts=whole_hosts))
         except WeirError as error:  # too few slots: the stream goes on as it is, and it is said
             self.history.append({"operation": operation, "machines": abs(change), "refused": str(error)})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -43,6 +44,23 @@ def app(spark, folder, **options):
     return source.keyed("place", weir.Count(), name="places", **options).keyed(
         "topic", weir.Count(), name="topics"
     )
+
+
+def test_a_plan_stands_on_what_is_on_disk(spark, tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def note(handle):
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path / "checkpoint"))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_batches(tmp_path / "data", [posts(100, s) for s in range(2)])
+    go_on(spark, tmp_path)
+    for batch in range(2):
+        plan = next(i for i, name in enumerate(synced) if name.startswith(f"plans/{batch:012d}"))
+        for what in (f"source/offsets/{batch}", f"source/sources/0/{batch}", "source/offsets"):
+            assert what in synced[:plan]
+        assert any(name.startswith(f"commits/{batch:012d}") for name in synced[plan:])
 
 
 def go_on(spark, folder, application=None, **options):

@@ -412,6 +412,7 @@ class _Driver:
             pending = self.scaler.next()
             if pending is not None and (plan := self._scaling_plan(batch, end_of_input, pending)) is not None:
                 return plan, pending
+            self._keep_offsets(batch)
             return self._ordinary_plan(batch, end_of_input), None
         if known.origin is not None:
             self._go_over(known)
@@ -422,6 +423,12 @@ class _Driver:
     def _scaling_plan(self, batch: int, end_of_input: bool, pending: Pending) -> BatchPlan | None:
         """The plan of a batch that changes the servers; written, it is the point of no return."""
         last = self.ledger.last
+    def _keep_offsets(self, batch: int) -> None:
+        """What Spark wrote down about the batch's input must not be lost where our commit of it is not."""
+        if self.storage.is_local:
+            names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]
+            self.storage.keep(*(f"source/{where}/{n}" for where in ("offsets", "sources/*") for n in names))
+
         assert last is not None
         try:
             made = change(

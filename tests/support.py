@@ -33,8 +33,12 @@ def write_batches(folder: Path, tables: list[pa.Table]) -> str:
 def run_app(
     app: Path, *args: str, timeout: float, fault: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program of the tests by itself; with a fault, it kills itself there."""
-    env = {k: v for k, v in os.environ.items() if k != "WEIR_FAULT"} | {"PYSPARK_PYTHON": sys.executable}
+    """Runs a program of the tests by itself; with a fault, it kills itself there.
+
+    The rows of tests are short; all go through files where servers share a host, as long ones would.
+    """
+    env = {k: v for k, v in os.environ.items() if k != "WEIR_FAULT"}
+    env |= {"PYSPARK_PYTHON": sys.executable, "WEIR_PARCEL_BYTES": "1"}
     if fault is not None:
         env["WEIR_FAULT"] = fault
     command = [sys.executable, str(app), *args]

@@ -280,6 +280,7 @@ class Flow:
         racks: RacksLike | None = None,
         name: str | None = None,
         autoscale: Autoscale | None = None,
+        parcels: bool = True,
     ) -> Query:
         """Starts the application on streaming sources, and returns at once.
 
@@ -313,6 +314,9 @@ class Flow:
             racks, or a function of a host. Without it all hosts count as one rack.
         autoscale
             Add and let go of servers by lag and congestion; see :class:`~weir.Autoscale`.
+        parcels
+            Let servers of one host leave long rows for each other in files of Spark's local folder; switch off to send
+            all through Spark's exchange.
         """
         from weir.spark.query import start
 
@@ -331,6 +335,7 @@ class Flow:
             racks=racks,
             name=name,
             autoscale=autoscale,
+            parcels=parcels,
         )
 
     def run(self, checkpoint: str, *, servers: int, **options: Any) -> Query:

@@ -49,6 +49,10 @@ class EngineError(WeirError):
     """The engine cannot run here or was asked for something impossible in its present state."""
 
 
+class ParcelLost(EngineError):
+    """Rows that a server left on its host for another one are not there; the batch runs again without such."""
+
+
 class LabError(WeirError):
     """A lab that cannot be set up, found, or asked for what it was asked."""
 

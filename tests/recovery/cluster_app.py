@@ -71,7 +71,9 @@ def main(data: str, folder: str) -> None:
         topics = sorted(map(list, query.state("topics").collect()))
         places = sorted(map(list, query.state("places").collect()))
         files = sum(len(names) for _, _, names in os.walk(f"{folder}/{name}/state"))
-        print(json.dumps({"scenario": name, "places": places, "topics": topics, "files": files}), flush=True)
+        answer = {"scenario": name, "places": places, "topics": topics, "files": files}
+        answer["left"] = sum(p["bytes_left_on_host"] for p in query.recent_progress)
+        print(json.dumps(answer), flush=True)
 
     def flaky(batch):
         from pyspark import TaskContext

@@ -132,6 +132,7 @@ class TaskReport(msgspec.Struct, kw_only=True):
     bytes: int = 0
     read_rows: int = 0  # from files that were read here
     read_bytes: int = 0
+    left_bytes: int = 0  # left in files for other servers on this host, see weir.engine.parcels
     busy: float = 0.0
     operators: dict[str, OperatorReport] = {}
     edges: dict[int, EdgeReport] = {}

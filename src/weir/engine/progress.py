@@ -87,6 +87,7 @@ def summarise(
         "rows_local": local,
         "rows_exchanged": remote,
         "bytes_exchanged": sum(e["bytes"] for e in edges.values()),
+        "bytes_left_on_host": sum(r.left_bytes for r in reports),
         "locality": local / (local + remote) if local + remote else None,
         "distance": added(crossed.values()),
         "partials": partials,

@@ -6,6 +6,7 @@ the batches for the next exchange. Spark code only moves them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -29,6 +30,7 @@ from weir.engine.markers import count_age, now
 from weir.engine.migrate import homes_of
 from weir.engine.moving import take_over
 from weir.engine.neighbourhood import places_of
+from weir.engine.parcels import Depot, Parcels
 from weir.engine.plan import (
     DEAD_LETTERS,
     BatchPlan,
@@ -86,20 +88,25 @@ class Job:
     learning: Learning | None = None
     before: Manifest | None = None  # the state by the servers' old numbers, in a batch that changes these
     began: int = 0  # µs; the marker of rows that the JVM takes from a source
+    query: str = ""  # a name of this run of the query alone
+    hosts: list[str] | None = None  # where servers are expected; None: nobody leaves rows in files
 
 
 class Server:
     """Runs one step of a batch on one server.
 
-    ``server`` −1 stands for a source task (step 0): no state, only stateless operators and routing.
+    ``server`` −1 stands for a source task (step 0): no state, only stateless operators and routing. In ``folder``, on
+    this host, rows may be left for other servers here.
     """
 
-    def __init__(self, job: Job, step: int, server: int, task: int = 0) -> None:
+    def __init__(self, job: Job, step: int, server: int, task: int = 0, folder: str | None = None) -> None:
         self.job = job
         self.topology, self.plan = job.topology, job.plan
         self.step, self.server, self.task = step, server, task
         self.storage = Storage(job.location)
-        self.outbox = wire.Outbox(job.slots)
+        self.depot = _depot(job, folder)
+        self.outbox = wire.Outbox(job.slots, self.depot)
+        self.parcels = Parcels()
         self.report = TaskReport(
             server=server,
             step=step,
@@ -127,17 +134,18 @@ class Server:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Takes what the exchange (in step 0: a source) delivers, yields what goes into the next exchange."""
         receive = self._receive_source if self.step == 0 else self._receive
-        for batch in batches:
-            if batch.num_rows:
-                with _Busy(self.report):
-                    receive(batch)
-                yield from self._read()
-                if self.outbox.full():
-                    yield from self.outbox.flush()
-        with _Busy(self.report):
-            self._finish()
-        self._send_reports()
-        yield from self.outbox.flush()
+        with contextlib.closing(self.depot) if self.depot is not None else contextlib.nullcontext():
+            for batch in batches:
+                if batch.num_rows:
+                    with _Busy(self.report):
+                        receive(batch)
+                    yield from self._read()
+                    if self.outbox.full():
+                        yield from self.outbox.flush()
+            with _Busy(self.report):
+                self._finish()
+            self._send_reports()
+            yield from self.outbox.flush()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         """Reads the files that reached this server, chunk by chunk; what must leave leaves in between."""
@@ -212,6 +220,8 @@ class Server:
     def _receive_wire(self, batch: pa.RecordBatch) -> None:
         heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "born")]
         for kind, edge, born, payload in zip(*heads, wire.payloads(batch), strict=True):
+            if kind & wire.ADDRESSED:
+                kind, payload = kind - wire.ADDRESSED, self.parcels.fetch(payload)
             if kind == wire.DATA:
                 target = self.topology.edges[edge]
                 rows = wire.unpack(payload, target.schema)
@@ -336,7 +346,7 @@ class Server:
         self._send_batch(edge, server, rows.to_batch(edge.schema), rows.born)
 
     def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch, born: int) -> None:
-        pieces = max(1, -(-batch.nbytes // wire.BLOB_BYTES))
+        pieces = max(1, -(-batch.nbytes // self.outbox.longest(server)))
         step = -(-batch.num_rows // pieces)
         for start in range(0, batch.num_rows, step):
             part = batch[start : start + step]
@@ -512,6 +522,7 @@ class Server:
                 self.report.counters[key] = save_arrays(self.storage, self._file("routers"), counters)
 
     def _send_reports(self) -> None:
+        self.report.left_bytes = self.depot.bytes if self.depot is not None else 0
         home = self.server if self.server >= 0 else self.task % self.plan.servers
         for payload in [*self.carried, msgspec.json.encode(self.report)]:
             self.outbox.put(home, wire.CONTROL, 0, payload)
@@ -630,6 +641,13 @@ class _Busy:
 
     def __exit__(self, *_: object) -> None:
         self.report.busy += time.perf_counter() - self.began
+
+
+def _depot(job: Job, folder: str | None) -> Depot | None:
+    if folder is None or job.hosts is None:
+        return None
+    here = host_name()
+    return Depot(folder, job.query, job.plan.batch, [host == here for host in job.hosts])
 
 
 def host_name() -> str:

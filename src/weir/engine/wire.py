@@ -11,9 +11,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from weir.engine.parcels import Depot
 from weir.schema import canonical_type
 
 DATA, CONTROL, STATE, PARTIAL, STATISTICS = 1, 2, 3, 4, 5
+LEFT = (DATA, STATE, PARTIAL)  # may be left in a file; the others go to the driver in the end
+ADDRESSED = 32  # + kind: the payload is an address, see weir.engine.parcels
 NATIVE = 100  # + number of the source: a row of the user's own columns, routed in the JVM
 
 WIRE = pa.schema(
@@ -35,12 +38,18 @@ BLOB_BYTES = 384 << 10
 class Outbox:
     """Collects what a task sends, and hands it to Spark in batches of bounded size."""
 
-    def __init__(self, slots: list[int]) -> None:
-        self._slots = slots
+    def __init__(self, slots: list[int], depot: Depot | None = None) -> None:
+        self._slots, self._depot = slots, depot
         self._rows: list[tuple[int, int, int, int, pa.Buffer | bytes]] = []
         self._bytes = 0
 
+    def longest(self, server: int) -> int:
+        """How long blobs for a server may be, in bytes."""
+        return BLOB_BYTES if self._depot is None else self._depot.longest(server, BLOB_BYTES)
+
     def put(self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes, born: int = 0) -> None:
+        if self._depot is not None and kind in LEFT and self._depot.takes(server, len(payload)):
+            kind, payload = kind + ADDRESSED, self._depot.leave(payload)
         self._rows.append((self._slots[server], kind, edge, born, payload))
         self._bytes += len(payload)
 

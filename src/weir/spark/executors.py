@@ -40,6 +40,11 @@ def slots(session: SparkSession) -> int:
     return sum(e.cores // each for e in executors(session))
 
 
+def on_one_host(session: SparkSession) -> bool:
+    """Whether all tasks run in the driver's own process."""
+    return _local(session.sparkContext.master) is not None
+
+
 def _local(master: str) -> int | None:
     """Threads of a local master.
 

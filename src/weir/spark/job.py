@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
@@ -21,13 +23,22 @@ from weir.engine.markers import now
 from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
 from weir.engine.reading import vanished
 from weir.engine.scaling import move_home
-from weir.engine.server import EntryLayout, Job, Server
+from weir.engine.server import EntryLayout, Job, Server, host_name
 from weir.engine.tables import grouping_in_force
-from weir.errors import EngineError, NullKeyError, OperatorError, SourceError, TopologyError, WeirError
+from weir.errors import (
+    EngineError,
+    NullKeyError,
+    OperatorError,
+    ParcelLost,
+    SourceError,
+    TopologyError,
+    WeirError,
+)
 from weir.faults import reach
 from weir.grouping.base import Grouping
 from weir.locality.stats import BatchStats
 from weir.spark import native
+from weir.spark.executors import on_one_host
 from weir.spark.homes import Homes
 from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
@@ -45,6 +56,8 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
 }
 SOURCE = "__source"
+PAUSE = 50  # batches without parcels after one was lost
+LONG_ROWS = 64  # bytes of a source row from which on it is better left in a file than shuffled by the JVM
 
 
 def column_name(number: int, column: str) -> str:
@@ -74,6 +87,7 @@ class BatchRunner:
         topology: Topology,
         storage: Storage,
         learning: Learning | None = None,
+        parcels: bool = True,
     ) -> None:
         for key, value in SETTINGS.items():
             session.conf.set(key, value)
@@ -82,6 +96,12 @@ class BatchRunner:
         self.storage = storage
         self.learning = learning
         self.homes = Homes(session, topology.servers)
+        self.query = uuid.uuid4().hex
+        self.parcels = parcels
+        self.hosts: list[str] = [host_name()] * topology.servers if on_one_host(session) else []
+        self.row_bytes = 0.0  # of a source row, in the last batch
+        self.lost: str | None = None  # why the last batch had to run again
+        self._pause_until = 0
         self._previous: Homes | None = None
         self._slots: dict[int, tuple[object, Column]] = {}
 
@@ -90,13 +110,37 @@ class BatchRunner:
         self._previous, self.homes = self.homes, self.homes.rearranged(self.session, origin)
         self.topology, self.learning = topology, learning
         self._slots.clear()
+        self.hosts = [host_name()] * topology.servers if on_one_host(self.session) else []
 
     def run(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
     ) -> tuple[list[TaskReport], list[BatchStats]]:
-        """Runs one batch; returns what its tasks report and count. Nothing has happened until it is committed."""
+        """Runs one batch; returns what its tasks report and count. Nothing has happened until it is committed.
+
+        Servers that share a host leave long rows for each other in files there. A server that wakes elsewhere lacks
+        them; then the batch runs again without, and some batches after it do so, too.
+        """
+        known = len(self.hosts) == self.topology.servers and plan.batch >= self._pause_until
+        self.lost = None
+        if not (self.parcels and known):
+            return self._run(rows, plan, manifest, before, None)
+        try:
+            return self._run(rows, plan, manifest, before, self.hosts)
+        except ParcelLost as error:
+            self.lost = str(error)
+            self._pause_until = plan.batch + PAUSE
+            return self._run(rows, plan, manifest, before, None)
+
+    def _run(
+        self,
+        rows: DataFrame,
+        plan: BatchPlan,
+        manifest: Manifest,
+        before: Manifest | None,
+        hosts: list[str] | None,
+    ) -> tuple[list[TaskReport], list[BatchStats]]:
         topology = self.topology
-        in_jvm = self._routable(plan)
+        in_jvm = self._routable(plan) and not self._stay(hosts)
         moving = plan.origin is not None
         if topology.steps == 0:
             layout = EntryLayout(tagged=True)
@@ -123,6 +167,8 @@ class BatchRunner:
             self.learning,
             before,
             began=now(),
+            query=self.query,
+            hosts=hosts,
         )
         if in_jvm and topology.steps:
             entry = self._native(rows, plan, layout)
@@ -158,6 +204,12 @@ class BatchRunner:
                 f"the batch's reports are not one per server and step (got {seen} for {servers} servers and "
                 f"{steps} steps). Nothing was committed. Please report this with the Spark version."
             )
+
+    def _stay(self, hosts: list[str] | None) -> bool:
+        """Whether source rows are so long, and servers so near, that they are better left in files by Python tasks."""
+        if hosts is None or self.topology.listings:  # of files, only the paths come from a source
+            return False
+        return len(set(hosts)) == 1 and self.row_bytes >= LONG_ROWS
 
     def _routable(self, plan: BatchPlan) -> bool:
         return all(
@@ -272,9 +324,8 @@ def _step_task(job: Job, step: int) -> Task:
         context = TaskContext.get()
         assert context is not None
         reach("step-started", job.plan.batch * 100 + step)
-        yield from Server(job, step, context.partitionId()).run(
-            _addressed(batches, job, context.partitionId())
-        )
+        server = Server(job, step, context.partitionId(), folder=_local_folder())
+        yield from server.run(_addressed(batches, job, context.partitionId()))
 
     return task
 
@@ -297,9 +348,14 @@ def _source_task(job: Job) -> Task:
         _settle()
         context = TaskContext.get()
         assert context is not None
-        yield from Server(job, 0, -1, context.partitionId()).run(batches)
+        yield from Server(job, 0, -1, context.partitionId(), _local_folder()).run(batches)
 
     return task
+
+
+def _local_folder() -> str | None:
+    """A folder of this executor, which Spark removes with it."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 
 def _move_task(job: Job) -> Task:
@@ -313,7 +369,7 @@ def _move_task(job: Job) -> Task:
 
 
 _OURS: dict[str, type[WeirError]] = {
-    c.__name__: c for c in (OperatorError, NullKeyError, SourceError, TopologyError, EngineError)
+    c.__name__: c for c in (OperatorError, NullKeyError, SourceError, TopologyError, EngineError, ParcelLost)
 }
 
 

@@ -33,7 +33,6 @@ from weir.grouping.learnt import NO_TABLE
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
 from weir.network.racks import Racks, RacksLike
-from weir.spark.homes import Homes
 from weir.spark.job import BatchRunner, translated, unite
 from weir.spark.network import locate, measure
 from weir.spark.scaling import Pending, Scaler
@@ -321,11 +320,12 @@ class _Driver:
         build: Build,
         declared: str,
         racks: Racks | None = None,
+        parcels: bool = True,
     ) -> None:
         self.learner, self.load, self.scaler = learner, load, scaler
         by_hosts = learner is not None and learner.config.racks == "hosts"
         self.near = Neighbourhood(topology, racks, wants_places=by_hosts)
-        self._build, self._declared = build, declared
+        self._build, self._declared, self._parcels = build, declared, parcels
         self._ended = 0.0
         self._was = topology.servers
         self._before: Manifest | None = None  # the state by the servers' old numbers, while these change
@@ -336,24 +336,28 @@ class _Driver:
     def prepare(self, session: SparkSession) -> BatchRunner:
         if self.runner is None:
             learning = self.learner.learning if self.learner else None
-            self.runner = BatchRunner(session, self.topology, self.storage, learning)
+            self.runner = BatchRunner(session, self.topology, self.storage, learning, self._parcels)
             if self.ledger.needs_migration:
                 assert self.ledger.last is not None
                 self.query._doing = "laying out state anew"
                 self.ledger.migrate(*manifest_of(self.topology, self.runner.lay_out(self.ledger.last)))
-            self.look_around(self.runner.homes)
+            self.look_around(self.runner)
             if self.learner is not None and self.ledger.last is not None:
                 self.learner.start(self.ledger.last.tables, self.ledger.last.manager, self.ledger.layout)
         return self.runner
 
-    def look_around(self, homes: Homes) -> None:
-        """Finds out where servers are, and what distances cost, if somebody routes by it."""
+    def look_around(self, runner: BatchRunner) -> None:
+        """Finds out where servers are, and what distances cost, if somebody routes by it or leaves rows on hosts."""
+        if not (self.near.wants_places or (runner.parcels and not runner.hosts)):
+            return
+        self.query._doing = "locating servers"
+        said = locate(runner.homes)
+        runner.hosts = [said[server][0] for server in range(self.topology.servers)]
         if self.near.wants_places:
-            self.query._doing = "locating servers"
-            places = self.near.start(locate(homes))
+            places = self.near.start(said)
             if self.near.wants_profile:
                 self.query._doing = "probing the network"
-                self.near.measured(*measure(homes, places, self.storage))
+                self.near.measured(*measure(runner.homes, places, self.storage))
 
     def batch(self, rows: DataFrame, batch: int, *, end_of_input: bool = False) -> None:
         """Processes one micro-batch exactly once."""
@@ -376,6 +380,8 @@ class _Driver:
         progress = summarise(self.topology, plan, reports, self.ledger, self.near.locator)
         progress |= self.near.summary()
         progress["seconds"] = {"plan": planned - began, "job": ran - planned}
+        if runner.lost is not None:
+            progress["ran_again"] = runner.lost
         self.load.observe(reports, ran - began, began - self._ended if self._ended else 0.0)
         progress["load"] = self.load.summary()
         if plan.origin is not None:
@@ -393,7 +399,8 @@ class _Driver:
         commit = self.ledger.commit(plan, reports, progress, memory)
         if self.learner is not None and stats:
             self.learner.observe(stats)
-        hosts = [server["host"] for server in progress["servers"]]
+        hosts = runner.hosts = [server["host"] for server in progress["servers"]]
+        runner.row_bytes = progress["bytes_in"] / progress["rows"] if progress["rows"] else 0.0
         self.scaler.committed(scaling, runner.homes, hosts, progress.get("scaled", {}))
         self._before = None
         self.deliver(session, commit)
@@ -409,10 +416,10 @@ class _Driver:
         """What the batch will do, and the scaling it carries out; one that was planned before does the same again."""
         known = self.ledger.planned(batch)
         if known is None:
+            self._keep_offsets(batch)
             pending = self.scaler.next()
             if pending is not None and (plan := self._scaling_plan(batch, end_of_input, pending)) is not None:
                 return plan, pending
-            self._keep_offsets(batch)
             return self._ordinary_plan(batch, end_of_input), None
         if known.origin is not None:
             self._go_over(known)
@@ -420,15 +427,15 @@ class _Driver:
             self.learner.agree(known.tables)
         return known, None
 
-    def _scaling_plan(self, batch: int, end_of_input: bool, pending: Pending) -> BatchPlan | None:
-        """The plan of a batch that changes the servers; written, it is the point of no return."""
-        last = self.ledger.last
     def _keep_offsets(self, batch: int) -> None:
         """What Spark wrote down about the batch's input must not be lost where our commit of it is not."""
         if self.storage.is_local:
             names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]
             self.storage.keep(*(f"source/{where}/{n}" for where in ("offsets", "sources/*") for n in names))
 
+    def _scaling_plan(self, batch: int, end_of_input: bool, pending: Pending) -> BatchPlan | None:
+        """The plan of a batch that changes the servers; written, it is the point of no return."""
+        last = self.ledger.last
         assert last is not None
         try:
             made = change(
@@ -546,6 +553,7 @@ def _open(
     clock: Callable[[], int] | None,
     autoscale: Autoscale | None = None,
     racks: RacksLike | None = None,
+    parcels: bool = True,
 ) -> tuple[_Driver, Query]:
     known_racks = None if racks is None else Racks.of(racks)
     streaming = {name: frame.isStreaming for name, frame in flow.frames.items()}
@@ -591,7 +599,7 @@ def _open(
         query._learner = Learner(configs[0], topology, storage)
     load = Load(topology)
     scaler = query._scaler = Scaler(storage, load, session, autoscale)
-    parts = (query._learner, load, scaler, build, declared, known_racks)
+    parts = (query._learner, load, scaler, build, declared, known_racks, parcels)
     return _Driver(flow, topology, storage, ledger, query, sinks, *parts), query
 
 
@@ -625,6 +633,7 @@ def start(
     name: str | None,
     autoscale: Autoscale | None = None,
     racks: RacksLike | None = None,
+    parcels: bool = True,
 ) -> Query:
     """Starts a streaming query; see :meth:`weir.Flow.start`."""
     driver, query = _open(
@@ -641,6 +650,7 @@ def start(
         clock,
         autoscale,
         racks,
+        parcels,
     )
 
     def on_batch(frame: DataFrame, batch: int) -> None:
@@ -680,6 +690,7 @@ def run(
     drop_state: tuple[str, ...] = (),
     clock: Callable[[], int] | None = None,
     racks: RacksLike | None = None,
+    parcels: bool = True,
 ) -> Query:
     """Runs bounded sources to their end; see :meth:`weir.Flow.run`."""
     driver, query = _open(
@@ -695,6 +706,7 @@ def run(
         tuple(drop_state),
         clock,
         racks=racks,
+        parcels=parcels,
     )
     session = own_session(query._session)
     rows = unite(flow.frames, driver.topology)

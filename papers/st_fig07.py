@@ -39,7 +39,10 @@ def main() -> None:
         found = from_spark(args, case.name)
         add_spark(report, case, found)
         if found:
-            steady = ", ".join(f"{r['strategy']} {r['steady_s']} s" for r in found)
+            steady = ", ".join(
+                f"{r['strategy']} {'not within the run' if r['steady_s'] is None else str(r['steady_s']) + ' s'}"
+                for r in found
+            )
             report.claim(
                 f"{case.name}, on Spark: (ours) no batch without output",
                 not any(r["silent_batches"] for r in found),

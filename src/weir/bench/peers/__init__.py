@@ -29,7 +29,6 @@ from weir.bench.peers.systems import System, all_systems, rows_per_read
 from weir.errors import EngineError, did_you_mean
 
 HELP = "Weir beside Spark's transformWithState, PyFlink and Bytewax: rows/s, CPU, memory"
-BYTES_PER_BATCH = 200_000_000
 FILES_PER_BATCH = 2
 REFERENCE = "weir-table"
 
@@ -40,6 +39,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--payload", type=int, action="append", help="bytes per row (default: 0, 1000, 8000)")
     parser.add_argument(
         "--rows", type=int, default=800_000, help="most rows per micro-batch (default 800,000)"
+    )
+    parser.add_argument(
+        "--megabytes", type=int, default=200, help="most payload per micro-batch (default 200 MB)"
     )
     parser.add_argument(
         "--warm-up", type=int, default=8, help="micro-batches that come first and don't count (default 8)"
@@ -156,7 +158,7 @@ def _best(
 
 def _data(work: Path, payload: int, system: System, args: argparse.Namespace) -> Data:
     """The generated files for a payload; systems that get as many rows read the same ones."""
-    rows = min(args.rows, BYTES_PER_BATCH // max(payload, 1), system.most_rows or args.rows)
+    rows = min(args.rows, args.megabytes * 1_000_000 // max(payload, 1), system.most_rows or args.rows)
     rows -= rows % FILES_PER_BATCH
     warm_up = min(args.warm_up, system.most_batches or args.warm_up)
     batches = warm_up + min(args.batches, system.most_batches or args.batches)

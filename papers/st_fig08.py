@@ -96,7 +96,7 @@ def main() -> None:
             "on Spark: Stela keeps the throughput (within 10 %), and more of it than a random choice",
             stayed["stela"][0] >= max(0.9, float(np.mean(stayed["random"]))),
             ", ".join(f"{name} {share:.0%}" for name, shares in stayed.items() for share in shares)
-            + ": steps follow each other, so machines are never overloaded, and rows save hops on fewer machines",
+            + ": steps follow each other, so machines are never overloaded, and fewer machines are fewer hops",
         )
     report.close(figure)
 

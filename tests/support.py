@@ -30,6 +30,18 @@ def write_batches(folder: Path, tables: list[pa.Table]) -> str:
     return str(folder)
 
 
+def watch_fsync(monkeypatch: Any, root: Path) -> list[str]:
+    """The list to which every file and folder is added, by its path below ``root``, when it is flushed to disk."""
+    synced, real = list[str](), os.fsync
+
+    def note(handle: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), root))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return synced
+
+
 def run_app(
     app: Path, *args: str, timeout: float, fault: str | None = None
 ) -> subprocess.CompletedProcess[str]:

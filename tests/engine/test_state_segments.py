@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support import watch_fsync
 from weir.errors import CheckpointError
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.state.segment import (
@@ -141,14 +141,7 @@ def test_newest_keeps_the_last_of_equal_keys():
 
 def test_what_a_commit_names_is_on_disk_before_it(tmp_path, monkeypatch):
     """A file's bytes, then the names of the file and of all folders it is in; only then a document may name it."""
-    synced = []
-    real = os.fsync
-
-    def note(handle):
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path))
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", note)
+    synced = watch_fsync(monkeypatch, tmp_path)
     storage = Storage(f"{tmp_path}/checkpoint")
     storage.write("state/places/7/s0.arrow", b"rows")
     assert synced[0] == "checkpoint/state/places/7/s0.arrow"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import weir
-from support import POSTS, counted, posts, rows_of, stream, write_batches
+from support import POSTS, counted, posts, rows_of, stream, watch_fsync, write_batches
 from weir.engine.ledger import Ledger, latest_commit
 from weir.hashing import hash_columns
 from weir.state.storage import Storage
@@ -47,13 +46,7 @@ def app(spark, folder, **options):
 
 
 def test_a_plan_stands_on_what_is_on_disk(spark, tmp_path, monkeypatch):
-    synced, real = [], os.fsync
-
-    def note(handle):
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path / "checkpoint"))
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", note)
+    synced = watch_fsync(monkeypatch, tmp_path / "checkpoint")
     write_batches(tmp_path / "data", [posts(100, s) for s in range(2)])
     go_on(spark, tmp_path)
     for batch in range(2):

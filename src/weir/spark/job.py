@@ -98,7 +98,7 @@ class BatchRunner:
         self.homes = Homes(session, topology.servers)
         self.query = uuid.uuid4().hex
         self.parcels = parcels
-        self.hosts: list[str] = [host_name()] * topology.servers if on_one_host(session) else []
+        self.hosts = self._surely()
         self.row_bytes = 0.0  # of a source row, in the last batch
         self.lost: str | None = None  # why the last batch had to run again
         self._pause_until = 0
@@ -110,7 +110,7 @@ class BatchRunner:
         self._previous, self.homes = self.homes, self.homes.rearranged(self.session, origin)
         self.topology, self.learning = topology, learning
         self._slots.clear()
-        self.hosts = [host_name()] * topology.servers if on_one_host(self.session) else []
+        self.hosts = self._surely()
 
     def run(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
@@ -204,6 +204,10 @@ class BatchRunner:
                 f"the batch's reports are not one per server and step (got {seen} for {servers} servers and "
                 f"{steps} steps). Nothing was committed. Please report this with the Spark version."
             )
+
+    def _surely(self) -> list[str]:
+        """The host of each server, where that is clear before any of them has run; else none."""
+        return [host_name()] * self.topology.servers if on_one_host(self.session) else []
 
     def _stay(self, hosts: list[str] | None) -> bool:
         """Whether source rows are so long, and servers so near, that they are better left in files by Python tasks."""

@@ -108,9 +108,8 @@ class Scaler:
         about = {**about, "operation": pending.decision.operation, "strategy": pending.decision.strategy}
         self.history.append(about)
         if pending.decision.operation == "in" and pending.request.release and executors(self.session):
-            named = set(pending.request.hosts) or None
-            if pending.request.whole_hosts:
-                named = {lived[int(m)] for m in pending.decision.machines}
+            by_host = pending.request.hosts or pending.request.whole_hosts
+            named = {lived[int(m)] for m in pending.decision.machines} if by_host else None
             about["released"] = release(self.session, homes.n, holders(self.session, homes.rdd), named)
         self._tell(pending.answer, {"state": "done", **about})
         pending.done.set()

@@ -18,8 +18,8 @@ soak: setup            ## tests that take a minute or more each
 	@scripts/with-java $(BIN)/python -m pytest -m long
 
 check: setup           ## style and types
-	@$(BIN)/ruff check src tests papers examples
-	@$(BIN)/ruff format --check src tests papers examples
+	@$(BIN)/ruff check src evaluation tests examples
+	@$(BIN)/ruff format --check src evaluation tests examples
 	@$(BIN)/mypy
 
 bench: setup           ## Weir beside Spark's own stateful operators
@@ -28,7 +28,7 @@ bench: setup           ## Weir beside Spark's own stateful operators
 setup: $(STAMP)
 	@scripts/with-java true
 
-$(STAMP): pyproject.toml requirements.lock scripts/setup
+$(STAMP): pyproject.toml evaluation/pyproject.toml requirements.lock scripts/setup
 	@scripts/setup "$(PYTHON)" "$(VENV)"
 	@touch $(STAMP)
 

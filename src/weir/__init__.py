@@ -6,14 +6,12 @@ water runs. Start with :func:`source`.
 
 from typing import TYPE_CHECKING, Any
 
-from weir.app import Flow, Stream, files, source, tumbling
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import (
     CheckpointError,
     CheckpointMismatch,
     EngineError,
     GroupingError,
-    LabError,
     NullKeyError,
     OperatorError,
     SourceError,
@@ -21,32 +19,33 @@ from weir.errors import (
     UnknownColumn,
     WeirError,
 )
-from weir.grouping.base import Grouping, Router
-from weir.grouping.bounded_ring import BoundedRing
-from weir.grouping.consistent import Consistent
-from weir.grouping.d_choices import DChoices
-from weir.grouping.dkg import HeavyKeys
-from weir.grouping.hashed import Hash
-from weir.grouping.partial_key import PartialKey
-from weir.grouping.random_choices import RandomChoices
-from weir.grouping.shuffle import LocalOrShuffle, Shuffle
-from weir.grouping.table import Table, WorstCase
-from weir.grouping.two_choices import TwoChoices
-from weir.grouping.w_choices import WChoices
-from weir.grouping.weight_control import DynamicWeights
-from weir.grouping.weighted import Weighted
+from weir.flow import Flow, Stream, files, source, tumbling
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
 from weir.network.racks import Racks
 from weir.operators.aggregate import Aggregate, Count
 from weir.operators.process import Process
 from weir.operators.stateless import Filter, Map
+from weir.routing.base import Grouping, Router
+from weir.routing.bounded_ring import BoundedRing
+from weir.routing.consistent import Consistent
+from weir.routing.d_choices import DChoices
+from weir.routing.dkg import HeavyKeys
+from weir.routing.hash import Hash
+from weir.routing.partial_key import PartialKey
+from weir.routing.random_choices import RandomChoices
+from weir.routing.shuffle import LocalOrShuffle, Shuffle
+from weir.routing.table import Table, WorstCase
+from weir.routing.two_choices import TwoChoices
+from weir.routing.w_choices import WChoices
+from weir.routing.weight_control import DynamicWeights
+from weir.routing.weighted import Weighted
 
 if TYPE_CHECKING:
     from weir.spark.query import Query
     from weir.spark.state import read_state
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Aggregate",
@@ -65,7 +64,6 @@ __all__ = [
     "GroupingError",
     "Hash",
     "HeavyKeys",
-    "LabError",
     "LocalOrShuffle",
     "Locality",
     "Map",
@@ -106,8 +104,4 @@ def __getattr__(name: str) -> Any:
         from weir.spark.query import Query
 
         return Query
-    if name == "lab":
-        import importlib
-
-        return importlib.import_module("weir.lab")
     raise AttributeError(f"module 'weir' has no attribute {name!r}")

@@ -53,10 +53,6 @@ class ParcelLost(EngineError):
     """Rows that a server left on its host for another one are not there; the batch runs again without such."""
 
 
-class LabError(WeirError):
-    """A lab that cannot be set up, found, or asked for what it was asked."""
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The part of a message that helps with a misspelt name.
 

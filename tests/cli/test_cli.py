@@ -8,8 +8,8 @@ import types
 import pytest
 
 import weir
-from weir import cli
-from weir.cli import main
+from weir.cli import main as cli
+from weir.cli.main import main
 
 
 def test_commands_and_version(capsys):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from weir.demo import Posts, Topic, Trending
-from weir.inspection import inspect
+from weir.cli.demo import Posts, Topic, Trending
+from weir.cli.inspect import inspect
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,7 @@ def test_the_demo_in_small(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "weir.cli",
+        "weir.cli.main",
         "demo",
         "--json",
         "--batches",

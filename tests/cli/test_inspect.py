@@ -10,8 +10,8 @@ import pytest
 
 import weir
 from support import POSTS, posts, stream, write_batches
-from weir.cli import main
-from weir.inspection import inspect
+from weir.cli.inspect import inspect
+from weir.cli.main import main
 
 
 @pytest.fixture(scope="module")

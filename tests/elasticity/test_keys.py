@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from weir.elasticity import rescaled, spread, table_for
 from weir.errors import GroupingError
-from weir.grouping.buckets import Buckets
-from weir.grouping.table import Table
 from weir.hashing import mix, spark_mod
+from weir.routing.buckets import Buckets
+from weir.routing.table import Table
 
 
 def some_keys(n: int, seed: int = 0) -> np.ndarray:

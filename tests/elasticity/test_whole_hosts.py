@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.elasticity import Situation
-from weir.elasticity.rivals import STRATEGIES
+from weir.elasticity.strategies import STRATEGIES
 from weir.engine.requests import Request, decide
 from weir.errors import EngineError
 

@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from support import rows_of
-from weir.engine.reading import CHUNK_ROWS, read_file
+from weir.operators.file_reader import CHUNK_ROWS, read_file
 from weir.operators.read import Read
 
 POSTS = "place string, topic string, n long"

@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.engine.files import write_table
-from weir.engine.moving import take_over
-from weir.engine.plan import Move
+from weir.engine.arrays import write_table
+from weir.engine.documents import Move
+from weir.engine.take_over import take_over
 from weir.state.segment import H1, StateView, entries, newest, tombstones, write_segment
 from weir.state.storage import Storage
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import weir
 from support import POSTS, counted, posts, rows_of, stream, write_batches
-from weir.engine.parcels import AT_LEAST, Depot, Parcels
+from weir.engine.exchange.parcels import AT_LEAST, Depot, Parcels
 from weir.errors import ParcelLost
 
 NOW = {"availableNow": True}

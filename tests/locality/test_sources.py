@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from weir.hashing import spark_mod
 from weir.locality.config import Locality
+from weir.locality.counts import count_keys, count_pairs
 from weir.locality.graph import KeyGraph
 from weir.locality.manager import LocalityManager
-from weir.locality.pairs import count_keys, count_pairs
 from weir.locality.partition import partition
 from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import weir
+from weir.locality.counts import count_keys, count_pairs
 from weir.locality.manager import LocalityManager
-from weir.locality.pairs import count_keys, count_pairs
 from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.locator import tree_of

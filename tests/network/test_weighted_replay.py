@@ -12,8 +12,8 @@ import pytest
 from weighted_app import start
 
 from support import posts, rows_of, run_app, write_batches
+from weir.engine.documents import BatchPlan
 from weir.engine.ledger import read_commit
-from weir.engine.plan import BatchPlan
 from weir.state.storage import Storage
 
 APP = Path(__file__).with_name("weighted_app.py")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from support import posts, run_app, write_batches
+from weir.engine.documents import BatchPlan
 from weir.engine.ledger import read_commit
-from weir.engine.plan import BatchPlan
 from weir.state.storage import Storage
 
 APP = Path(__file__).with_name("files_app.py")

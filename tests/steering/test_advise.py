@@ -16,12 +16,12 @@ from rich.console import Console
 
 import weir
 from support import stream, write_batches
-from weir import cli
+from weir.advise.counts import Question
+from weir.advise.files import count_files, open_files
+from weir.cli import main as cli
 from weir.errors import TopologyError, UnknownColumn, WeirError
 from weir.hashing import hash_columns
 from weir.locality import advise
-from weir.locality.advise_counts import Question
-from weir.locality.advise_files import count_files, open_files
 
 QUIET = Console(file=io.StringIO())
 START = datetime(2024, 1, 1)
@@ -68,7 +68,7 @@ def hasty():
     """Few starts for the partitioner: it works hardest on graphs as small as these, which are easy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("weir.locality.proposal._STARTS", 2)
-        patch.setattr("weir.locality.advise_judge._STARTS", 2)
+        patch.setattr("weir.advise.judge._STARTS", 2)
         yield
 
 
@@ -167,7 +167,7 @@ def same(ours, theirs):
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_both_readers_count_the_same(spark, tmp_path, kind):
-    from weir.spark.advise import count_frame, open_frame
+    from weir.spark.counting import count_frame, open_frame
 
     table, gone = with_nulls(stream_of(*planted(3_000)))
     path = str(tmp_path / f"rows.{'csv' if kind == 'csv' else 'parquet'}")
@@ -186,7 +186,7 @@ def test_both_readers_count_the_same(spark, tmp_path, kind):
 
 
 def test_both_readers_keep_the_heaviest_pairs_within_the_same_bound(spark, communities):
-    from weir.spark.advise import count_frame, open_frame
+    from weir.spark.counting import count_frame, open_frame
 
     question = Question(str(communities), {"a": ["place"], "b": ["topic"]}, "time", capacity=1_000, slices=5)
     ours = count_files(question, open_files(question.data))

@@ -13,7 +13,7 @@ from test_reconfiguration import owners
 
 import weir
 from support import POSTS, Rises, counted, posts, rises_in_python, rows_of, stream, write_batches
-from weir.cli import main
+from weir.cli.main import main
 from weir.engine.ledger import latest_commit
 from weir.errors import EngineError
 from weir.state.storage import Storage

@@ -15,7 +15,7 @@ from test_scaling import NOW, into, out, scaling
 
 import weir
 from support import rows_of
-from weir.cli import main
+from weir.cli.main import main
 
 SERVERS, PARTS, ROWS, STRAYS = 3, 9, 250, 0.1
 SCHEMA = "sensor string, room string, v long"

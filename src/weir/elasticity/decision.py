@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from weir.elasticity.congestion import CONGESTED, Rates, congested
 from weir.elasticity.etp import etp
 from weir.elasticity.graph import Graph, Machine, Placement
+from weir.elasticity.rates import CONGESTED, Rates, congested
 from weir.errors import EngineError, TopologyError
 
 

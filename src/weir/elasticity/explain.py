@@ -1,46 +1,33 @@
-"""A decision, for people: who is congested, what hangs on whom, who was chosen and why."""
+"""Explain a scaling decision in plain text: who is congested, what depends on whom, who was chosen and why."""
 
 from __future__ import annotations
 
-from rich.table import Table
+from collections.abc import Sequence
 
-from weir.elasticity.decision import Decision
+from weir.elasticity.decision import Decision, Situation
 from weir.elasticity.graph import Graph
 
 
-def tables(decision: Decision) -> list[Table]:
-    """Operators with their rates and ETP; what goes where; for scale-in the machines with their sums of ETP.
+def text(decision: Decision, now: Situation) -> str:
+    """Return tables of operators, steps and (for scale-in) machines, then a drawing of the graph.
 
     Examples
     --------
-    >>> from rich.console import Console
-    >>> from weir.elasticity.scale import Stela
-    >>> from weir.elasticity.topologies import star
-    >>> from weir.elasticity.trial import situation
-    >>> decision = Stela().scale_out(situation(star(), jitter=0.0), [4])
-    >>> Console(width=90, no_color=True).print(tables(decision)[0])  # doctest: +NORMALIZE_WHITESPACE
+    >>> from weir.elasticity.graph import Placement
+    >>> from weir.elasticity.rates import Rates
+    >>> from weir.elasticity.stela import Stela
+    >>> graph = Graph(("source", "slow", "sink"), (("source", "slow"), ("slow", "sink")))
+    >>> rates = {"source": Rates(9, 9, 9, 2), "slow": Rates(9, 3, 3, 2), "sink": Rates(3, 9, 3, 2)}
+    >>> now = Situation(graph, rates, Placement((0, 1), {name: (0, 1) for name in graph.operators}))
+    >>> print(text(Stela().scale_out(now, [2]), now).split("\\n\\n")[0])
     stela, scale out
-    ┏━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━┓
-    ┃ operator ┃ input/s ┃ processing/s ┃ congested ┃   ETP ┃ instances ┃ chosen ┃
-    ┡━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━┩
-    │ source 1 │     240 │          240 │           │   0 % │         2 │      1 │
-    │ source 2 │     240 │          240 │           │   0 % │         2 │        │
-    │ hub      │     480 │          200 │ yes       │ 100 % │         2 │      2 │
-    │ sink 1   │     200 │          340 │           │  33 % │         2 │        │
-    │ sink 2   │     200 │          340 │           │  33 % │         2 │        │
-    │ sink 3   │     200 │          340 │           │  33 % │         2 │        │
-    └──────────┴─────────┴──────────────┴───────────┴───────┴───────────┴────────┘
+    operator  input/s  processing/s  congested    ETP  instances  chosen
+    source          9             9               0 %          2
+    slow            9             3  yes        100 %          2       3
+    sink            3             9             100 %          2
     """
-    title = f"{decision.strategy}, scale {decision.operation}"
-    operators = Table(title=title, title_justify="left")
-    operators.add_column("operator")
-    for column in ("input/s", "processing/s"):
-        operators.add_column(column, justify="right")
-    operators.add_column("congested")
-    for column in ("ETP", "instances", "chosen"):
-        operators.add_column(column, justify="right")
-    for row in decision.rows:
-        operators.add_row(
+    operators = [
+        (
             row.operator,
             f"{row.input:,.0f}",
             f"{row.processing:,.0f}",
@@ -48,33 +35,57 @@ def tables(decision: Decision) -> list[Table]:
             f"{100 * row.etp:.0f} %",
             str(len(decision.before.instances[row.operator])),
             str(row.chosen or ""),
-            style="bold" if row.chosen else None,
         )
-    steps = Table(title="what happens", title_justify="left")
-    for column in ("instance of", "from", "to", "why"):
-        steps.add_column(column)
-    for step in decision.steps:
-        steps.add_row(
-            step.operator, "" if step.source is None else str(step.source), str(step.target), step.why
-        )
-    made = [operators, steps]
+        for row in decision.rows
+    ]
+    steps = [
+        (step.operator, "" if step.source is None else str(step.source), str(step.target), step.why)
+        for step in decision.steps
+    ]
+    parts = [
+        f"{decision.strategy}, scale {decision.operation}\n"
+        + aligned(
+            ("operator", "input/s", "processing/s", "congested", "ETP", "instances", "chosen"),
+            operators,
+            "lrrlrrr",
+        ),
+        "what happens\n" + aligned(("instance of", "from", "to", "why"), steps, "llll"),
+    ]
     if decision.machine_etp:
-        machines = Table(title="machines", title_justify="left")
-        machines.add_column("machine")
-        machines.add_column("sum of ETP", justify="right")
-        machines.add_column("leaves")
-        for machine, total in sorted(decision.machine_etp.items(), key=lambda item: item[1]):
-            machines.add_row(str(machine), f"{total:.2f}", "yes" if machine in decision.machines else "")
-        made.append(machines)
-    return made
+        machines = [
+            (str(machine), f"{total:.2f}", "yes" if machine in decision.machines else "")
+            for machine, total in sorted(decision.machine_etp.items(), key=lambda item: item[1])
+        ]
+        parts.append("machines\n" + aligned(("machine", "sum of ETP", "leaves"), machines, "lrl"))
+    parts.append(drawing(now.graph, decision))
+    return "\n\n".join(parts) + "\n"
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> str:
+    """Return a table in columns of equal width; ``sides`` says ``l`` or ``r`` for each.
+
+    >>> print(aligned(("key", "rows"), [("a", "7"), ("bc", "12")], "lr"))
+    key  rows
+    a       7
+    bc     12
+    """
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = []
+    for row in [head, *rows]:
+        cells = [
+            cell.rjust(width) if side == "r" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, sides, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def drawing(graph: Graph, decision: Decision) -> str:
     """The graph in a few lines of text; ``!`` marks congested operators, ``+`` new instances.
 
-    >>> from weir.elasticity.scale import Stela
-    >>> from weir.elasticity.topologies import linear
-    >>> from weir.elasticity.trial import situation
+    >>> from weir.elasticity.stela import Stela
+    >>> from weir_evaluation.stela.topologies import linear
+    >>> from weir_evaluation.stela.trial import situation
     >>> print(drawing(linear().graph, Stela().scale_out(situation(linear(), jitter=0.0), [6])))
     source ×6 (+1)
       └▶ first ×6

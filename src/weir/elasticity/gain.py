@@ -8,7 +8,7 @@ from typing import ClassVar
 from weir.elasticity.decision import Situation
 from weir.elasticity.etp import ranked
 from weir.elasticity.graph import Machine, Placement
-from weir.elasticity.scale import Stela, project
+from weir.elasticity.stela import Stela, project
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Gain(Stela):
     --------
     Both sinks are slow. ``a`` puts out more now, but one more instance of it helps less.
 
-    >>> from weir.elasticity.congestion import Rates
+    >>> from weir.elasticity.rates import Rates
     >>> from weir.elasticity.graph import Graph
     >>> graph = Graph(("in", "a", "b"), (("in", "a"), ("in", "b")))
     >>> rates = {"in": Rates(900, 900, 900), "a": Rates(900, 600, 600, 6), "b": Rates(900, 300, 300, 1)}

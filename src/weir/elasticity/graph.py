@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weir.errors import TopologyError, did_you_mean
 
 if TYPE_CHECKING:
-    from weir.topology import Topology
+    from weir.graph.model import Topology
 
 Machine = int | str
 

@@ -3,8 +3,8 @@
 Two granularities, one rule. :func:`spread` moves *items* between instances. Items may be
 
 * **keys**, when each one's weight is known (heavy keys, routing tables). :func:`table_for` writes the result
-  down as a :class:`~weir.grouping.table.Table`, which lists only keys that do not live where the hash says.
-* **buckets** of keys (:class:`~weir.grouping.buckets.Buckets`): a key's bucket is its hash modulo B, and an
+  down as a :class:`~weir.routing.table.Table`, which lists only keys that do not live where the hash says.
+* **buckets** of keys (:class:`~weir.routing.buckets.Buckets`): a key's bucket is its hash modulo B, and an
   array says where each bucket lives. One million keys in 4096 buckets take 16 kB, whatever moves, where listing
   the keys that must *not* follow the hash to another number of instances takes up to 12 MB. Spark can compute
   it natively (``pmod(xxhash64(key), B)`` and an array). B is a multiple of the number of instances at the time
@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weir.elasticity.graph import Machine
-from weir.grouping.base import Instances, Keys
-from weir.grouping.buckets import Buckets
-from weir.grouping.table import Table
 from weir.hashing import spark_mod
+from weir.routing.base import Instances, Keys
+from weir.routing.buckets import Buckets
+from weir.routing.table import Table
 
 SLACK = 0.03  # above the average, as everywhere where load is balanced
 

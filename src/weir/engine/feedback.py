@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from weir.engine.plan import BatchPlan, Seconds, TaskReport
-from weir.grouping.base import Grouping
-from weir.grouping.consistent import Consistent
-from weir.grouping.learnt import LearntSplit
-from weir.grouping.weighted import Weighted
-from weir.topology import Topology
+from weir.engine.documents import BatchPlan, Seconds, TaskReport
+from weir.graph.model import Topology
+from weir.routing.base import Grouping
+from weir.routing.consistent import Consistent
+from weir.routing.locality_aware import LearntSplit
+from weir.routing.weighted import Weighted
 
 SLOTS = 4  # time slots per batch
 NOISE = 0.005  # seconds; less is the scheduling of tasks and threads, not load

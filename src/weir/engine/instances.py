@@ -18,20 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from weir.engine.canonical import row_hashes
-from weir.engine.plan import OperatorReport
-from weir.engine.reading import CHUNK_ROWS, read_file
-from weir.engine.rows import Rows
+from weir.engine.documents import OperatorReport
 from weir.errors import OperatorError, SourceError, WeirError
+from weir.graph.model import Node
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import WINDOW_START, Operator
+from weir.operators.file_reader import CHUNK_ROWS, read_file
 from weir.operators.process import STATE, Process
 from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH, Read
 from weir.operators.stateless import Filter
+from weir.rows import Rows, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, StateView, entries, stored_schema, tombstones
-from weir.topology import Node
 
 KEYED = (pa.field(H1, pa.uint64(), nullable=False), pa.field(H2, pa.uint64(), nullable=False))
 REDUCE_AT = 1 << 20

@@ -16,22 +16,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.files import load_arrays, save_arrays, write_table
-from weir.engine.plan import BatchPlan, FileRef, Layout, Move, TableRef
+from weir.engine.arrays import load_arrays, save_arrays, write_table
+from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
 from weir.engine.tables import buckets_in_force, changed_table, load_table
 from weir.errors import CheckpointMismatch
-from weir.grouping.base import Grouping
-from weir.grouping.learnt import Learnt, LearntSplit
+from weir.graph.model import Node, Topology
 from weir.locality.config import Locality
+from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
+from weir.locality.key_homes import Where
 from weir.locality.manager import LocalityManager, Plan
-from weir.locality.pairs import PairCounts, count_keys, count_pairs, merge
 from weir.locality.proposal import Proposal, propose
-from weir.locality.residents import Where
 from weir.locality.stats import BatchStats
 from weir.locality.table import RoutingTable
 from weir.operators.read import Read
+from weir.routing.base import Grouping
+from weir.routing.locality_aware import Learnt, LearntSplit
 from weir.state.storage import Storage
-from weir.topology import Node, Topology
 
 TASK_CAPACITY = 100_000  # pairs and keys that one task reports at most
 _REDUCE_AT = 1 << 20

@@ -25,14 +25,24 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from weir.engine.documents import (
+    BatchPlan,
+    Commit,
+    FileRef,
+    Layout,
+    Manifest,
+    Move,
+    Network,
+    TableRef,
+    TaskReport,
+)
 from weir.engine.feedback import capacity_signals, service_times
-from weir.engine.plan import BatchPlan, Commit, FileRef, Layout, Manifest, Move, Network, TableRef, TaskReport
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
+from weir.graph.model import Topology, fingerprint
 from weir.hashing import mix
 from weir.state.segment import SegmentRef, run_to_merge
 from weir.state.storage import Storage
-from weir.topology import Topology, fingerprint
 
 HEAD = "weir"
 FOREVER = (1 << 63) - 1

@@ -14,18 +14,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.plan import Commit
-from weir.grouping.base import Grouping
-from weir.grouping.buckets import Buckets
-from weir.grouping.hashed import Hash
-from weir.grouping.learnt import Learnt
+from weir.engine.documents import Commit
+from weir.graph.model import Node, Topology
 from weir.hashing import hash_home
 from weir.operators.aggregate import Aggregate
 from weir.operators.base import Operator
+from weir.routing.base import Grouping
+from weir.routing.buckets import Buckets
+from weir.routing.hash import Hash
+from weir.routing.locality_aware import Learnt
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2, SYSTEM, SegmentRef, StateView, write_segment
 from weir.state.storage import Storage
-from weir.topology import Node, Topology
 
 
 def homes_of(

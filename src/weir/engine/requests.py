@@ -12,14 +12,10 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from io import StringIO
 from typing import Any
 
-from rich.console import Console
-
 from weir.elasticity.decision import Decision, Situation
-from weir.elasticity.explain import drawing, tables
-from weir.elasticity.rivals import STRATEGIES
+from weir.elasticity.strategies import STRATEGIES
 from weir.errors import CheckpointError, EngineError, did_you_mean
 from weir.state.storage import Storage
 
@@ -68,16 +64,6 @@ def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decis
     if not leaving:
         return strategy.scale_in(now, request.machines)
     return strategy.scale_in(now, machines=[i for i in range(n) if hosts[i] in leaving])
-
-
-def text(decision: Decision, now: Situation, width: int = 110) -> str:
-    """A decision as tables and a drawing of the DAG."""
-    out = StringIO()
-    console = Console(file=out, width=width, no_color=True)
-    for table in tables(decision):
-        console.print(table)
-    console.print(drawing(now.graph, decision), highlight=False)
-    return out.getvalue()
 
 
 def submit(storage: Storage, request: Request) -> str:

@@ -20,18 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine import wire
-from weir.engine.canonical import canonical_order
-from weir.engine.feedback import weighted_in
-from weir.engine.files import load_arrays, save_arrays, write_table
-from weir.engine.instances import AggregateInstance, Context, Instance, make_instance
-from weir.engine.learning import Learning, Sightings
-from weir.engine.markers import count_age, now
-from weir.engine.migrate import homes_of
-from weir.engine.moving import take_over
-from weir.engine.neighbourhood import places_of
-from weir.engine.parcels import Depot, Parcels
-from weir.engine.plan import (
+from weir.engine.arrays import load_arrays, save_arrays, write_table
+from weir.engine.documents import (
     DEAD_LETTERS,
     BatchPlan,
     EdgeReport,
@@ -40,16 +30,26 @@ from weir.engine.plan import (
     OperatorReport,
     TaskReport,
 )
-from weir.engine.rows import Rows
+from weir.engine.exchange import wire
+from weir.engine.exchange.parcels import Depot, Parcels
+from weir.engine.feedback import weighted_in
+from weir.engine.instances import AggregateInstance, Context, Instance, make_instance
+from weir.engine.learning import Learning, Sightings
+from weir.engine.metrics.latency import count_age, now
+from weir.engine.migrate import homes_of
 from weir.engine.tables import buckets_in_force, grouping_in_force
+from weir.engine.take_over import take_over
+from weir.engine.whereabouts import places_of
 from weir.errors import NullKeyError
-from weir.grouping.base import Grouping, Router
-from weir.grouping.consistent import ConsistentRouter
-from weir.grouping.learnt import LearntSplit, StayRouter
-from weir.grouping.weighted import WeightedRouter
+from weir.graph.model import Edge, Node, Topology
 from weir.hashing import mix
 from weir.network.distance import distances
 from weir.operators.read import Read
+from weir.routing.base import Grouping, Router
+from weir.routing.consistent import ConsistentRouter
+from weir.routing.locality_aware import LearntSplit, StayRouter
+from weir.routing.weighted import WeightedRouter
+from weir.rows import Rows, canonical_order
 from weir.state.segment import (
     H1,
     SegmentRef,
@@ -59,7 +59,6 @@ from weir.state.segment import (
     write_segment,
 )
 from weir.state.storage import Storage
-from weir.topology import Edge, Node, Topology
 
 SOURCE_NUMBER = "__source"
 DEAD_LETTER_SCHEMA = pa.schema(

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.files import load_arrays, write_table
-from weir.engine.plan import BatchPlan, FileRef, Layout, TableRef
+from weir.engine.arrays import load_arrays, write_table
+from weir.engine.documents import BatchPlan, FileRef, Layout, TableRef
 from weir.errors import EngineError
-from weir.grouping.base import Grouping
-from weir.grouping.buckets import Buckets
-from weir.grouping.learnt import NO_TABLE, Learnt, LearntSplit
-from weir.grouping.table import Table
-from weir.grouping.weighted import Weighted
 from weir.network.profile import Profile
+from weir.routing.base import Grouping
+from weir.routing.buckets import Buckets
+from weir.routing.locality_aware import NO_TABLE, Learnt, LearntSplit
+from weir.routing.table import Table
+from weir.routing.weighted import Weighted
 from weir.state.storage import Storage
 
 PATCHES_AT_MOST = 32

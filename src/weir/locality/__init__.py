@@ -1,13 +1,12 @@
 """Keys that travel together live together: locality-aware routing, learnt and changed while the stream runs."""
 
 from weir.locality.config import Costs, Locality
+from weir.locality.counts import BatchCounter, PairCounts, count_keys, count_pairs, merge
 from weir.locality.forecast import Decision, Forecast
 from weir.locality.graph import KeyGraph
 from weir.locality.manager import LocalityManager, Plan
-from weir.locality.pairs import BatchCounter, PairCounts, count_keys, count_pairs, merge
 from weir.locality.partition import partition
 from weir.locality.proposal import Proposal, Snapshot, propose
-from weir.locality.space_saving import SpaceSaving
 from weir.locality.stats import BatchStats
 from weir.locality.table import Moves, Patch, RoutingTable
 
@@ -27,7 +26,6 @@ __all__ = [
     "Proposal",
     "RoutingTable",
     "Snapshot",
-    "SpaceSaving",
     "count_keys",
     "count_pairs",
     "merge",

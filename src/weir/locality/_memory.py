@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from weir.hashing import mix
 from weir.locality._hashmap import PairIndex
-from weir.locality.pairs import PairCounts, heaviest
+from weir.locality.counts import PairCounts, heaviest
 
 _RENORMALISE = 1e9
 

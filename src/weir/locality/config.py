@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from weir.errors import TopologyError, did_you_mean
-from weir.grouping.base import Grouping
-from weir.grouping.weighted import Weighted
 from weir.locality.partition import METHODS, Tree
+from weir.routing.base import Grouping
+from weir.routing.weighted import Weighted
 
 NEW_KEYS = ("company", "first_seen", "hash")
 

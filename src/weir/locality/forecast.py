@@ -129,7 +129,7 @@ def forecast(
 
     Examples
     --------
-    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> from weir.locality.counts import count_keys, count_pairs
     >>> a, b = np.repeat(np.array([1, 2], np.uint64), 50), np.repeat(np.array([3, 4], np.uint64), 50)
     >>> rows = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
     >>> apart, together = np.array([0, 1, 1, 0], np.int32), np.array([0, 1, 0, 1], np.int32)

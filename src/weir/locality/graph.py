@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.locality.pairs import PairCounts, merge
+from weir.locality.counts import PairCounts, merge
 from weir.locality.stats import Edge
 
 
@@ -32,7 +32,7 @@ class KeyGraph:
 
     Examples
     --------
-    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> from weir.locality.counts import count_keys, count_pairs
     >>> state, tag = np.array([1, 1, 2], np.uint64), np.array([7, 7, 8], np.uint64)
     >>> graph = KeyGraph.build([count_keys(state), count_keys(tag)], {(0, 1): count_pairs(state, tag)})
     >>> graph.weight.tolist(), graph.indices.tolist(), graph.edge_weight.tolist()

@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 from weir.errors import CheckpointMismatch
 from weir.locality._memory import FadingCounts
 from weir.locality.config import Locality
+from weir.locality.counts import PairCounts, merge
 from weir.locality.forecast import Decision
 from weir.locality.graph import within
-from weir.locality.pairs import PairCounts, merge
+from weir.locality.key_homes import Anchored, Residents, Where
 from weir.locality.partition.base import check_shares
-from weir.locality.partition.hierarchy import Tree, check_tree, closeness
 from weir.locality.proposal import Proposal, Snapshot, propose
-from weir.locality.residents import Anchored, Residents, Where
 from weir.locality.stats import BatchStats, Edge
 from weir.locality.table import Moves, Patch, RoutingTable
+from weir.network.tree import Tree, check_tree, closeness
 
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
 _DECISIONS = 1000

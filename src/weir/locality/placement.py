@@ -52,7 +52,7 @@ def place(
         The keys, to break ties.
     near
         How close any two servers are, greater is closer; see
-        :func:`~weir.locality.partition.hierarchy.closeness`.
+        :func:`~weir.network.tree.closeness`.
 
     Examples
     --------

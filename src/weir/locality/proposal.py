@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from weir.hashing import hash_home
 from weir.locality.config import Costs, Locality
+from weir.locality.counts import PairCounts, count_keys, merge
 from weir.locality.forecast import Forecast, forecast
 from weir.locality.graph import KeyGraph
-from weir.locality.pairs import PairCounts, count_keys, merge
+from weir.locality.key_homes import Where
 from weir.locality.partition import partition, relabel
-from weir.locality.residents import Where
 from weir.locality.stats import Edge
 
 Servers = NDArray[np.int32]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.locality.pairs import PairCounts, count_keys, count_pairs, merge
+from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
 
 Edge = tuple[int, int]
 _SCHEMA = pa.schema(

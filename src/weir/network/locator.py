@@ -8,9 +8,9 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.locality.partition.hierarchy import Tree
 from weir.network.distance import Place, distances
 from weir.network.racks import Racks
+from weir.network.tree import Tree
 
 
 class Locator:

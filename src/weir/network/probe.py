@@ -116,7 +116,7 @@ def probe_memory(rows: int = 20_000, row_bytes: int = 100) -> Link:
     """Within a process: what handing rows on takes, per call and per byte."""
     import numpy as np
 
-    from weir.engine.rows import Rows
+    from weir.rows import Rows
 
     batch = _rows(rows, row_bytes)
     few, all_of_them = np.arange(1), np.random.default_rng(0).permutation(rows)
@@ -127,10 +127,10 @@ def probe_memory(rows: int = 20_000, row_bytes: int = 100) -> Link:
 
 def probe_serialisation(rows: int = 20_000, row_bytes: int = 100) -> float:
     """Seconds of a processor per byte, to pack rows for the exchange and to unpack them."""
-    from weir.engine import wire
+    import pyarrow as pa
 
     batch = _rows(rows, row_bytes)
-    took = _median(lambda: wire.unpack(wire.pack(batch), batch.schema).validate(), 50)
+    took = _median(lambda: pa.ipc.read_record_batch(batch.serialize(), batch.schema).validate(), 50)
     return took / batch.nbytes
 
 

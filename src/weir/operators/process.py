@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from weir.columns import to_schema
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.operators.base import Operator
-from weir.schema import to_schema
 
 STATE = "state"
 

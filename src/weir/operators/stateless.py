@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from weir.columns import to_schema
 from weir.errors import TopologyError, did_you_mean
 from weir.operators.base import Operator
-from weir.schema import to_schema
 
 ArrowFunction = Callable[[pa.RecordBatch], Any]
 

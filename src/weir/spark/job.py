@@ -17,12 +17,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir.engine import wire
+from weir.engine.documents import BatchPlan, Commit, Manifest, TaskReport
+from weir.engine.exchange import wire
 from weir.engine.learning import Learning
-from weir.engine.markers import now
-from weir.engine.plan import BatchPlan, Commit, Manifest, TaskReport
-from weir.engine.reading import vanished
-from weir.engine.scaling import move_home
+from weir.engine.metrics.latency import now
+from weir.engine.rescale import move_home
 from weir.engine.server import EntryLayout, Job, Server, host_name
 from weir.engine.tables import grouping_in_force
 from weir.errors import (
@@ -35,14 +34,15 @@ from weir.errors import (
     WeirError,
 )
 from weir.faults import reach
-from weir.grouping.base import Grouping
+from weir.graph.model import Edge, Topology
 from weir.locality.stats import BatchStats
-from weir.spark import native
+from weir.operators.file_reader import vanished
+from weir.routing.base import Grouping
+from weir.spark import jvm_routing
 from weir.spark.executors import on_one_host
 from weir.spark.homes import Homes
 from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
-from weir.topology import Edge, Topology
 
 SETTINGS = {
     # adaptive execution would coalesce partitions, and a partition is a server
@@ -217,7 +217,7 @@ class BatchRunner:
 
     def _routable(self, plan: BatchPlan) -> bool:
         return all(
-            native.can_route(self._grouping(plan, e.target, e.grouping))
+            jvm_routing.can_route(self._grouping(plan, e.target, e.grouping))
             for e in self.topology.edges
             if e.source in self.topology.sources
         )
@@ -278,7 +278,7 @@ class BatchRunner:
         if kept is None or kept[0] != version:
             node = self.topology.by_name[edge.target]
             grouping = self._grouping(plan, edge.target, edge.grouping)
-            kept = (version, native.slot_of(node, grouping, self.homes.slots, plain, columns))
+            kept = (version, jvm_routing.slot_of(node, grouping, self.homes.slots, plain, columns))
             self._slots[edge.index] = kept
         return kept[1]
 

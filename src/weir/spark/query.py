@@ -15,34 +15,35 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.elasticity.autoscale import Autoscale
 from weir.elasticity.decision import Decision
+from weir.elasticity.explain import text
+from weir.engine.documents import DEAD_LETTERS, BatchPlan, Commit, Layout, Manifest
 from weir.engine.learning import Learner, governed
 from weir.engine.ledger import Ledger, latest_commit
-from weir.engine.load import Load
+from weir.engine.metrics.load import Load
+from weir.engine.metrics.progress import summarise
 from weir.engine.migrate import manifest_of
-from weir.engine.neighbourhood import Neighbourhood
-from weir.engine.plan import DEAD_LETTERS, BatchPlan, Commit, Layout, Manifest
-from weir.engine.progress import summarise
-from weir.engine.requests import SLOT_WAIT, Request, text
-from weir.engine.scaling import Build, change, moved_keys
+from weir.engine.requests import SLOT_WAIT, Request
+from weir.engine.rescale import Build, change, moved_keys
 from weir.engine.server import DEAD_LETTER_SCHEMA
 from weir.engine.tables import buckets_in_force, load_table
+from weir.engine.whereabouts import Neighbourhood
 from weir.errors import EngineError, TopologyError, WeirError, did_you_mean
 from weir.faults import reach
-from weir.grouping.base import Grouping
-from weir.grouping.learnt import NO_TABLE
+from weir.graph.model import Topology, fingerprint
 from weir.locality.config import Locality
 from weir.locality.table import RoutingTable
 from weir.network.racks import Racks, RacksLike
+from weir.routing.base import Grouping
+from weir.routing.locality_aware import NO_TABLE
 from weir.spark.job import BatchRunner, translated, unite
-from weir.spark.network import locate, measure
-from weir.spark.scaling import Pending, Scaler
+from weir.spark.probing import locate, measure
+from weir.spark.scaler import Pending, Scaler
 from weir.spark.session import own_session
 from weir.spark.state import output_frame, state_frame
 from weir.state.storage import Storage
-from weir.topology import Topology, fingerprint
 
 if TYPE_CHECKING:
-    from weir.app import Flow
+    from weir.flow import Flow
 
 Sink = Callable[[DataFrame, int], Any] | str
 CLEAN_EVERY = 10

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from weir.engine.documents import Commit, FileRef
 from weir.engine.ledger import latest_commit
-from weir.engine.plan import Commit, FileRef
 from weir.engine.readable import merged_state, readable, readable_schema
 from weir.engine.tables import buckets_in_force
 from weir.errors import CheckpointError, EngineError, did_you_mean

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from weir.errors import EngineError, did_you_mean
 from weir.locality.graph import KeyGraph
 from weir.locality.partition.base import Parts
-from weir.locality.partition.hierarchy import Tree, partition_hierarchy
+from weir.locality.partition.hierarchy import partition_hierarchy
 from weir.locality.partition.multilevel import partition_multilevel, repair
 from weir.locality.partition.relabel import relabel
+from weir.network.tree import Tree
 
 METHODS = ("multilevel", "metis", "mtkahypar")
 
@@ -53,7 +54,7 @@ def partition(
 
     Examples
     --------
-    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> from weir.locality.counts import count_keys, count_pairs
     >>> a, b = np.array([1, 1, 2, 2], np.uint64), np.array([5, 6, 7, 8], np.uint64)
     >>> graph = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
     >>> graph.locality(partition(graph, 2))

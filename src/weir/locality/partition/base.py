@@ -39,7 +39,7 @@ class Limits:
         counts as exactly one full server: it gets one, the other keys of its operator go elsewhere, and all
         other servers keep their bound. What remains is :meth:`KeyGraph.floor`; only splitting the key helps.
 
-        >>> from weir.locality.pairs import count_keys
+        >>> from weir.locality.counts import count_keys
         >>> hub = KeyGraph.build([count_keys(np.array([1] * 8 + [2, 3], np.uint64))], {})
         >>> Limits.of(hub, 2, alpha=1.0).weight.tolist(), hub.floor(2).tolist()
         ([5.0, 1.0, 1.0], [1.6])

@@ -2,54 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
 from weir.locality.partition.base import Limits, Parts, check_parts
 from weir.locality.partition.multilevel import partition_multilevel
-
-Tree = int | Sequence["Tree"]
-
-
-def servers_of(tree: Tree) -> list[int]:
-    """The servers below a place in the hierarchy.
-
-    >>> servers_of([[[0, 1], [2]], [[3]]])
-    [0, 1, 2, 3]
-    """
-    return [tree] if isinstance(tree, int) else [s for branch in tree for s in servers_of(branch)]
-
-
-def depth_of(tree: Tree) -> int:
-    """How many choices lie between the root and a server."""
-    return 0 if isinstance(tree, int) else 1 + max((depth_of(branch) for branch in tree), default=0)
-
-
-def closeness(tree: Tree, n: int) -> NDArray[np.float64]:
-    """For any two servers, the number of levels (rack, host …) that they share below the root.
-
-    >>> closeness([[0, 1], [2, 3]], 4)[0].tolist()
-    [2.0, 1.0, 0.0, 0.0]
-    """
-    shared = np.zeros((n, n))
-
-    def descend(place: Tree) -> None:
-        below = servers_of(place)
-        shared[np.ix_(below, below)] += 1
-        for branch in [] if isinstance(place, int) else place:
-            descend(branch)
-
-    descend(tree)
-    return shared - 1
-
-
-def check_tree(tree: Tree, n: int) -> None:
-    """Refuses a hierarchy that doesn't name each of the n servers once."""
-    if sorted(servers_of(tree)) != list(range(n)):
-        raise ValueError(f"racks must name each server 0 … {n - 1} once, got {servers_of(tree)}")
+from weir.network.tree import Tree, check_tree, depth_of, servers_of
 
 
 def partition_hierarchy(
@@ -74,7 +33,7 @@ def partition_hierarchy(
 
     Examples
     --------
-    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> from weir.locality.counts import count_keys, count_pairs
     >>> keys = np.arange(8, dtype=np.uint64)
     >>> a, b = np.repeat(keys, 10), np.repeat(keys, 10)
     >>> graph = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})

@@ -35,7 +35,7 @@ def partition_metis(
 
     Examples
     --------
-    >>> from weir.locality.pairs import count_keys, count_pairs
+    >>> from weir.locality.counts import count_keys, count_pairs
     >>> a, b = np.array([1, 1, 2, 2, 3, 4], np.uint64), np.array([5, 5, 6, 6, 7, 8], np.uint64)
     >>> graph = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
     >>> graph.locality(partition_metis(graph, 2))

@@ -1,0 +1,85 @@
+"""Fig. 12: how many virtual workers? The cluster of Fig. 10 with 5 … 1000 of them per worker.
+
+python evaluation/papers/cg_fig12.py [--quick] [--words PATH]
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from cg_common import EPSILON, Report, a_day, capacity_for, hours, options, over_a_day, streams, three_series
+from weir.routing.consistent import Consistent
+from weir_evaluation.simulate import Cluster, Result
+
+VIRTUAL = (5, 10, 20, 50, 100, 1000)
+
+
+def settled(run: Result) -> float:
+    """Hours until the gap in utilisation has halved; infinite if it never does."""
+    gap = run.spread("utilisation")[:-1]
+    at = np.flatnonzero(gap <= 0.5 * gap[0])
+    return float(run.time[at[0]] / 3600) if len(at) else float("inf")
+
+
+def main() -> None:
+    args = options(__doc__)
+    report = Report(
+        "cg_fig12", "CG Fig. 12: virtual workers per worker (3 of 10 workers 5 × as strong)", args
+    )
+    figure = None
+    for stream in streams(args):
+        cluster = Cluster.mixed(10, capacity_for(stream), 3, 5)
+        runs = {v: a_day(stream, Consistent(EPSILON, v), cluster) for v in VIRTUAL}
+        rows = {}
+        for v, run in runs.items():
+            late = hours(run, 18)
+            rows[v] = {
+                "stream": stream.name,
+                "virtual": v,
+                "settled_h": settled(run),
+                "queue_max_last_6h": float(run.queue[late].max()),
+                "utilisation_gap_last_6h": float(np.nanmean(run.spread("utilisation")[late])),
+            } | over_a_day(run)
+            report.rows.append(rows[v])
+        if figure is None:
+            shades = dict(
+                zip(VIRTUAL, plt.get_cmap("viridis")(np.linspace(0, 0.9, len(VIRTUAL))), strict=True)
+            )
+            figure, axes = three_series(
+                {str(v): r for v, r in runs.items()}, {str(v): shades[v] for v in VIRTUAL}
+            )
+            axes[0].set_title(stream.name, fontsize=10)
+            axes[0].get_legend().set_title("virtual workers")
+        gap = {v: row["utilisation_gap_last_6h"] for v, row in rows.items()}
+        report.claim(
+            f"{stream.name}: 5 are too few (a worse balance in the long run than 10 … 100)",
+            gap[5] > max(gap[v] for v in (10, 20, 50, 100)),
+            ", ".join(f"{v}: {g:.3f}" for v, g in gap.items()) + " (utilisation gap, last 6 h)",
+        )
+        slow = {v: row["settled_h"] for v, row in rows.items()}
+        report.claim(
+            f"{stream.name}: 1000 take the longest to converge",
+            slow[1000] == max(slow.values()),
+            ", ".join(f"{v}: {h:.1f} h" for v, h in slow.items()),
+        )
+        report.claim(
+            f"{stream.name}: 10 and 20 are alike (mean latency within 2 ×)",
+            0.5 <= rows[10]["latency_mean"] / rows[20]["latency_mean"] <= 2,
+            f"{rows[10]['latency_mean']:.1f} s and {rows[20]['latency_mean']:.1f} s",
+        )
+        best = min(rows, key=lambda v: rows[v]["utilisation_gap_last_6h"])
+        fastest = min(rows, key=lambda v: rows[v]["latency_mean"])
+        report.claim(
+            f"{stream.name}: 100 give the best results, in balance (last 6 h) and in latency",
+            best == fastest == 100,
+            f"smallest utilisation gap with {best} ({gap[best]:.3f}; with 100 {gap[100]:.3f}), lowest mean latency "
+            f"with {fastest}: slow convergence costs more than coarse shares; mean latency "
+            + ", ".join(f"{v}: {row['latency_mean']:.0f} s" for v, row in rows.items()),
+        )
+    assert figure is not None
+    report.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Figs. 11a and 11b: locality and load balance week by week; hash, offline, online, and our way.
+
+Paper (173 M associations of places and hashtags, 6 servers, weekly): hash 16.6 %; offline 49 % at first, falling to
+about 40 %; online about 50 %; METIS expects 75 % on its own data. Imbalance: hash 1.12, offline about 1.4.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+
+from lar_common import COLOURS, console, figure, options, report
+from weir_evaluation.bench.locality import METHODS, load, replay
+
+PAPER_LOCALITY = {"hash": 0.166, "static": 0.40, "paper": 0.50, "bound": 0.75}
+PAPER_IMBALANCE = {"hash": 1.12, "static": 1.40}
+NAMES = {
+    "hash": "hash",
+    "static": "offline (first week)",
+    "paper": "online (the paper's way)",
+    "weir": "Weir, one owner",
+    "weir_first_seen": "Weir, first seen",
+    "bound": "in-sample bound",
+}
+
+
+def main() -> None:
+    """Replays the stream and draws both panels."""
+    parser = options("Figs. 11a, 11b: locality and balance over time")
+    parser.add_argument("--servers", type=int, default=6)
+    parser.add_argument("--period", default="7d")
+    parser.add_argument("--batches", type=int, default=28)
+    args = parser.parse_args()
+    keys = args.keys.split(",")
+    stream, begins = load(args.data, keys, args.time, args.period, args.batches, args.limit)
+    weeks = [datetime.fromtimestamp(t, UTC) for t in begins]
+    made, (upper, lower) = figure(9, 3.6, 2)
+    rows, data = [], {}
+    for method in METHODS:
+        console.print(f"{NAMES[method]} …")
+        got = replay(stream, method, args.servers, alpha=1.03, capacity=1_000_000, period=args.batches)
+        worst = [max(per_operator) for per_operator in got.imbalance]
+        style = {"color": COLOURS[method], "label": NAMES[method], "linewidth": 1.2}
+        upper.plot(weeks[1:], smooth(got.locality[1:]), **style)
+        if method != "bound":
+            lower.plot(weeks[1:], smooth(worst[1:]), **style)
+        said = PAPER_LOCALITY.get(method), PAPER_IMBALANCE.get(method)
+        second = got.imbalance[1:]
+        rows.append(
+            [
+                NAMES[method],
+                f"{said[0]:.1%}" if said[0] else "–",
+                f"{np.mean(got.locality[1:]):.1%}",
+                f"{np.mean(got.locality[1:9]):.1%}",
+                f"{np.mean(got.locality[-8:]):.1%}",
+                f"{said[1]:.2f}" if said[1] else "–",
+                " / ".join(f"{x:.2f}" for x in np.mean(second, axis=0)),
+            ]
+        )
+        data[method] = {"locality": got.locality, "imbalance": got.imbalance, "moved": got.moved}
+    upper.set(ylabel="locality", ylim=(0, None), title="11a: hops that stay on their server")
+    lower.set(ylabel="busiest / average", ylim=(1, None), title="11b: load of the worse balanced operator")
+    upper.legend(frameon=False, ncols=3, fontsize=8)
+    columns = ["", "paper", "mean", "first 8", "last 8", "paper", " / ".join(keys)]
+    title = "Fig. 11: locality (paper, ours: mean, first and last 8 periods) and imbalance (paper, ours)"
+    report(
+        "lar_fig11", args.out, made, title, columns, rows, {"weeks": begins, "paper": PAPER_LOCALITY, **data}
+    )
+
+
+def smooth(values: list[float], width: int = 4) -> np.ndarray:
+    """A moving mean, so that hundreds of weeks remain readable."""
+    if len(values) < 3 * width:
+        return np.array(values)
+    kernel = np.ones(width)
+    return np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Fig. 12: locality against the number of pairs that are counted.
+
+Paper: at 6 servers 0.1 % of the pairs already doubles locality, a million pairs suffice, and more servers need more.
+Tables are made from the heaviest pairs of one stretch of the stream and scored on that stretch (as in the paper)
+and on the one that follows.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from lar_common import console, figure, options, report
+from weir.locality import KeyGraph, count_keys, count_pairs, partition
+from weir.locality.counts import PairCounts
+from weir.locality.table import RoutingTable
+from weir_evaluation.bench.locality import load
+from weir_evaluation.locality.space_saving import SpaceSaving
+
+
+def tables(pairs: PairCounts, n: int, method: str) -> list[RoutingTable]:
+    """Tables from counted pairs."""
+    keys = [count_keys(pairs.left, pairs.count), count_keys(pairs.right, pairs.count)]
+    graph = KeyGraph.build(keys, {(0, 1): pairs})
+    parts = partition(graph, n, method=method)
+    return [RoutingTable(graph.key[a:b], parts[a:b], n) for a, b in pairwise(graph.starts.tolist())]
+
+
+def locality(made: list[RoutingTable], left: np.ndarray, right: np.ndarray) -> float:
+    """Share of rows whose keys live together, unknown ones by hash."""
+    return float((made[0].route(left) == made[1].route(right)).mean())
+
+
+def main() -> None:
+    """Sweeps the number of pairs and draws the curves."""
+    parser = options("Fig. 12: locality against counted pairs")
+    parser.add_argument("--servers", default="2,4,6")
+    args = parser.parse_args()
+    stream, _ = load(args.data, args.keys.split(","), args.time, "7d", 1, args.limit)
+    left, right = stream.keys
+    half = len(left) // 2
+    counted = count_pairs(left[:half], right[:half])
+    sizes = [
+        s for s in (100, 316, 1000, 3162, 10_000, 31_623, 100_000, 316_228, 1_000_000) if s < len(counted)
+    ]
+    sizes.append(len(counted))
+    ways = {"METIS, SpaceSaving": "metis", "METIS, truncated": "metis", "Weir, truncated": "multilevel"}
+    made, (axis,) = figure()
+    rows, data = [], {"pairs": len(counted), "sizes": sizes}
+    for n in map(int, args.servers.split(",")):
+        for way, method in ways.items():
+            console.print(f"{n} servers: {way} …")
+            own, later = [], []
+            for size in sizes:
+                if "SpaceSaving" in way:
+                    sketch = SpaceSaving(size, canonical=False)
+                    sketch.observe(left[:half], right[:half])
+                    kept = sketch.counts()
+                else:
+                    kept = counted.truncate(size)
+                table = tables(kept, n, method)
+                own.append(locality(table, left[:half], right[:half]))
+                later.append(locality(table, left[half:], right[half:]))
+            data[f"{way}, {n} servers"] = {"same rows": own, "next rows": later}
+            if way != "METIS, truncated":
+                style = "-" if method == "multilevel" else "--"
+                axis.plot(
+                    sizes,
+                    own,
+                    style,
+                    color=f"C{n % 10}",
+                    marker="o",
+                    markersize=3,
+                    label=f"{way}, {n} servers",
+                )
+            thousandth = int(np.argmin([abs(np.log(s / (len(counted) / 1000))) for s in sizes]))
+            rows.append(
+                [
+                    f"{way}, {n} servers",
+                    "×2" if n == 6 else "–",
+                    f"×{own[thousandth] * n:.2f}",
+                    *(f"{x:.1%}" for x in (own[0], own[len(sizes) // 2], own[-1])),
+                    f"{later[-1]:.1%}",
+                ]
+            )
+    axis.set(
+        xscale="log", xlabel="pairs counted", ylabel="locality", title=f"of {len(counted):,} different pairs"
+    )
+    axis.legend(frameon=False, fontsize=8, ncols=2)
+    columns = [
+        "",
+        "paper at 0.1 %",
+        "here at 0.1 %",
+        f"{sizes[0]:,}",
+        f"{sizes[len(sizes) // 2]:,}",
+        "all",
+        "all, next rows",
+    ]
+    report(
+        "lar_fig12",
+        args.out,
+        made,
+        "Fig. 12: gain over hash, and locality by pairs counted",
+        columns,
+        rows,
+        data,
+    )
+
+
+if __name__ == "__main__":
+    main()

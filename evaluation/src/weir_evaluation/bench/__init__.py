@@ -1,0 +1,24 @@
+"""Measurements that anyone can repeat: ``weir bench NAME``.
+
+Each module offers three functions: ``arguments(parser)`` declares its options, ``run(args, console)``
+measures and returns something that JSON can hold, ``show(result, console)`` prints it as a table. Progress
+goes to the console (standard error), results to standard output. ``HELP`` is the line in the overview.
+"""
+
+HELP = "measurements that anyone can repeat"
+SUBCOMMANDS = {
+    name: f"weir_evaluation.bench.{name}"
+    for name in (
+        "engine",
+        "peers",
+        "groupings",
+        "locality",
+        "partition",
+        "reconfigure",
+        "source",
+        "consistent",
+        "squirrel",
+        "stela",
+        "lab",
+    )
+}

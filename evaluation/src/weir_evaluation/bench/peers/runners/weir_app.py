@@ -1,0 +1,45 @@
+"""Two counts in Weir: keys placed by hashing, or by tables that put those which travel together on one server.
+
+Rows come from Spark's file source, or from files that the servers read themselves (``weir.files``).
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    import told
+
+    import weir
+    from weir.spark.session import embedded
+    from weir_evaluation.bench.data import fitting_tables
+
+    order = told.job()
+    workers, work = order["workers"], order["work"]
+    spark = embedded(f"local[{workers}]", **{"spark.sql.shuffle.partitions": str(workers)})
+    reader = spark.readStream.option("maxFilesPerTrigger", order["files_per_batch"])
+    options, schema = order["options"], "k1 string, k2 string, payload binary"
+    if options["files"]:
+        place = {f"{i:05d}": i % workers for i in range(len(order["files"]))}
+        rows = weir.files(reader, order["data"], schema=schema, by=r"(\d+)\.parquet", place=place)
+    else:
+        rows = weir.source(reader.schema(schema).parquet(order["data"]))
+    first, second = fitting_tables(order["keys"], workers) if options["table"] else (None, None)
+    app = rows.keyed("k1", weir.Count(), name="A", grouping=first).keyed(
+        "k2", weir.Count(), name="B", grouping=second
+    )
+    # whole rows travel, payload and all, as they do in an engine that cannot see into operators
+    query = app.start(f"{work}/checkpoint", servers=workers, prune=False, trigger={"availableNow": True})
+    query.await_termination()
+    rows_of_b = {p["batch"]: p["operators"]["B"]["rows_in"] for p in query.recent_progress}
+    told.micro_batches(work, query._stream.recentProgress, rows_of_b)
+    for operator, key in (("A", "k1"), ("B", "k2")):
+        counts = told.Counts(work, operator)
+        for row in query.state(operator).collect():
+            counts.add(row[key], row["count"])
+    left = sum(p["bytes_left_on_host"] for p in query.recent_progress)
+    told.detail(work, exchanged_bytes=told.shuffled_bytes(spark) + left)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

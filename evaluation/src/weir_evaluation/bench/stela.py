@@ -1,0 +1,139 @@
+"""Scale-out and scale-in of the six applications of Stela's evaluation, strategy by strategy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from weir.elasticity.decision import Strategy
+from weir.elasticity.gain import Gain
+from weir.elasticity.stela import Stela
+from weir.elasticity.strategies import STRATEGIES, Default, LeastLinkLoad, Random
+from weir_evaluation.stela.topologies import CASES, Case, page_load_in
+from weir_evaluation.stela.trial import Trial, trial
+
+HELP = "throughput after scaling out and in, per strategy (in the simulator)"
+
+Measured = list[dict[str, Any]]
+
+# What Stela's throughput after scaling must be, over that of another strategy.
+TARGETS = {
+    ("Linear", "out"): ("default", 1.45),
+    ("Star", "out"): ("default", 1.65),
+    ("Diamond", "out"): ("default", 2.20),
+    ("PageLoad", "in"): ("random", 2.0),
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of ``weir bench stela``."""
+    parser.add_argument("--topology", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--runs", type=int, default=5, help="runs per strategy, with other random numbers")
+    parser.add_argument("--quick", action="store_true", help="one run each")
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="on real Spark instead, with service times emulated by sleeping",
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> Measured:
+    """Measures; one record per topology, operation and strategy, the mean over the runs.
+
+    ``before`` and ``after`` are rows per second of all sinks. ``convergence_s`` is the time until the throughput
+    has been twice above and twice below its new mean and within 5 % of it. ``silent_batches`` counts windows of
+    10 s without any output after the scaling began. ``random`` scales in another set of machines in each run.
+
+    On Spark there is one record per run, ``silent_batches`` are batches, and ``convergence_s`` is null if the run
+    ended before that; ``steady_s`` is the time until the throughput stayed within 5 % of its new mean.
+    """
+    runs = 1 if args.quick else args.runs
+    measured: Measured = []
+    if args.spark:
+        from weir_evaluation.bench import stela_spark
+
+        for name in args.topology:
+            for kind in (Stela, Gain, Default, LeastLinkLoad):
+                measured.append(stela_spark.measure(CASES[name], kind(), console))
+        if "PageLoad" in args.topology:
+            for one in (Stela(), Default(), Random(1), Random(2)):
+                measured.append(stela_spark.measure(page_load_in(), one, console))
+        return measured
+    for name in args.topology:
+        console.print(f"{name}: scaling out", style="dim")
+        measured += [measure(CASES[name], "out", kind, runs) for kind in STRATEGIES.values()]
+    if "PageLoad" in args.topology:
+        console.print("PageLoad: scaling in", style="dim")
+        # the other rivals have no way of their own to scale in
+        measured += [measure(page_load_in(), "in", kind, 4 * runs) for kind in (Stela, Default, Random)]
+    return measured
+
+
+def measure(case: Case, operation: str, kind: type[Strategy], runs: int) -> dict[str, Any]:
+    """One record."""
+    done = [trial(case, _strategy(kind, seed), seed=1000 * seed) for seed in range(runs)]
+
+    def mean(what: str) -> float:
+        return round(float(np.mean([_value(one, what) for one in done])), 2)
+
+    return {
+        "topology": case.name,
+        "operation": operation,
+        "strategy": kind.name,
+        "before": mean("before"),
+        "after": mean("after"),
+        "convergence_s": mean("convergence"),
+        "silent_batches": mean("down"),
+    }
+
+
+def show(result: Measured, console: Console) -> None:
+    """One table per topology and operation, and which targets are met."""
+    for topology, operation in dict.fromkeys((r["topology"], r["operation"]) for r in result):
+        rows = [r for r in result if (r["topology"], r["operation"]) == (topology, operation)]
+        names = dict.fromkeys(r["strategy"] for r in rows)
+        after = {n: float(np.mean([r["after"] for r in rows if r["strategy"] == n])) for n in names}
+        how = "on Spark, service times by sleeping" if "where" in rows[0] else "simulated"
+        table = Table(title=f"{topology}, scaling {operation} ({how})", title_justify="left")
+        table.add_column("strategy")
+        for column in ("before", "after", "over before", "over default", "convergence s", "silent batches"):
+            table.add_column(column, justify="right")
+        for r in rows:
+            table.add_row(
+                r["strategy"],
+                f"{r['before']:,.0f}",
+                f"{r['after']:,.0f}",
+                f"{r['after'] / r['before'] - 1:+.0%}",
+                f"{r['after'] / after['default'] - 1:+.0%}",
+                "never" if r["convergence_s"] is None else f"{r['convergence_s']:.0f}",
+                f"{r['silent_batches']:g}",
+            )
+        console.print(table)
+        rival, least = TARGETS.get((topology, operation), ("", 0.0))
+        if rival:
+            got = after["stela"] / after[rival]
+            verdict = "[green]met[/]" if got >= least else "[red]missed[/]"
+            console.print(f"target: {least:.2f} × {rival}; {got:.2f} ×, {verdict}")
+    if any("where" in r for r in result):
+        console.print(
+            "batches run their steps one after the other: every operator's share counts, not only the slowest's",
+            style="dim",
+        )
+        return
+    console.print(
+        "simulated, with speeds of operators chosen near the paper's gains (papers/st_fig04.py and st_fig06.py show "
+        "other speeds), and a cost of overload fitted to what random choices lost there (papers/st_fig08.py: without)",
+        style="dim",
+    )
+
+
+def _strategy(kind: type[Strategy], seed: int) -> Strategy:
+    return kind(seed=seed) if kind in (Random, Default) else kind()  # type: ignore[call-arg]
+
+
+def _value(one: Trial, what: str) -> float:
+    return float(getattr(one, what))

@@ -1,0 +1,287 @@
+"""A recorded stream, routed again: what each way of deciding where keys live would have given.
+
+Rows come in micro-batches, in order of time. Where a row's keys live is decided before its batch is seen; only
+then do the rows enter the statistics. The manager is the one that the engine uses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.hashing import spark_mod
+from weir.locality.config import Locality
+from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
+from weir.locality.graph import KeyGraph
+from weir.locality.manager import LocalityManager, Plan
+from weir.locality.partition.metis import partition_metis
+from weir.locality.partition.relabel import relabel
+from weir.locality.proposal import propose
+from weir.locality.stats import BatchStats
+from weir.locality.table import RoutingTable
+from weir_evaluation.locality.space_saving import SpaceSaving
+
+Columns = Sequence[NDArray[np.uint64]]
+Homes = Sequence[NDArray[np.int32]]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A chain of keys per row (hashes, one array per operator), cut into periods and these into batches.
+
+    Attributes
+    ----------
+    keys
+        One array of key hashes per operator, rows in order of time.
+    periods
+        Row numbers at which periods begin, and the end.
+    batches
+        Per period: row numbers at which its batches begin, and its end.
+    """
+
+    keys: Columns
+    periods: NDArray[np.int64]
+    batches: Sequence[NDArray[np.int64]]
+
+    @classmethod
+    def cut(cls, keys: Columns, when: NDArray[np.int64], period: int, batches: int) -> Stream:
+        """Cuts rows sorted by time into periods of that length, and each into that many slices of time.
+
+        >>> stream = Stream.cut([np.zeros(4, np.uint64)], np.array([0, 1, 11, 12]), period=10, batches=2)
+        >>> stream.periods.tolist(), [b.tolist() for b in stream.batches]
+        ([0, 2, 4], [[0, 2], [2, 4]])
+        """
+        if len(when) and (np.diff(when) < 0).any():
+            raise ValueError("rows must be sorted by time")
+        if not len(when):
+            return cls(keys, np.zeros(1, np.int64), [])
+        edges = np.arange(when[0], when[-1] + period + 1, period)
+        periods, slices = [0], []
+        for a, b in pairwise(edges):
+            ticks = np.linspace(a, b, batches + 1)
+            rows = np.unique(np.searchsorted(when, ticks, side="left"))
+            if rows[-1] > rows[0]:
+                periods.append(int(rows[-1]))
+                slices.append(rows)
+        return cls(keys, np.array(periods), slices)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def rows(self, first: int, last: int) -> list[NDArray[np.uint64]]:
+        return [k[first:last] for k in self.keys]
+
+
+@dataclass
+class Outcome:
+    """What one method gave, period by period.
+
+    Attributes
+    ----------
+    locality
+        Share of the hops that stayed on their server.
+    imbalance
+        Per operator: busiest server over average.
+    moved
+        Keys whose state changed servers, as a share of the keys that have any.
+    table
+        Entries in all tables at the end of the period.
+    plan_seconds
+        Time spent deciding.
+    """
+
+    locality: list[float] = field(default_factory=list)
+    imbalance: list[list[float]] = field(default_factory=list)
+    moved: list[float] = field(default_factory=list)
+    table: list[int] = field(default_factory=list)
+    plan_seconds: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+
+    def summary(self, names: Sequence[str], skip: int = 1) -> dict[str, object]:
+        """Means over the periods after the first ``skip``, in which everybody learns."""
+        imbalance = np.array(self.imbalance[skip:])
+
+        def mean(values: Sequence[float]) -> float:
+            return float(np.mean(values[skip:])) if len(values) > skip else 0.0
+
+        return {
+            "locality": mean(self.locality),
+            "imbalance": dict(zip(names, imbalance.mean(axis=0).tolist(), strict=True)),
+            "imbalance_worst": dict(zip(names, imbalance.max(axis=0).tolist(), strict=True)),
+            "moved": mean(self.moved),
+            "table": self.table[-1],
+            "plan_seconds": mean(self.plan_seconds),
+        }
+
+
+class _Meter:
+    def __init__(self, operators: int, n: int) -> None:
+        self.n = n
+        self.load = np.zeros((operators, n))
+        self.local = self.hops = 0
+
+    def add(self, homes: Homes) -> None:
+        for o, home in enumerate(homes):
+            self.load[o] += np.bincount(home, minlength=self.n)
+        for a, b in pairwise(homes):
+            self.local += int((a == b).sum())
+            self.hops += len(a)
+
+    def close(self, out: Outcome, moved: float, table: int, seconds: float) -> None:
+        out.locality.append(self.local / max(1, self.hops))
+        out.imbalance.append((self.load.max(axis=1) / np.maximum(self.load.mean(axis=1), 1e-12)).tolist())
+        out.moved.append(moved)
+        out.table.append(table)
+        out.plan_seconds.append(seconds)
+        out.rows.append(self.hops)
+
+
+def replay_weir(
+    stream: Stream, n: int, config: Locality, progress: Callable[[int], None] = lambda _: None
+) -> tuple[Outcome, LocalityManager]:
+    """The manager, batch by batch.
+
+    With ``new_keys="first_seen"``, a key that nobody has met is processed, in its first batch, wherever its rows
+    are; its parts are merged at the home it then gets. That is right for operators whose states merge.
+    """
+    operators = [str(o) for o in range(len(stream.keys))]
+    edges = list(pairwise(range(len(stream.keys))))
+    manager = LocalityManager(config, operators, edges, n)
+    out = Outcome()
+    known: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64) for _ in operators]
+    for period, cuts in enumerate(stream.batches):
+        meter, moved, seconds = _Meter(len(operators), n), 0, 0.0
+        for first, last in pairwise(cuts):
+            rows = stream.rows(first, last)
+            homes = [manager.route(o, keys) for o, keys in enumerate(rows)]
+            started: list[NDArray[np.bool_]] = []
+            if config.new_keys == "first_seen":
+                # a new key starts on every server that sees it; the parts are merged at its home afterwards
+                for o in range(1, len(rows)):
+                    started.append(~manager.knows(o, rows[o]))
+                    homes[o] = np.where(started[-1], homes[o - 1], homes[o])
+            meter.add(homes)
+            began = time.perf_counter()
+            manager.observe(
+                BatchStats.of(dict(enumerate(rows)), {(a, b): (rows[a], rows[b]) for a, b in edges})
+            )
+            if manager.due:
+                manager.offer(propose(manager.snapshot()))
+            plan = manager.plan_next()
+            seconds += time.perf_counter() - began
+            moved += plan.moved if plan else 0
+            for o, new in enumerate(started, start=1):
+                moved += _merged(manager, o, rows[o][new], homes[o][new], plan)
+        states = 0
+        for o in range(len(operators)):
+            known[o] = np.union1d(known[o], stream.keys[o][cuts[0] : cuts[-1]])
+            states += len(known[o])
+        table = sum(len(manager.table(o)) for o in range(len(operators)))
+        meter.close(out, moved / states, table, seconds)
+        progress(period)
+    return out, manager
+
+
+def _merged(
+    manager: LocalityManager,
+    operator: int,
+    keys: NDArray[np.uint64],
+    where: NDArray[np.int32],
+    plan: Plan | None,
+) -> int:
+    """Parts of new keys that travelled to be merged, less what the plan took for moves from their hash's server."""
+    parts = count_pairs(keys, where.astype(np.uint64))
+    away = int((manager.route(operator, parts.left) != parts.right.astype(np.int32)).sum())
+    if plan is None or operator not in plan.moves:
+        return away
+    return away - int(np.isin(plan.moves[operator].hashes, parts.left).sum())
+
+
+def _tables(graph: KeyGraph, parts: NDArray[np.int32], n: int) -> list[RoutingTable]:
+    return [
+        RoutingTable(graph.key[a:b], parts[a:b], n, version=1) for a, b in pairwise(graph.starts.tolist())
+    ]
+
+
+def _graph(rows: Columns) -> KeyGraph:
+    pairs = {(o, o + 1): count_pairs(a, b) for o, (a, b) in enumerate(pairwise(rows))}
+    return KeyGraph.build([count_keys(k) for k in rows], pairs)
+
+
+def _by_table(tables: Sequence[RoutingTable] | None, rows: Columns, n: int) -> Homes:
+    if tables is None:
+        return [spark_mod(k, n) for k in rows]
+    return [t.route(k) for t, k in zip(tables, rows, strict=True)]
+
+
+def _periods(stream: Stream) -> Iterator[list[NDArray[np.uint64]]]:
+    for first, last in pairwise(stream.periods.tolist()):
+        yield stream.rows(first, last)
+
+
+def replay_tables(
+    stream: Stream, n: int, method: str, *, alpha: float = 1.03, capacity: int = 1_000_000, seed: int = 0
+) -> Outcome:
+    """The ways without a manager, period by period.
+
+    ``"hash"``: no table. ``"static"``: one table, from exact counts of the first period. ``"paper"``: pairs
+    counted by SpaceSaving at every instance, METIS after every period, counters reset, hash for keys not in
+    the table. ``"bound"``: each period routed by the table computed from that very period.
+    """
+    out = Outcome()
+    tables: list[RoutingTable] | None = None
+    known: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64) for _ in stream.keys]
+    for period, rows in enumerate(_periods(stream)):
+        began, seconds = time.perf_counter(), 0.0
+        before = tables
+        if method == "bound":
+            graph = _graph(rows)
+            tables = _tables(graph, partition_metis(graph, n, alpha=alpha, seed=seed), n)
+            seconds += time.perf_counter() - began
+        homes = _by_table(tables, rows, n)
+        meter = _Meter(len(rows), n)
+        meter.add(homes)
+        began = time.perf_counter()
+        if method == "static" and period == 0:
+            graph = _graph(rows)
+            tables = _tables(graph, partition_metis(graph, n, alpha=alpha, seed=seed), n)
+        elif method == "paper":
+            graph = _sketched(rows, homes, n, capacity)
+            parts = partition_metis(graph, n, alpha=alpha, seed=seed)
+            live = np.concatenate(
+                _by_table(tables, [graph.key[a:b] for a, b in pairwise(graph.starts.tolist())], n)
+            )
+            tables = _tables(graph, relabel(parts, live, graph.weight, n), n)
+        seconds += time.perf_counter() - began
+        moved = states = 0
+        for o, keys in enumerate(rows):
+            known[o] = np.union1d(known[o], keys)
+            states += len(known[o])
+            if tables is not before and method != "bound":
+                old, new = _by_table(before, known, n)[o], _by_table(tables, known, n)[o]
+                moved += int((old != new).sum())
+        meter.close(out, moved / states, sum(map(len, tables or [])), seconds)
+    return out
+
+
+def _sketched(rows: Columns, homes: Homes, n: int, capacity: int) -> KeyGraph:
+    pairs: dict[tuple[int, int], PairCounts] = {}
+    for o, (a, b) in enumerate(pairwise(rows)):
+        counted = []
+        for server in range(n):
+            here = homes[o] == server
+            sketch = SpaceSaving(min(capacity, max(1, int(here.sum()))), canonical=False)
+            sketch.observe(a[here], b[here])
+            counted.append(sketch.counts())
+        pairs[o, o + 1] = merge(counted)
+    keys = []
+    for o in range(len(rows)):
+        sides = [count_keys(p.left, p.count) for (a, _), p in pairs.items() if a == o]
+        sides += [count_keys(p.right, p.count) for (_, b), p in pairs.items() if b == o]
+        keys.append(max(sides, key=lambda c: c.total))
+    return KeyGraph.build(keys, pairs)

@@ -1,0 +1,1 @@
+"""Stela's six applications, and one scaling of each in the simulator."""

@@ -1,0 +1,1 @@
+"""Would locality-aware routing help with this data? Counting, judging, advising."""

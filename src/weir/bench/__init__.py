@@ -1,6 +1,0 @@
-"""Measurements that anyone can repeat: ``weir bench NAME``.
-
-Each module offers three functions: ``arguments(parser)`` declares its options, ``run(args, console)``
-measures and returns something that JSON can hold, ``show(result, console)`` prints it as a table. Progress
-goes to the console (standard error), results to standard output. ``HELP`` is the line in the overview.
-"""

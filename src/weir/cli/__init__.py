@@ -1,0 +1,1 @@
+"""The command line. Everything that draws on a terminal is here."""

@@ -1,0 +1,173 @@
+"""What a batch will do, written down before it runs, and what its tasks report when they have run.
+
+A replayed batch reads its plan back and does exactly the same: same clock, same watermarks, same tables, same
+counters, same merges. Plans, reports and commits are msgspec structures and become JSON in the checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from weir.state.segment import SegmentRef
+
+Manifest = dict[str, list[list[SegmentRef]]]  # operator → server → segments, oldest first
+
+
+class FileRef(msgspec.Struct, frozen=True, array_like=True):
+    """A file that a task wrote: all that is needed to find and verify it."""
+
+    name: str
+    rows: int
+    bytes: int
+    crc: int
+
+
+class TableRef(msgspec.Struct, frozen=True):
+    """A routing table in the checkpoint: a base and the patches since."""
+
+    version: int
+    files: list[FileRef]
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where instances live, once scaling in mid-stream has changed what the application declares."""
+
+    servers: int
+    declared: (
+        str  # fingerprint of the application as declared: if that changes, it counts, and this is dropped
+    )
+    placements: dict[str, list[int]]  # operator → instance → server
+    buckets: dict[str, FileRef]  # stateful operator → Arrow: the instance of each bucket of keys
+
+
+class Move(msgspec.Struct, frozen=True):
+    """State of an operator that changes its server at the beginning of a batch."""
+
+    operator: str
+    file: FileRef  # Arrow: h1, from, to
+
+
+class Network(msgspec.Struct, frozen=True):
+    """Where servers are and what distances cost, as far as a batch routes by it."""
+
+    places: list[tuple[str, str, str]]  # server → process, host, rack
+    profile: dict[str, Any] | None = None  # what distances cost, if that was measured
+
+
+Seconds = list[float | None]  # per instance; None where no row came
+
+
+class BatchPlan(msgspec.Struct, kw_only=True):
+    """Everything that decides what a batch does."""
+
+    batch: int
+    epoch: int = 0
+    fingerprint: str
+    servers: int
+    seed: int
+    salt: int = 0  # the same for all batches of a checkpoint: what routers hash keys with
+    clock: int  # µs; what ttl is measured by
+    previous_clock: int
+    watermarks: dict[str, int] = {}  # windowed operator → µs
+    previous_watermarks: dict[str, int] = {}
+    tables: dict[str, TableRef] = {}
+    table_version: int = 0
+    hot: dict[str, list[int]] = {}  # operator → hashes of keys that are worked on where their rows are
+    moves: list[Move] = []
+    counters: dict[str, FileRef] = {}  # "edge/source" → router counters
+    signals: dict[str, list[tuple[int, list[int]]]] = {}  # operator → (time slot, idle/busy per instance)
+    network: Network | None = None
+    times: dict[str, tuple[int, Seconds, Seconds]] = {}  # operator → batch, execution and waiting of a row
+    merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
+    end_of_input: bool = False
+    layout: Layout | None = None
+    # set in the batch that changes the number of servers: for each server its number before, −1 for a new one
+    origin: list[int] | None = None
+
+
+class OperatorReport(msgspec.Struct):
+    """What one operator did in one task."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    null_keys: int = 0
+    late: int = 0
+    diverted: int = 0
+    busy: float = 0.0
+    waited: float = 0.0  # over all rows: seconds from the task's start to the row's turn
+    ages: dict[int, int] = {}  # rows by their time since the source, see weir.engine.metrics.latency
+    pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
+    max_event_time: int | None = None
+    keys_delta: int = 0  # keys that came into being minus keys that went
+
+
+class EdgeReport(msgspec.Struct):
+    """What crossed one edge in one task."""
+
+    local: int = 0  # rows handed on in memory
+    remote: int = 0
+    bytes: int = 0
+    sent: dict[int, tuple[int, int]] = {}  # receiving server → rows, bytes
+    entered: tuple[int, int] = (0, 0)  # rows, bytes that the JVM brought here from a source
+
+
+class MadeSegment(msgspec.Struct, frozen=True):
+    """A segment that a task wrote; ``replaces`` a run of older ones if it merged them."""
+
+    operator: str
+    ref: SegmentRef | None
+    replaces: tuple[int, int] | None = None
+
+
+class TaskReport(msgspec.Struct, kw_only=True):
+    """What one task (a server in a step; server −1: a source task) did and wrote."""
+
+    server: int
+    step: int
+    host: str = ""
+    process: str = ""
+    rows: int = 0
+    bytes: int = 0
+    read_rows: int = 0  # from files that were read here
+    read_bytes: int = 0
+    left_bytes: int = 0  # left in files for other servers on this host, see weir.engine.exchange.parcels
+    busy: float = 0.0
+    operators: dict[str, OperatorReport] = {}
+    edges: dict[int, EdgeReport] = {}
+    segments: list[MadeSegment] = []
+    outputs: dict[str, list[FileRef]] = {}  # sink → files
+    counters: dict[str, FileRef] = {}
+    partials: dict[int, tuple[int, int]] = {}  # home → rows, bytes of partial states sent there
+    sink_ages: dict[str, dict[int, int]] = {}  # sink → rows by their time since the source
+    weights: dict[int, list[int]] = {}  # edge → the weight of each instance, where weights decide
+
+
+class Commit(msgspec.Struct, kw_only=True):
+    """A batch that has happened: names every file that is the state from now on."""
+
+    batch: int
+    epoch: int = 0
+    fingerprint: str
+    signature: dict[str, object] = {}
+    servers: int
+    clock: int
+    watermarks: dict[str, int] = {}
+    event_times: dict[str, int] = {}  # windowed operator → greatest event time seen
+    tables: dict[str, TableRef] = {}
+    table_version: int = 0
+    counters: dict[str, FileRef] = {}
+    signals: dict[str, list[tuple[int, list[int]]]] = {}
+    network: Network | None = None
+    times: dict[str, tuple[int, Seconds, Seconds]] = {}
+    manifest: Manifest = {}
+    keys: dict[str, int] = {}
+    manager: FileRef | None = None  # what the locality manager remembers
+    outputs: dict[str, list[FileRef]] = {}
+    progress: dict[str, object] = {}
+    end_of_input: bool = False
+    layout: Layout | None = None
+
+
+DEAD_LETTERS = "__dead_letters"

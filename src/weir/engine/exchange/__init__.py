@@ -1,0 +1,1 @@
+"""How rows travel from server to server."""

@@ -1,0 +1,1 @@
+"""What a batch did: progress, traffic, latency, load."""

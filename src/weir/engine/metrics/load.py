@@ -1,0 +1,137 @@
+"""How fast every operator is, from the reports of each batch: what scaling decisions start from.
+
+Stela asks for input and processing rates. In a batch engine every operator processes all that a batch brings, so
+neither can be read off directly:
+
+* The **processing rate** comes from busy time (:class:`~weir.elasticity.Meter`): rows per second of work, times
+  the seconds that its instances could have worked. Operators that share a server leave each other less.
+* The **input rate** is what wants to come in. While the stream leaves the servers time to rest, that is rows per
+  second of wall clock. When batch follows on batch, more wants to come in than gets through; then it is what the
+  servers could take if all work were spread evenly over them. An operator is congested if each of its instances
+  has more work than that leaves time for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weir.elasticity.decision import Situation
+from weir.elasticity.graph import Graph, Placement
+from weir.elasticity.rates import CONGESTED, Meter, Rates, Sample, congested, propagate
+from weir.engine.documents import TaskReport
+from weir.engine.rescale import everywhere, placement_of
+from weir.graph.model import Topology
+
+REST = 1.0  # seconds without a batch that count as rest; less is Spark's own book-keeping between batches
+REST_PART = 0.25  # and at least this part of the batch's length
+
+
+class Load:
+    """Rates of a running query, over a sliding window of batches."""
+
+    def __init__(self, topology: Topology, congestion: float = CONGESTED) -> None:
+        self.topology = topology
+        self.congestion = congestion
+        self._meter = Meter()
+        self._length = 0.0
+        self.utilisation = 0.0
+        self.lag = 0.0
+
+    def rescale(self, topology: Topology) -> None:
+        """Other servers: rates are measured anew."""
+        self.topology, self._meter = topology, Meter()
+
+    def observe(self, reports: list[TaskReport], seconds: float, rested: float = 0.0) -> None:
+        """Takes in one batch that took some seconds, and how long nothing had been going on before."""
+        topology, n = self.topology, self.topology.servers
+        # a row that came just after the last batch had begun waits for that one, then for its own
+        self.lag = self._length + rested + seconds
+        self._length = seconds
+        apart = seconds + rested
+        busy = np.zeros((len(topology.nodes), n))
+        outside = np.zeros(len(topology.nodes))  # in source tasks, which belong to no server
+        rows = np.zeros((len(topology.nodes), 2))
+        for report in reports:
+            for node in topology.nodes:
+                did = report.operators.get(node.name)
+                if did is None:
+                    continue
+                rows[node.index] += did.rows_in, did.rows_out
+                if report.server >= 0:
+                    busy[node.index, report.server] += did.busy
+                else:
+                    outside[node.index] += did.busy
+        total = float(busy.sum() + outside.sum())
+        self.utilisation = min(1.0, total / max(n * apart, 1e-9))
+        if total <= 0 or not rows.any():
+            return
+        span = apart if rested > max(REST, REST_PART * seconds) else total / n
+        on_server = busy.sum(axis=0)
+        samples = {}
+        for node in topology.nodes:
+            where = list(node.placement)
+            own = busy[node.index, where]
+            others = on_server[where] - own
+            part = np.where(on_server[where] > 0, own / np.maximum(on_server[where], 1e-12), 1.0)
+            free = np.maximum(span - others, span * part).sum()
+            samples[node.name] = Sample(
+                rows_in=float(rows[node.index, 0]),
+                rows_out=float(rows[node.index, 1]),
+                busy=float(own.sum() + outside[node.index]),
+                parallelism=len(where),
+                available=float(free),
+            )
+        self._meter.observe(span, samples)
+
+    def rates(self) -> dict[str, Rates]:
+        """Rates of every operator; empty before the first batch with rows."""
+        seen = self._meter.rates()
+        return propagate(Graph.from_topology(self.topology), seen) if seen else {}
+
+    def congested(self) -> list[str]:
+        """Operators that can't keep up."""
+        return sorted(congested(self.rates(), self.congestion))
+
+    def summary(self) -> dict[str, Any]:
+        """For progress; :func:`situation` makes sense of it in any process."""
+        rates, topology = self.rates(), self.topology
+        return {
+            "utilisation": self.utilisation,
+            "lag": self.lag,
+            "congestion": self.congestion,
+            "congested": sorted(congested(rates, self.congestion)) if rates else [],
+            "rates": {n: [r.input, r.processing, r.emit, r.parallelism] for n, r in rates.items()},
+            "edges": [list(e) for e in Graph.from_topology(topology).edges],
+            "placement": {n.name: list(n.placement) for n in topology.nodes},
+            "everywhere": sorted(everywhere(topology)),
+            "servers": topology.servers,
+        }
+
+    def situation(self) -> Situation:
+        """The application as a scaling strategy sees it."""
+        topology = self.topology
+        return Situation(
+            Graph.from_topology(topology),
+            self.rates(),
+            placement_of(topology),
+            self.congestion,
+            distinct=True,
+            everywhere=everywhere(topology),
+        )
+
+
+def situation(summary: dict[str, Any]) -> Situation:
+    """From :meth:`Load.summary`, as a commit keeps it: to ask what scaling would do without a running query."""
+    placement = {name: tuple(where) for name, where in summary["placement"].items()}
+    graph = Graph(tuple(placement), tuple((a, b) for a, b in summary["edges"]))
+    rates = {name: Rates(a, b, c, int(k)) for name, (a, b, c, k) in summary["rates"].items()}
+    return Situation(
+        graph,
+        rates,
+        Placement(tuple(range(summary["servers"])), placement),
+        summary["congestion"],
+        distinct=True,
+        everywhere=frozenset(summary["everywhere"]),
+    )

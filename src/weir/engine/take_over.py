@@ -1,0 +1,58 @@
+"""State changes its server: the new owner fetches it from where the last commit says it is.
+
+Segments never change and the last commit names all of them, so nobody has to send anything. Before a server reads
+any state of its own in a batch, it looks up the keys that the plan gives to it in their old owners' segments and
+writes them as a segment of its own; the old owner writes that they are gone. Both look at the last commit only,
+never at what the other does in this batch, so they need not wait for each other, a task that runs twice finds the
+same, and until this batch's commit nothing has moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.engine.documents import Move
+from weir.state.segment import H1, H2, SegmentRef, StateView, stored_schema, tombstones
+from weir.state.storage import Storage
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a move changes on one server: entries of keys that arrive, tombstones of keys that leave."""
+
+    entries: pa.Table
+    arrived: int
+    left: int
+
+
+def take_over(
+    storage: Storage, schema: pa.Schema, segments: Sequence[Sequence[SegmentRef]], move: Move, server: int
+) -> Changes:
+    """What ``move`` changes on ``server``, given the operator's committed ``segments`` of every server.
+
+    Entries come with all that they hold: deadlines, and every window of a key. A key without state changes nothing.
+    """
+    keys, old, new = _read(storage, move)
+    parts = [stored_schema(schema).empty_table()]
+    leaving = keys[(old == server) & (new != server)]
+    if len(leaving):
+        gone = StateView(storage, segments[server], schema).all_of(leaving)
+        parts.append(tombstones(gone[H1].to_numpy(), gone[H2].to_numpy(), schema))
+    left = parts[-1].num_rows
+    arriving = (new == server) & (old != server)
+    for source in np.unique(old[arriving]):
+        mine = keys[arriving & (old == source)]
+        parts.append(StateView(storage, segments[source], schema).all_of(mine))
+    entries = pa.concat_tables(parts)
+    return Changes(entries, entries.num_rows - left, left)
+
+
+def _read(storage: Storage, move: Move) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
+    data = storage.read_checked(move.file.name, move.file.bytes, move.file.crc)
+    table = pa.ipc.open_file(data).read_all()
+    return table["h1"].to_numpy(), table["from"].to_numpy(), table["to"].to_numpy()

@@ -1,0 +1,71 @@
+"""What a running query knows of its network, from batch to batch: where its servers are, and what distances cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.engine.documents import Network, TaskReport
+from weir.engine.feedback import weighted_in
+from weir.engine.metrics.traffic import whereabouts
+from weir.graph.model import Topology
+from weir.network.distance import Place
+from weir.network.locator import Locator, tree_of
+from weir.network.profile import Profile
+from weir.network.racks import Racks
+from weir.network.tree import Tree
+
+
+class Neighbourhood:
+    """The driver's side of the network locator.
+
+    A batch routes by the places that its plan names, which are those where servers were last seen: where a task
+    happens to run is never asked when a row is routed, so a task that runs again elsewhere routes as before.
+    """
+
+    def __init__(self, topology: Topology, racks: Racks | None = None, wants_places: bool = False) -> None:
+        self.locator = Locator(topology.servers, racks)
+        self.moved: list[int] = []
+        self.profile: Profile | None = None
+        self.probed: dict[str, Any] = {}
+        used = [weighted_in(e.grouping) for e in topology.edges]
+        self.wants_places = wants_places or any(w is not None for w in used)
+        self.wants_profile = any(w is not None and w.profile == "measure" for w in used)
+
+    def start(self, said: dict[int, tuple[str, str]]) -> list[Place]:
+        """Takes in where servers say they are before the first batch."""
+        self.locator.update(said)
+        return self.locator.places
+
+    def measured(self, profile: Profile, probed: dict[str, Any]) -> None:
+        """Takes in what distances cost here."""
+        self.profile, self.probed = profile, probed
+
+    def observe(self, servers: int, reports: list[TaskReport]) -> None:
+        """Takes in where the servers ran their tasks."""
+        self.locator.resize(servers)
+        before = self.locator.known
+        moved = self.locator.update(whereabouts(reports))
+        self.moved = moved if before else []
+
+    def network(self, servers: int) -> Network | None:
+        """What a plan for so many servers says about the network; None before anything is known of them all."""
+        known = self.locator.places if len(self.locator.places) == servers else []
+        if not known and self.profile is None:
+            return None
+        return Network(
+            places=[(p.process, p.host, p.rack) for p in known],
+            profile=None if self.profile is None else self.profile.to_dict(),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """For the progress of a batch: who is elsewhere than before, and what was probed."""
+        return {"moved_servers": self.moved, **({"probe": self.probed} if self.probed else {})}
+
+    def tree(self, servers: int) -> Tree | None:
+        """So many servers by rack and host, if all are known and there is anything to choose between."""
+        return tree_of(self.locator.places) if len(self.locator.places) == servers else None
+
+
+def places_of(network: Network | None) -> list[Place]:
+    """The places that a plan names, per server; empty if it names none."""
+    return [] if network is None else [Place(*p) for p in network.places]

@@ -1,0 +1,1 @@
+"""The application as plain data: checked and placed once, then only read."""

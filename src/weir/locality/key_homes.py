@@ -1,0 +1,257 @@
+"""The keys of one operator: how busy they are, where they live, and which are still settling in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.hashing import hash_home
+from weir.locality._memory import FadingCounts
+from weir.locality.counts import PairCounts
+from weir.locality.placement import place
+from weir.locality.table import Moves, Patch
+from weir.locality.young import YoungKeys
+
+_INERTIA = 1.0  # rows by which another server must beat a young key's home
+
+Where = Callable[[NDArray[np.uint64], int], NDArray[np.int32]]
+"""The server, of so many, on which each key lives, for keys that somebody else has placed."""
+Tie = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.float64]]
+
+
+class Residents:
+    """Every known key of an operator has one home: the table's, or, without an entry, its hash's.
+
+    Parameters
+    ----------
+    n
+        Servers.
+    capacity
+        Most keys known; beyond it the least busy ones leave, and live by their hash again.
+    half_life
+        Batches after which a row counts half.
+    age
+        Batches for which a new key's home is looked at again.
+    seed
+        Fixes which of equally busy keys leave.
+
+    Examples
+    --------
+    >>> from weir.locality.counts import count_keys
+    >>> keys = np.array([6, 7], np.uint64)
+    >>> residents = Residents(4, capacity=100, half_life=10, age=5)
+    >>> residents.observe(count_keys(keys), [])
+    >>> residents.adopt(keys[:1], np.array([1], np.int32))
+    >>> residents.route(keys).tolist()
+    [1, 3]
+    >>> patch, moves, first = residents.publish()
+    >>> moves.source.tolist(), moves.target.tolist(), first.tolist()
+    ([2], [1], [6])
+    """
+
+    def __init__(self, n: int, *, capacity: int, half_life: float, age: int, seed: int = 0) -> None:
+        self.n = n
+        self.counts = FadingCounts(capacity, half_life, seed)
+        self.young = YoungKeys(n, age, max(1, capacity // 10))
+        self._homes = np.full(512, -1, np.int32)
+        self._published = np.full(512, -1, np.int32)
+        self._hashed = np.zeros(0, np.int32)
+        self.buckets: NDArray[np.int32] | None = None  # where unlisted keys live, if no longer by their hash
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def homes(self) -> NDArray[np.int32]:
+        """The table's server of each known key, −1 where its hash decides."""
+        return self._homes[: len(self)]
+
+    def _grow(self) -> None:
+        if len(self._homes) < len(self):
+            more = np.full(2 * len(self) - len(self._homes), -1, np.int32)
+            self._homes = np.concatenate([self._homes, more])
+            self._published = np.concatenate([self._published, more])
+        fresh = self.counts.index.left[len(self._hashed) :]
+        if len(fresh):
+            self._hashed = np.concatenate([self._hashed, hash_home(fresh, self.n, self.buckets)])
+
+    def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The number of each key, −1 for one never met."""
+        return self.counts.index.find(hashes, np.zeros(len(hashes), np.uint64))
+
+    def route(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Where keys live now, hash fallback included."""
+        entries = self.find(hashes)
+        home = np.where(entries >= 0, self._homes[entries], -1)
+        return np.where(home >= 0, home, hash_home(hashes, self.n, self.buckets)).astype(np.int32)
+
+    def observe(self, seen: PairCounts, others: Sequence[NDArray[np.uint64]]) -> None:
+        """Takes in one batch's key counts, and keys that only occur in pairs."""
+        self.counts.tick()
+        self.counts.add(seen.left, seen.right, seen.count)
+        for keys in others:
+            unique = np.unique(keys)
+            self.counts.add(unique, np.zeros(len(unique), np.uint64), np.zeros(len(unique)))
+        self._grow()
+
+    def adopt(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """Gives keys new homes; those no longer known are passed over."""
+        entries = self.find(hashes)
+        known = entries >= 0
+        self._homes[entries[known]] = servers[known]
+        self.young.clear()
+
+    def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """Makes keys known together with their homes, as a table from elsewhere has them."""
+        entries = self.counts.add(hashes, np.zeros(len(hashes), np.uint64), np.zeros(len(hashes)))
+        self._grow()
+        self._homes[entries] = self._published[entries] = servers
+
+    def agree(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """Believes a table in all respects: what it doesn't list lives by its hash."""
+        self._homes[:] = -1
+        self._published[:] = -1
+        self.young.clear()
+        self.enter(hashes, servers)
+
+    def place(
+        self,
+        seen: PairCounts,
+        ties: Sequence[Tie],
+        batch: int,
+        alpha: float,
+        share: NDArray[np.float64],
+        near: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Homes for new keys by the company they keep, and a second look at those of young ones.
+
+        ``ties`` are keys of this operator with the server of the key they were seen with, and how often; ``near``
+        is how close any two servers are, if that is known.
+        """
+        self.young.forget(batch)
+        entries, homes = self.find(seen.left), self.homes
+        self.young.admit(entries[(homes[entries] < 0) & ~self.young.has(entries)], batch)
+        for own, server, count in ties:
+            at = self.find(own)
+            new = self.young.has(at)
+            self.young.add(at[new], server[new], count[new])
+        entries = entries[self.young.has(entries)]
+        if not len(entries):
+            return
+        bonds = self.young.ties(entries)
+        settled = np.flatnonzero(homes[entries] >= 0)
+        bonds[settled, homes[entries[settled]]] += _INERTIA
+        weight = self.counts.values()
+        others = np.ones(len(self), np.bool_)
+        others[entries] = False
+        live = np.where(homes >= 0, homes, self._hashed)
+        load = np.bincount(live[others], weights=weight[others], minlength=self.n).astype(np.float64)
+        limit = alpha * weight.sum() * share
+        homes[entries] = place(bonds, weight[entries], load, limit, self.counts.index.left[entries], near)
+
+    def publish(self) -> tuple[Patch, Moves, NDArray[np.uint64]] | None:
+        """What has changed since the last time: patch, moves, and keys with their first home. Old keys leave."""
+        hashes = self.counts.index.left
+        old, new = self._published[: len(self)], self.homes.copy()
+        hashed, kept = self._hashed, self.counts.prune()
+        if kept is not None:
+            gone = np.ones(len(new), np.bool_)
+            gone[kept] = False
+            new[gone] = -1
+            self.young.renumber(kept)
+        changed = np.flatnonzero(old != new)
+        changed = changed[np.argsort(hashes[changed])]
+        keys, before, after = hashes[changed], old[changed], new[changed]
+        source = np.where(before >= 0, before, hashed[changed]).astype(np.int32)
+        target = np.where(after >= 0, after, hashed[changed]).astype(np.int32)
+        if kept is not None:
+            self._homes, self._hashed = new[kept], hashed[kept]
+            self._published = self._homes.copy()
+        else:
+            self._published[: len(self)] = new
+        if not len(changed):
+            return None
+        moves = source != target
+        return Patch(keys, after), Moves(keys[moves], source[moves], target[moves]), keys[before < 0]
+
+    def resize(self, n: int, buckets: NDArray[np.int32] | None = None) -> None:
+        """Changes the number of servers; keys of servers that go live by their hash until they are placed."""
+        self.n, self.buckets = n, buckets
+        for homes in (self._homes, self._published):
+            homes[homes >= n] = -1
+        self._hashed = hash_home(self.counts.index.left, n, buckets)
+        self.young = YoungKeys(n, self.young.age, self.young.capacity)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """All there is, as arrays."""
+        young = {f"young.{k}": v for k, v in self.young.state().items()}
+        return {**self.counts.state(), "home": self.homes.copy(), **young}
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Goes on from :meth:`state`."""
+        self.counts.restore({k: state[k] for k in ("left", "right", "count")})
+        self._homes = np.full(max(512, 2 * len(self)), -1, np.int32)
+        self._homes[: len(self)] = state["home"]
+        self._published = self._homes.copy()
+        self._hashed = hash_home(self.counts.index.left, self.n, self.buckets)
+        self.young = YoungKeys(self.n, self.young.age, self.young.capacity)
+        self.young.restore({k: state[f"young.{k}"] for k in ("entry", "born", "ties")})
+
+
+class Anchored(Residents):
+    """Keys that live where somebody else has put them: they attract others, and never move.
+
+    The partitions of a source that are read at given places are such keys.
+
+    Examples
+    --------
+    >>> from weir.locality.counts import count_keys
+    >>> keys = np.array([6, 7], np.uint64)
+    >>> anchored = Anchored(4, lambda hashes, n: (hashes % np.uint64(n)).astype(np.int32), capacity=9, half_life=9)
+    >>> anchored.observe(count_keys(keys), [])
+    >>> anchored.adopt(keys, np.array([0, 0], np.int32))
+    >>> anchored.route(keys).tolist(), anchored.publish()
+    ([2, 3], None)
+    """
+
+    def __init__(
+        self, n: int, where: Where, *, capacity: int, half_life: float, age: int = 1, seed: int = 0
+    ) -> None:
+        super().__init__(n, capacity=capacity, half_life=half_life, age=age, seed=seed)
+        self._where = where
+
+    @property
+    def homes(self) -> NDArray[np.int32]:
+        return self._where(self.counts.index.left, self.n)
+
+    def route(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+        return self._where(hashes, self.n)
+
+    def adopt(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """Nobody moves."""
+
+    def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+        """No table is asked."""
+
+    def place(
+        self,
+        seen: PairCounts,
+        ties: Sequence[Tie],
+        batch: int,
+        alpha: float,
+        share: NDArray[np.float64],
+        near: NDArray[np.float64] | None = None,
+    ) -> None:
+        """New ones are in their place already."""
+
+    def publish(self) -> tuple[Patch, Moves, NDArray[np.uint64]] | None:
+        kept = self.counts.prune()
+        if kept is not None:
+            self._hashed = self._hashed[kept]
+        return None
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        # no table names these homes: whoever may move the keys after a restart must not believe one does
+        return {**super().state(), "home": np.full(len(self), -1, np.int32)}

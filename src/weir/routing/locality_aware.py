@@ -1,0 +1,124 @@
+"""Key grouping by tables that are learnt while the stream runs (LAR): what ``routing=weir.Locality()`` means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.buckets import Buckets
+from weir.routing.hash import Hash
+from weir.routing.table import Table
+
+NO_TABLE = Table(np.empty(0, np.uint64), np.empty(0, np.int32))
+
+
+@dataclass(frozen=True)
+class Learnt(Grouping):
+    """Each key lives where the table in force says, or by its hash if the table doesn't list it.
+
+    The table belongs to a batch's plan, not to the application; see :mod:`weir.locality`.
+
+    Reference: M. Caneill, A. El Rheddane, V. Leroy, N. De Palma, "Locality-aware routing in stateful streaming
+    applications", Middleware 2016.
+
+    Examples
+    --------
+    >>> keys = np.array([5, 6], np.uint64)
+    >>> Learnt(Table(keys[:1], np.array([2], np.int32))).router(3).route(keys).tolist()
+    [2, 0]
+    """
+
+    table: Table = NO_TABLE
+    buckets: Buckets | None = None  # where unlisted keys live, if no longer simply by their hash
+
+    name: ClassVar[str] = "LAR"
+
+    def with_table(self, table: Table, buckets: Buckets | None = None) -> Learnt:
+        """The same grouping with the table of a batch."""
+        return Learnt(table, buckets)
+
+    @property
+    def homes(self) -> Table | Buckets:
+        """The rule by which every key has its one home."""
+        return self.table if self.buckets is None else Buckets(self.buckets.homes, self.table)
+
+    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
+        return self.homes.router(n)
+
+
+@dataclass(frozen=True)
+class LearntSplit(Learnt):
+    """The same for operators that merge: some keys are worked on where their rows are.
+
+    Keys that nobody has placed yet (``first_seen``) and keys too hot for one server (``hot``) stay with the row
+    that brings them; with ``overflow``, another grouping deals the rows of hot keys out. What a server learns of
+    such a key in a batch is a partial state, which goes to the key's home, one small row instead of many large
+    ones, and is merged there in the same batch: the key's state has one owner all the same.
+
+    Examples
+    --------
+    >>> keys = np.array([5, 6, 7], np.uint64)
+    >>> table = Table(keys[:2], np.array([2, 1], np.int32))
+    >>> grouping = LearntSplit(table, first_seen=True, hot=keys[1:2])
+    >>> grouping.router(3, local=0).route(keys).tolist()
+    [2, 0, 0]
+    """
+
+    first_seen: bool = False
+    hot: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64), compare=False, repr=False)
+    overflow: Grouping | None = None
+
+    splits_keys: ClassVar[bool] = True
+
+    @property
+    def order_free(self) -> bool:  # type: ignore[override]
+        """Not where shares decide which of a hot key's rows stay."""
+        return self.overflow is None
+
+    def with_table(self, table: Table, buckets: Buckets | None = None) -> LearntSplit:
+        return LearntSplit(table, buckets, self.first_seen, self.hot, self.overflow)
+
+    def with_hot(self, hot: NDArray[np.uint64]) -> LearntSplit:
+        """The same grouping with the hot keys of a batch."""
+        return LearntSplit(self.table, self.buckets, self.first_seen, np.sort(hot), self.overflow)
+
+    def router(
+        self, n: int, *, seed: int = 0, source: int = 0, local: int = -1, overflow: Router | None = None
+    ) -> Router:
+        """A router; ``overflow`` deals out the rows of hot keys, if it is there."""
+        return StayRouter(n, self, local, overflow)
+
+
+class StayRouter(Router):
+    """Homes by table, but for keys that stay with their rows or overflow."""
+
+    def __init__(self, n: int, grouping: LearntSplit, local: int, overflow: Router | None = None) -> None:
+        super().__init__(n)
+        self._grouping = grouping
+        self._local = local
+        self.overflow = overflow
+        self._unlisted = (grouping.buckets or Hash()).router(n)
+
+    def route(self, keys: Keys) -> Instances:
+        home = self._grouping.table.lookup(keys)
+        if self._local >= 0:
+            if self._grouping.first_seen:
+                home = np.where(home < 0, self._local, home)
+            if len(self._grouping.hot) and self.overflow is None:
+                home = np.where(np.isin(keys, self._grouping.hot), self._local, home)
+        out = np.where(home < 0, self._unlisted.route(keys), home).astype(np.int32)
+        if self.overflow is not None and len(self._grouping.hot):
+            hot = np.isin(keys, self._grouping.hot)
+            out[hot] = self.overflow.route(keys[hot])
+        return out
+
+    def counters(self) -> Counters:
+        return {} if self.overflow is None else self.overflow.counters()
+
+    def restore(self, counters: Counters) -> None:
+        if self.overflow is not None:
+            self.overflow.restore(counters)

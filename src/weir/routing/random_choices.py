@@ -1,0 +1,138 @@
+"""Power of random choices (PoRC): a key fills its first bin, then its second, and only as far as it must."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.hashing import mix
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.partial_key import LoadRouter, pick
+
+_MEMO_BITS = 12
+
+
+def check_bounds(epsilon: float, virtual: int) -> None:
+    """Refuses parameters for which the capacity rule has no meaning."""
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be above 0, got {epsilon}; 0.01 is a good start")
+    if virtual < 1:
+        raise ValueError(f"virtual (virtual workers per instance) must be at least 1, got {virtual}")
+
+
+@dataclass(frozen=True)
+class RandomChoices(Grouping):
+    """Every key has its own endless sequence of virtual workers; a row takes the first with room.
+
+    Room means fewer than ``(1 + epsilon) · messages / v`` rows so far, ``v = virtual · n``. Light keys live
+    on the first virtual worker of their sequence; a hot key spills over to the next only when that one is
+    full, so that it takes no more places than its weight demands.
+
+    Parameters
+    ----------
+    epsilon
+        How far above the average a virtual worker may fill. Small: better balance, more copies of keys.
+    virtual
+        Virtual workers per instance; virtual worker ``i`` lives on instance ``i % n``.
+
+    **Guarantee.** After ``m`` rows no virtual worker holds more than ``ceil((1 + epsilon) · m / v)``,
+    whatever the keys; hence imbalance (fullest over average, minus 1) ≤ ``epsilon + v/m``.
+
+    References
+    ----------
+    M. A. U. Nasir et al.: Load balancing for skewed streams on heterogeneous clusters (Consistent Grouping),
+    Algorithm 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> keys = np.array([7] * 12 + [8, 9, 10, 11], dtype=np.uint64)
+    >>> router = RandomChoices(epsilon=0.25, virtual=1).router(4, seed=3)
+    >>> np.bincount(router.route(keys), minlength=4).max() <= np.ceil(1.25 * 16 / 4)
+    np.True_
+    """
+
+    epsilon: float = 0.01
+    virtual: int = 10
+    name: ClassVar[str] = "PoRC"
+    splits_keys: ClassVar[bool] = True
+    order_free: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_bounds(self.epsilon, self.virtual)
+
+    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
+        return RandomChoicesRouter(n, self.virtual * n, self.epsilon, seed)
+
+
+class RandomChoicesRouter(LoadRouter):
+    """Routes by :class:`RandomChoices`; ``owner`` maps virtual workers to instances."""
+
+    def __init__(self, n: int, bins: int, epsilon: float, seed: int) -> None:
+        super().__init__(n, bins, seed)
+        self.epsilon = epsilon
+        self.owner: NDArray[np.int32] = (np.arange(bins) % n).astype(np.int32)
+        self._forget()
+
+    def _forget(self) -> None:
+        # A memo of where each hot key's last walk ended. While the capacity stands, full bins stay full, so
+        # the next walk may start there: the same answer, sooner. Nothing depends on it.
+        self._memo_keys = np.zeros(1 << _MEMO_BITS, dtype=np.uint64)
+        self._memo = np.zeros((1 << _MEMO_BITS, 2), dtype=np.int64)
+
+    def restore(self, counters: Counters) -> None:
+        super().restore(counters)
+        self._forget()
+
+    def route(self, keys: Keys) -> Instances:
+        out = np.empty(len(keys), dtype=np.int32)
+        growth = (1.0 + self.epsilon) / len(self.load)
+        _route(
+            keys,
+            self.salt,
+            growth,
+            self.messages,
+            self.load,
+            self.owner,
+            self._memo_keys,
+            self._memo,
+            out,
+        )
+        return out
+
+
+@nb.njit(inline="always")
+def _choice(key, salt, step, bins):  # type: ignore[no-untyped-def]
+    """Place number ``step`` in a key's sequence: random at first, at last every bin in turn."""
+    random_steps = 4 * bins
+    if step < random_steps:
+        return pick(mix(key ^ salt, np.uint64(step)), bins)
+    return (pick(mix(key ^ salt, np.uint64(random_steps)), bins) + step) % bins
+
+
+@nb.njit(cache=True)
+def _route(keys, salt, growth, messages, load, owner, memo_keys, memo, out):  # type: ignore[no-untyped-def]
+    bins = len(load)
+    for i in range(len(keys)):
+        key = keys[i]
+        messages += 1
+        capacity = np.int64(np.ceil(growth * messages))
+        chosen = _choice(key, salt, 0, bins)
+        if load[chosen] >= capacity:
+            at = np.int64((key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _MEMO_BITS))
+            step = np.int64(1)
+            if memo_keys[at] == key and memo[at, 0] == capacity:
+                step = memo[at, 1]
+            chosen = _choice(key, salt, step, bins)
+            while load[chosen] >= capacity:
+                step += 1
+                chosen = _choice(key, salt, step, bins)
+            memo_keys[at] = key
+            memo[at, 0] = capacity
+            memo[at, 1] = step
+        load[chosen] += 1
+        out[i] = owner[chosen]

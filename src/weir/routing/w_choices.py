@@ -1,0 +1,117 @@
+"""W-Choices: two homes for a light key, every instance for a heavy one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numba as nb
+import numpy as np
+
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.heavy_hitters import ROWS, SpaceSaving, touch
+from weir.routing.partial_key import LoadRouter, emptier_of_two, taken
+
+
+def check_threshold(threshold: float | None) -> None:
+    """Refuses a share of rows that is none."""
+    if threshold is not None and not 0 < threshold < 1:
+        raise ValueError(f"threshold is a share of the rows, between 0 and 1; got {threshold}")
+
+
+@dataclass(frozen=True)
+class WChoices(Grouping):
+    """Partial key grouping, except that heavy keys may go to the least loaded of *all* instances.
+
+    Each source finds its heavy keys itself, with SpaceSaving in bounded memory. All other keys keep PKG's
+    two homes, so only the handful of keys that break PKG's balance costs more memory.
+
+    Parameters
+    ----------
+    threshold
+        Share of the rows from which a key is heavy; ``1/(5n)`` if None, the skew up to which two choices
+        are provably enough.
+
+    **Guarantee.** Light keys reach at most two instances as long as they are light. Rows of heavy keys always
+    go to an instance with the least load, so they never raise the imbalance.
+
+    References
+    ----------
+    M. A. U. Nasir, G. De Francisci Morales, N. Kourtellis, M. Serafini: When two choices are not enough:
+    balancing at scale in distributed stream processing. ICDE 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> keys = np.where(rng.random(10_000) < 0.6, 1, rng.integers(2, 500, 10_000)).astype(np.uint64)
+    >>> loads = np.bincount(WChoices().router(10).route(keys))
+    >>> int(loads.max() - loads.min())
+    2
+    """
+
+    threshold: float | None = None
+    name: ClassVar[str] = "W-C"
+    splits_keys: ClassVar[bool] = True
+    order_free: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
+        return _WChoicesRouter(n, self.threshold, seed)
+
+
+class HeavyRouter(LoadRouter):
+    """A router that knows its heavy keys."""
+
+    def __init__(self, n: int, threshold: float | None, seed: int) -> None:
+        super().__init__(n, n, seed)
+        self.threshold = 1.0 / (5 * n) if threshold is None else threshold
+        # Four times the counters that could be heavy: a light key's over-count stays below the threshold.
+        self.sketch = SpaceSaving(int(np.ceil(4 / self.threshold)))
+        self.least = np.zeros(2, dtype=np.int64)  # a lower bound of all loads; where to look next
+
+    def counters(self) -> Counters:
+        return super().counters() | self.sketch.counters() | {"least": self.least.copy()}
+
+    def restore(self, counters: Counters) -> None:
+        super().restore(counters)
+        self.sketch.restore(counters)
+        self.least[:] = taken(counters, "least", self.least)
+
+
+class _WChoicesRouter(HeavyRouter):
+    def route(self, keys: Keys) -> Instances:
+        out = np.empty(len(keys), dtype=np.int32)
+        _route(keys, self.salt, self.threshold, self.sketch.arrays, self.load, self.least, out)
+        return out
+
+
+@nb.njit(forceinline=True)
+def least_loaded(load, least):  # type: ignore[no-untyped-def]
+    """An instance of least load, searched in turn: loads only grow, so one lap per level is enough."""
+    n = len(load)
+    at = least[1]
+    for _ in range(n):
+        if load[at] <= least[0]:
+            least[1] = at
+            return at
+        at = at + 1 if at + 1 < n else 0
+    at = np.int64(np.argmin(load))
+    least[0] = load[at]
+    least[1] = at
+    return at
+
+
+@nb.njit(cache=True)
+def _route(keys, salt, threshold, sketch, load, least, out):  # type: ignore[no-untyped-def]
+    entries, runs, table, state = sketch
+    for i in range(len(keys)):
+        count = touch(entries, runs, table, state, keys[i])
+        if count > threshold * state[ROWS] and count > 1:
+            chosen = least_loaded(load, least)
+        else:
+            chosen = emptier_of_two(keys[i], salt, load)
+        load[chosen] += 1
+        out[i] = chosen

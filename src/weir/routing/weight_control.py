@@ -1,0 +1,161 @@
+"""Dynamic weight control (DWC): which receivers deserve a greater share, judged by how long their rows take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from weir.routing.base import Counters
+from weir.routing.partial_key import taken
+
+Weights = NDArray[np.int64]
+FINEST = 1 / 32  # of a full step
+QUICKER_DOWN, QUICKER_UP, AFTER_A_TURN = (
+    2.0,
+    1.2,
+    0.5,
+)  # how a step grows while its direction stands, and shrinks
+
+
+@dataclass(frozen=True)
+class DynamicWeights:
+    """Additive increase, multiplicative decrease of weights, in the manner of TCP.
+
+    Once per period every receiver's time per row ``t`` (waiting and execution) is compared with the median ``m``
+    of all receivers (the lower one of an even number: of two receivers one can be congested):
+
+    * ``t > alpha · m``: it is congested, its weight halves;
+    * ``t < m / alpha``: it has time, its weight grows by ``delta``;
+    * between: nothing is wrong, its weight goes back towards its initial value by ``delta``.
+
+    These are the paper's rules but for the third, and for three things that make them settle:
+
+    * *Recovery.* The paper grows every channel that is not congested, so that weights say ever less about
+      distance; its prose only grows those far better than the others, so that a server once halved never gets
+      its share back, for a server that has recovered is like the others, not better. Hence the third rule.
+    * *Finer steps at each turn.* A queue tells which server is overloaded, not by how much: under full load a
+      little too much on one server gathers all waiting rows there. Halving it overloads the next one,
+      and so on round the cluster. So a weight that changes direction takes half the step from then on (down
+      to 1/32 of one: a factor of 0.98 instead of 0.5), and greater ones again while its direction stands
+      (doubling on the way down, by a fifth on the way up): weights close in on what a server can carry, and a
+      server that fails is still left quickly.
+    * *Shares are relative.* If no factor is at 1 any more, all grow together until one is; and if all weights have
+      become small, they are doubled together, for small whole numbers are a coarse measure.
+
+    What changes is one factor per receiver by which its initial weight is multiplied; so near channels stay as
+    much heavier than far ones as they were. ``delta`` counts on the heaviest channel.
+
+    Parameters
+    ----------
+    alpha
+        How far from the median is far, above 1.
+    delta
+        Growth per period.
+    floor, ceiling
+        Bounds of every weight. A floor of 1 keeps a trickle of rows on every channel: without rows a server
+        could not show that it has recovered.
+
+    **Guarantee.** Weights stay within bounds. From the moment when no receiver is far from the median, all weights
+    are back at their initial values after at most ``20 + ceiling / delta`` periods.
+
+    References
+    ----------
+    F. Chen et al.: Squirrel, network-aware grouping, Algorithm 2. M. Riedmiller, H. Braun: RPROP, 1993, for steps
+    that follow the sign of a signal alone.
+
+    Examples
+    --------
+    Server 2 is slow for two periods, then well again.
+
+    >>> control = DynamicWeights()
+    >>> state = control.start(np.array([32, 32, 32]))
+    >>> for times in ([1, 1, 5], [1, 1, 5]):
+    ...     weights = control.step(state, times)
+    >>> weights.tolist()
+    [32, 32, 8]
+    >>> for calm in range(8):
+    ...     weights = control.step(state, [1, 1, 1.2])
+    >>> weights.tolist()
+    [32, 32, 32]
+    """
+
+    alpha: float = 1.2
+    delta: int = 4
+    floor: int = 1
+    ceiling: int = 256
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 1:
+            raise ValueError(f"alpha must be above 1, got {self.alpha}")
+        if self.delta < 1:
+            raise ValueError(f"delta must be at least 1, got {self.delta}")
+        if not 1 <= self.floor <= self.ceiling:
+            raise ValueError(
+                f"bounds must satisfy 1 <= floor <= ceiling, got {self.floor} and {self.ceiling}"
+            )
+
+    def start(self, initial: Weights) -> ControlState:
+        """The state of channels that nothing is known of yet."""
+        return ControlState(np.clip(initial, self.floor, self.ceiling))
+
+    def step(self, state: ControlState, times: ArrayLike) -> Weights:
+        """One period: changes ``state`` by the receivers' times per row and returns the new weights.
+
+        A time that is not a number stands for "no rows, nothing known": such a receiver goes back towards its
+        initial weight. If nothing is known of anybody, nothing changes.
+        """
+        t = np.asarray(times, dtype=np.float64)
+        if t.shape != state.weights.shape:
+            raise ValueError(f"expected one time for each of {len(state.weights)} receivers, got {t.shape}")
+        known = np.isfinite(t)
+        if not known.any():
+            return state.weights.copy()
+        if (t[known] < 0).any():
+            raise ValueError(f"times per row must not be negative, got {t[known].min()}")
+        median = np.sort(t[known])[(known.sum() - 1) // 2]
+        slow = known & (t > self.alpha * median)
+        fast = known & (t < median / self.alpha)
+        goal = np.where(fast, np.inf, 1.0)
+        way = np.where(slow, -1, np.sign(goal - state.factor)).astype(np.int8)
+        stands = (way == state.way) & (way != 0)
+        change = np.where(stands, np.where(slow, QUICKER_DOWN, QUICKER_UP), 1.0)
+        change[way * state.way < 0] = AFTER_A_TURN
+        step = np.clip(state.step * change, FINEST, 1.0)
+        heaviest = state.initial.max()
+        grown = self.delta * step / heaviest
+        factor = state.factor + np.clip(goal - state.factor, -grown, grown)
+        factor = np.where(slow, state.factor * 0.5**step, factor)
+        factor /= min(1.0, factor.max())
+        state.factor[:] = np.clip(factor, self.floor / heaviest, self.ceiling / heaviest)
+        state.step[:], state.way[:] = step, way
+        scaled = state.initial * state.factor
+        while scaled.max() < heaviest / 2:
+            scaled *= 2.0  # the same shares, in more rows: small whole numbers are a coarse measure
+        state.weights[:] = np.clip(np.rint(scaled), self.floor, self.ceiling)
+        return state.weights.copy()
+
+
+class ControlState:
+    """What the control remembers of one upstream instance's channels, as plain arrays."""
+
+    def __init__(self, initial: Weights) -> None:
+        n = len(initial)
+        self.initial: Weights = initial.astype(np.int64)
+        self.weights: Weights = self.initial.copy()
+        self.factor: NDArray[np.float64] = np.ones(n)  # by which the initial weight is multiplied
+        self.step: NDArray[np.float64] = np.ones(n)  # share of a full step that it takes now
+        self.way: NDArray[np.int8] = np.zeros(n, np.int8)  # −1 down, +1 up, 0 at rest
+
+    def counters(self) -> Counters:
+        return {k: v.copy() for k, v in vars(self).items()}
+
+    def restore(self, counters: Counters) -> None:
+        """Goes on from saved counters; a channel whose initial weight is another one by now starts anew."""
+        saved = {k: taken(counters, k, v) for k, v in vars(self).items()}
+        same = saved["initial"] == self.initial
+        for name, mine in vars(self).items():
+            if name != "initial":
+                mine[same] = saved[name][same]
+                mine[~same] = self.initial[~same] if name == "weights" else (0 if name == "way" else 1)

@@ -1,0 +1,283 @@
+"""Weight grouping (WG): near channels get more of the rows, slow ones less (Squirrel)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import numba as nb
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from weir.network.distance import Distance
+from weir.network.profile import PAPER, Profile, initial_weights
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.locality_aware import Learnt
+from weir.routing.partial_key import taken
+from weir.routing.shuffle import Shuffle
+from weir.routing.weight_control import ControlState, DynamicWeights, Weights
+
+
+@dataclass(frozen=True)
+class Weighted(Grouping):
+    """Any grouping, bent towards near and fast receivers by shares per round.
+
+    Every channel from an upstream instance to a receiver has a weight: its share, in rows, of a round. A row
+    takes the channel that the default grouping wants if that has share left in this round; else the first in
+    order of priority that has. When all shares are used up, a new round begins. So receivers get rows in
+    proportion to their weights, whatever the keys; the default grouping only decides who gets which.
+
+    Weights begin with distance (:func:`~weir.network.profile.initial_weights`: the closer, the heavier) and follow
+    load (:class:`DynamicWeights`). Priority is distance, then weight.
+
+    With a default by key, the overflow of a key goes elsewhere: the operator must be mergeable, and a plan
+    with any other operator is refused.
+
+    Parameters
+    ----------
+    default
+        Who chooses first: :class:`Shuffle` for operators without state, ``Hash()`` or another grouping by key
+        for those that merge.
+    profile
+        What rows pay by distance: ``"paper"`` (Squirrel's table), ``"measure"`` (a short probe on the running
+        cluster), or a :class:`~weir.network.profile.Profile`.
+    control
+        How weights follow load; ``None`` leaves them as they begin.
+    near
+        How much nearness counts: 0 not at all, 1 as much as it saves, more than that beyond. With control it may
+        count more than it saves, for a near receiver that has too much gives some away. Without control, take 1 or
+        less if some receivers have more upstream instances near them than others.
+    scale
+        Weight of the nearest channel: finer shares with more, longer rounds too.
+
+    **Guarantee.** While weights stand, every complete round gives each receiver exactly its weight. Every
+    weight is at least 1, so every receiver gets rows in every round. The same rows, counters and reports of load
+    give the same routes.
+
+    References
+    ----------
+    F. Chen et al.: Squirrel, network-aware grouping, Algorithms 1 and 2.
+
+    Examples
+    --------
+    One receiver in this process, one on this host, one elsewhere in the rack.
+
+    >>> router = Weighted().router(3, distances=[0, 1, 2])
+    >>> router.weights.tolist()
+    [64, 11, 2]
+    >>> keys = np.zeros(77, np.uint64)
+    >>> np.bincount(router.route(keys)).tolist()
+    [64, 11, 2]
+
+    The nearest keeps rows waiting, longer than it takes to reach another: its weight halves, the next one's grows.
+
+    >>> router.observe(execution=[30e-6, 30e-6, 30e-6], waiting=[2e-3, 0, 0]).tolist()
+    [32, 12, 2]
+
+    A hot key stays at home (receiver 2) as long as that has share left.
+
+    >>> from weir.routing.hash import Hash
+    >>> hot = np.full(5, 2, np.uint64)
+    >>> Weighted(Hash()).router(3, distances=[0, 1, 2]).route(hot).tolist()
+    [2, 2, 0, 0, 0]
+    """
+
+    default: Grouping = field(default_factory=Shuffle)
+    profile: Literal["paper", "measure"] | Profile = "paper"
+    control: DynamicWeights | None = field(default_factory=DynamicWeights)
+    near: float = 1.5
+    scale: int = 64
+    name: ClassVar[str] = "WG"
+    splits_keys: ClassVar[bool] = True
+    order_free: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.default, Grouping):
+            raise ValueError(f"default must be a grouping such as Shuffle() or Hash(), got {self.default!r}")
+        if isinstance(self.default, Weighted | Learnt):
+            raise ValueError(
+                f"default must choose by itself, e.g. Shuffle(), Hash() or Table(…), got {self.default.name}; "
+                "tables that are learnt while the stream runs cannot be weighted"
+            )
+        if not isinstance(self.profile, Profile) and self.profile not in ("paper", "measure"):
+            raise ValueError(f'profile must be "paper", "measure" or a Profile, got {self.profile!r}')
+        if self.scale < 1 or not self.near >= 0:
+            raise ValueError(
+                f"scale must be at least 1 and near at least 0, got {self.scale} and {self.near}"
+            )
+        if self.control is not None and not self.control.floor <= self.scale <= self.control.ceiling:
+            raise ValueError(
+                f"scale must lie between the control's floor and ceiling, {self.control.floor} and "
+                f"{self.control.ceiling}, got {self.scale}"
+            )
+
+    @property
+    def keyed(self) -> bool:  # type: ignore[override]
+        """As the default grouping."""
+        return self.default.keyed
+
+    def with_profile(self, profile: Profile) -> Weighted:
+        """The same with a profile that has been measured."""
+        return replace(self, profile=profile)
+
+    def router(
+        self,
+        n: int,
+        *,
+        seed: int = 0,
+        source: int = 0,
+        local: int = -1,
+        distances: ArrayLike | None = None,
+    ) -> WeightedRouter:
+        """A router for one upstream instance; ``distances`` are those of its receivers.
+
+        Without them the receiver ``local`` counts as near, and all others as hosts of one rack.
+        """
+        if self.profile == "measure":
+            raise ValueError(
+                'profile "measure" has no numbers yet: give it some by with_profile(…) first, got none'
+            )
+        if distances is None:
+            far = np.full(n, Distance.RACK, np.int8)
+            if local >= 0:
+                far[local] = Distance.PROCESS
+        else:
+            far = np.asarray(distances, np.int8)
+        if far.shape != (n,):
+            raise ValueError(f"expected the distances of {n} receivers, got {far.shape}")
+        profile = self.profile if isinstance(self.profile, Profile) else PAPER
+        initial = initial_weights(far, profile, scale=self.scale, near=self.near)
+        chooser = self.default.router(n, seed=seed, source=source, local=local)
+        travel = np.array([profile.travel(d) for d in Distance])[far]
+        return WeightedRouter(n, chooser, far, travel, initial, self.control, source)
+
+
+class WeightedRouter(Router):
+    """One upstream instance's shares: ``weights`` and what is ``used`` of them in this round."""
+
+    def __init__(
+        self,
+        n: int,
+        default: Router,
+        distances: NDArray[np.int8],
+        travel: NDArray[np.float64],
+        initial: Weights,
+        control: DynamicWeights | None,
+        source: int,
+    ) -> None:
+        super().__init__(n)
+        self.default = default
+        self.distances = distances
+        self.travel = travel
+        self.control = control
+        self.state = ControlState(initial) if control is None else control.start(initial)
+        self.used: NDArray[np.int64] = np.zeros(n, np.int64)
+        self.at: NDArray[np.int64] = np.zeros(
+            2, np.int64
+        )  # first in the order that may have share; shares left
+        self.heard = -1
+        # of receivers that are alike, each source tries another one first
+        self._turn = (np.arange(n) - source) % n
+        self._rank()
+
+    @property
+    def weights(self) -> Weights:
+        """Rows per round, by receiver."""
+        return self.state.weights
+
+    @property
+    def initial(self) -> Weights:
+        """The weights by distance alone."""
+        return self.state.initial
+
+    def route(self, keys: Keys) -> Instances:
+        out = self.default.route(keys)
+        if not out.flags.writeable or out.dtype != np.int32:
+            out = out.astype(np.int32)
+        _share_out(out, self.weights, self.used, self.order, self.at)
+        return out
+
+    def observe(
+        self, execution: ArrayLike, waiting: ArrayLike | None = None, slot: int | None = None
+    ) -> Weights:
+        """Takes in how long rows took at each receiver in the last period; returns the new weights.
+
+        The time of the way to each receiver, which is this router's own, is added: an idle receiver far off is
+        no better than a near one at which rows wait a little.
+
+        Parameters
+        ----------
+        execution
+            Mean seconds of work on a row, per receiver; NaN for one that had no rows.
+        waiting
+            Mean seconds that a row waited before. Give it if you can: at work that never waits, the time of
+            execution tells slow from fast, but how much a slow one can still carry shows in its queue.
+        slot
+            Number of the period. One that is no newer than the last one heard changes nothing, so hearing a report
+            twice does no harm.
+
+        Notes
+        -----
+        Weights change at once, in the middle of a round: a receiver that has had more than its new weight gets
+        nothing until the next round.
+        """
+        if slot is not None:
+            if slot <= self.heard:
+                return self.weights.copy()
+            self.heard = slot
+        times = np.asarray(execution, np.float64)
+        if waiting is not None:
+            times = times + np.asarray(waiting, np.float64)
+        if times.shape != (self.n,):
+            raise ValueError(f"expected one time for each of {self.n} receivers, got {times.shape}")
+        if self.control is not None:
+            self.control.step(self.state, times + self.travel)
+            self._rank()
+        return self.weights.copy()
+
+    def _rank(self) -> None:
+        self.order: NDArray[np.int64] = np.lexsort((self._turn, -self.weights, self.distances))
+        left = np.maximum(0, self.weights - self.used).sum()
+        if left == 0:
+            self.used[:] = 0
+            left = self.weights.sum()
+        self.at[:] = 0, left
+
+    def counters(self) -> Counters:
+        mine: Counters = {"used": self.used.copy(), "heard": np.array([self.heard], np.int64)}
+        mine |= {f"weight.{k}": v for k, v in self.state.counters().items()}
+        return mine | {f"default.{k}": v for k, v in self.default.counters().items()}
+
+    def restore(self, counters: Counters) -> None:
+        self.used[:] = taken(counters, "used", self.used)
+        self.heard = int(taken(counters, "heard", np.zeros(1, np.int64))[0])
+        self.state.restore(_part(counters, "weight."))
+        self.default.restore(_part(counters, "default."))
+        self._rank()
+
+
+def _part(counters: Counters, start: str) -> Counters:
+    return {k.removeprefix(start): v for k, v in counters.items() if k.startswith(start)}
+
+
+@nb.njit(inline="always")
+def take_share(wanted, weights, used, order, at):  # type: ignore[no-untyped-def]
+    """The channel of one row: the wanted one if it has share left, else the first in order that has."""
+    chosen = wanted
+    if used[chosen] >= weights[chosen]:
+        while used[order[at[0]]] >= weights[order[at[0]]]:
+            at[0] += 1
+        chosen = order[at[0]]
+    used[chosen] += 1
+    at[1] -= 1
+    if at[1] == 0:  # a new round
+        used[:] = 0
+        at[0] = 0
+        at[1] = weights.sum()
+    return chosen
+
+
+@nb.njit(cache=True)
+def _share_out(out, weights, used, order, at):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = take_share(out[i], weights, used, order, at)

@@ -1,0 +1,119 @@
+"""Rows on their way through a server: a batch, and optionally which of its rows are meant.
+
+Passing rows on to an operator on the same server copies nothing: the next operator takes the columns that it
+reads, and only those, out of the batch it shares with the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.hashing import SECOND_SEED, SPARK_SEED, hash_columns
+
+Index = NDArray[np.int64]
+
+
+class Rows:
+    """A view of some rows of a batch; columns are taken when asked for."""
+
+    __slots__ = ("_taken", "batch", "born", "h1", "index", "origin")
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        index: Index | None = None,
+        h1: NDArray[np.uint64] | None = None,
+        origin: tuple[str, NDArray[np.uint64]] | None = None,
+        born: int = 0,
+    ) -> None:
+        self.batch = batch
+        self.index = index
+        self.h1 = h1  # hash of the receiving operator's key, if known already
+        self.origin = origin  # the last keyed operator they passed, and their keys' hashes there
+        self.born = born  # when the oldest of them left its source, in µs; 0 if not known
+        self._taken: dict[str, pa.Array] = {}
+
+    def __len__(self) -> int:
+        return self.batch.num_rows if self.index is None else len(self.index)
+
+    def column(self, name: str) -> pa.Array:
+        if self.index is None:
+            return self.batch.column(name)
+        taken = self._taken.get(name)
+        if taken is None:
+            taken = self._taken[name] = self.batch.column(name).take(pa.array(self.index))
+        return taken
+
+    def hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
+        """The hash of each row's key."""
+        if self.h1 is None:
+            self.h1 = hash_columns([self.column(k) for k in key])
+        return self.h1
+
+    def second_hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
+        return hash_columns([self.column(k) for k in key], SECOND_SEED)
+
+    def select(self, chosen: NDArray[np.bool_] | Index) -> Rows:
+        """Some of the rows, by mask or by position."""
+        positions: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+        index = positions if self.index is None else self.index[positions]
+        h1 = None if self.h1 is None else self.h1[positions]
+        origin = None if self.origin is None else (self.origin[0], self.origin[1][positions])
+        return Rows(self.batch, index, h1, origin, self.born)
+
+    def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows themselves, with the columns of a schema."""
+        return pa.RecordBatch.from_arrays([self.column(n) for n in schema.names], schema=schema)
+
+    def nulls(self, key: tuple[str, ...]) -> NDArray[np.bool_] | None:
+        """Which rows lack a part of their key; None if none does."""
+        missing: NDArray[np.bool_] | None = None
+        for name in key:
+            column = self.column(name)
+            if column.null_count:
+                here = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+                missing = here if missing is None else missing | here
+        return missing
+
+
+def row_hashes(batch: pa.RecordBatch) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """128 bits over all columns of each row."""
+    columns = [_plain(c) for c in batch.columns]
+    # a null must not hash like an absent column, so its position takes part
+    columns += [c.is_null() for c in batch.columns if c.null_count]
+    return hash_columns(columns, SPARK_SEED), hash_columns(columns, SECOND_SEED)
+
+
+def canonical_order(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Positions of the rows in canonical order.
+
+    >>> a = pa.record_batch({"x": [3, 1, 2]})
+    >>> b = pa.record_batch({"x": [2, 3, 1]})
+    >>> a.take(pa.array(canonical_order(a))).equals(b.take(pa.array(canonical_order(b))))
+    True
+    """
+    first, second = row_hashes(batch)
+    return np.lexsort((second, first))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """A column of a type that the hash knows, different where the original differs."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        return pa.array(np.ascontiguousarray(values).view(np.int64))
+    if pa.types.is_nested(kind) or pa.types.is_map(kind):
+        return pa.array([None if v is None else repr(v) for v in column.to_pylist()], pa.string())
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.int32())
+    if pa.types.is_decimal(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
+        return column.cast(pa.string())
+    if pa.types.is_unsigned_integer(kind):
+        return column.cast(pa.int64(), safe=False)
+    if pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    return column

@@ -1,0 +1,163 @@
+"""Asking the running cluster where servers are, and what the ways between them cost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from weir.engine.exchange import wire
+from weir.engine.server import host_name
+from weir.network.distance import Distance, Place
+from weir.network.probe import (
+    Link,
+    far_pairs,
+    listen,
+    measured_profile,
+    probe,
+    probe_loopback,
+    probe_memory,
+    probe_serialisation,
+    serve,
+)
+from weir.network.profile import Profile
+from weir.spark.homes import Homes
+from weir.state.storage import Storage
+
+BLOB = 1 << 20
+ANSWER = "server int, payload binary"
+MEET_SECONDS = 10.0  # how long two tasks wait for each other
+
+
+def locate(homes: Homes) -> dict[int, tuple[str, str]]:
+    """Host and executor of each server, by a task of its own."""
+
+    def where(server: int) -> Any:
+        return host_name(), f"{host_name()}:{os.getppid()}"
+
+    return {server: tuple(said) for server, said in _ask(homes, where).items()}
+
+
+def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profile, dict[str, Any]]:
+    """Probes every distance that there is; the profile, and what was measured or why it was not.
+
+    Takes a few seconds, and at most ``MEET_SECONDS`` more per distance beyond the host if tasks can't meet.
+    """
+    links: dict[Distance, Link] = {}
+    notes: dict[str, Any] = {}
+
+    def near(server: int) -> Any:
+        if server:
+            return None
+        return probe_memory(), probe_loopback(), probe_serialisation()
+
+    memory, loopback, packing = _ask(homes, near)[0]
+    serialise = packing + exchange_cost(homes)
+    links[Distance.PROCESS], links[Distance.NODE] = Link(*memory), Link(*loopback)
+    for far, pair in far_pairs(places).items():
+        found = _ask(homes, _meeting(storage.location, f"probe/{uuid.uuid4().hex}", pair))[pair[1]]
+        if isinstance(found, str):
+            notes[far.name.lower()] = {"measured": False, "why": found}
+        else:
+            links[far] = Link(*found)
+    storage.delete_folder("probe")
+    for far, link in links.items():
+        notes[far.name.lower()] = {"measured": True, **link._asdict()}
+    for far in Distance:
+        notes.setdefault(far.name.lower(), {"measured": False, "why": "no two servers are so far apart"})
+    notes["serialise_s_per_byte"] = serialise
+    return measured_profile(links, serialise), notes
+
+
+def exchange_cost(homes: Homes, size: int = 8 << 20) -> float:
+    """Seconds per byte that an exchange takes beyond the network: every server sends ``size`` bytes to the next one.
+
+    Whatever leaves a server is written by one task and read by another, with the JVM between them, also on one
+    host. The cost of an exchange without anything in it is taken off. All servers send at the same time, as in a batch.
+    """
+    slots = homes.slots
+
+    def send(blobs: int) -> Any:
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            outbox = wire.Outbox(slots)
+            for batch in batches:
+                for server in batch.column("server").to_pylist():
+                    for _ in range(blobs):
+                        outbox.put((server + 1) % len(slots), wire.DATA, 0, bytes(BLOB))
+            yield from outbox.flush()
+
+        return task
+
+    def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        got = sum(len(p) for batch in batches for p in wire.payloads(batch))
+        yield pa.RecordBatch.from_arrays([pa.array([got], pa.int64())], names=["bytes"])
+
+    def seconds(blobs: int) -> float:
+        times = []
+        for _ in range(2):
+            began = time.perf_counter()
+            sent = homes.each().mapInArrow(send(blobs), wire.WIRE_DDL)
+            homes.exchange(sent, "wire").mapInArrow(take, "bytes bigint").collect()
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    empty = seconds(0)
+    return max(0.0, seconds(size // BLOB) - empty) / size
+
+
+def _meeting(location: str, name: str, pair: tuple[int, int]) -> Any:
+    """One server listens and says where in the checkpoint, which both can reach; the other one probes."""
+
+    def meet(server: int) -> Any:
+        storage = Storage(location)
+        until = time.monotonic() + MEET_SECONDS
+        if server == pair[0]:
+            with listen(_address()) as listener:
+                storage.write(name, msgspec.json.encode(listener.getsockname()[:2]))
+                serve(listener, MEET_SECONDS)
+            return None
+        if server != pair[1]:
+            return None
+        while not storage.exists(name):
+            if time.monotonic() > until:
+                return f"servers {pair[0]} and {pair[1]} did not run at the same time within {MEET_SECONDS:.0f} s"
+            time.sleep(0.02)
+        try:
+            host, port = msgspec.json.decode(bytes(storage.read(name)))
+            return probe((host, port), MEET_SECONDS)
+        except OSError as error:
+            return f"server {pair[1]} cannot reach server {pair[0]}: {error}"
+
+    return meet
+
+
+def _address() -> str:
+    """An address of this host that others can reach."""
+    with contextlib.suppress(OSError):
+        found = socket.gethostbyname(host_name())
+        with listen(found):
+            return found
+    return "0.0.0.0"
+
+
+def _ask(homes: Homes, question: Any) -> dict[int, Any]:
+    """The answer of every server to a question, as JSON-able data."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for server in batch.column("server").to_pylist():
+                answer = msgspec.json.encode(question(server))
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([server], pa.int32()), pa.array([answer], pa.binary())],
+                    names=["server", "payload"],
+                )
+
+    rows = homes.each().mapInArrow(task, ANSWER).collect()
+    return {row[0]: msgspec.json.decode(bytes(row[1])) for row in rows}

@@ -1,0 +1,103 @@
+"""Pair counts: exact when they can be, bounded always, the same whatever the order of the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weir.locality import BatchCounter, BatchStats, PairCounts, count_keys, count_pairs, merge
+from weir_evaluation.locality.space_saving import SpaceSaving
+
+pair_lists = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
+
+
+def columns(pairs):
+    array = np.array(pairs, np.uint64).reshape(-1, 2)
+    return np.ascontiguousarray(array[:, 0]), np.ascontiguousarray(array[:, 1])
+
+
+def as_dict(counts: PairCounts) -> dict:
+    return {(int(a), int(b)): c for a, b, c in zip(counts.left, counts.right, counts.count, strict=True)}
+
+
+@given(pair_lists)
+def test_counts_are_exact_and_conserved(pairs):
+    counts = count_pairs(*columns(pairs))
+    assert as_dict(counts) == {p: float(pairs.count(p)) for p in set(pairs)}
+    assert counts.total == len(pairs)
+
+
+@given(pair_lists, st.randoms(), st.integers(1, 8))
+def test_order_of_rows_makes_no_difference(pairs, random, capacity):
+    shuffled = list(pairs)
+    random.shuffle(shuffled)
+    for make in (BatchCounter, SpaceSaving):
+        one, two = make(capacity), make(capacity)
+        one.observe(*columns(pairs))
+        two.observe(*columns(shuffled))
+        assert as_dict(one.counts()) == as_dict(two.counts())
+
+
+@given(pair_lists, st.integers(1, 8), st.integers(0, 3))
+def test_truncation_keeps_the_heaviest(pairs, capacity, seed):
+    whole = count_pairs(*columns(pairs))
+    kept = whole.truncate(capacity, seed)
+    assert len(kept) == min(capacity, len(whole))
+    assert sorted(kept.count)[::-1] == sorted(whole.count)[::-1][: len(kept)]
+
+
+def test_ties_are_dropped_at_random_by_seed():
+    keys = np.arange(1000, dtype=np.uint64)
+    kept = [set(count_keys(keys).truncate(100, seed).left.tolist()) for seed in (0, 0, 1)]
+    assert kept[0] == kept[1] != kept[2]
+    assert 300 < np.mean(list(kept[0])) < 700
+
+
+@given(pair_lists, pair_lists)
+def test_merging_servers_equals_counting_together(one, two):
+    merged = merge([count_pairs(*columns(one)), count_pairs(*columns(two))])
+    assert as_dict(merged) == as_dict(count_pairs(*columns(one + two)))
+
+
+@given(pair_lists, st.integers(1, 12))
+@settings(deadline=None)
+def test_space_saving_keeps_its_promises(pairs, capacity):
+    summary = SpaceSaving(capacity, canonical=False)
+    for at in range(0, len(pairs), 7):
+        summary.observe(*columns(pairs[at : at + 7]))
+    held = as_dict(summary.counts())
+    assert sum(held.values()) == len(pairs)
+    assert len(held) <= capacity
+    for pair, count in held.items():
+        assert pairs.count(pair) <= count <= pairs.count(pair) + summary.error
+    for pair in set(pairs):
+        if pairs.count(pair) > len(pairs) / capacity:
+            assert pair in held
+
+
+def test_decay_forgets():
+    counter = BatchCounter(10, decay=0.5)
+    counter.observe(*columns([(1, 1)] * 8))
+    counter.observe(*columns([(2, 2)]))
+    assert as_dict(counter.counts()) == {(1, 1): 4.0, (2, 2): 1.0}
+    with pytest.raises(ValueError, match="capacity"):
+        BatchCounter(0)
+
+
+@given(pair_lists, pair_lists)
+def test_statistics_survive_the_ride_home(one, two):
+    parts = []
+    for pairs in (one, two):
+        left, right = columns(pairs)
+        parts.append(BatchStats.of({0: left, 1: right}, {(0, 1): (left, right)}))
+    home = BatchStats.merge([BatchStats.from_ipc(p.to_ipc()) for p in parts])
+    other_way = BatchStats.merge(parts[::-1])
+    assert home.rows == other_way.rows == {0: len(one + two), 1: len(one + two)}
+    assert (
+        as_dict(home.pairs[0, 1])
+        == as_dict(other_way.pairs[0, 1])
+        == as_dict(count_pairs(*columns(one + two)))
+    )
+    assert as_dict(PairCounts.from_arrow(home.keys[0].to_arrow())) == as_dict(home.keys[0])

@@ -59,7 +59,7 @@ def generate(folder: Path, batches: int, rows: int, campaigns: int, seed: int = 
     return owner
 
 
-def pipeline(events, owner: dict[str, str], grouping: weir.Grouping) -> weir.Stream:
+def pipeline(events, owner: dict[str, str], grouping: weir.routing.Grouping) -> weir.Stream:
     """The application, from a DataFrame with a column ``value``."""
     fields = [("user", pa.string()), ("ad", pa.string()), ("kind", pa.string()), ("time", pa.int64())]
     ads, campaigns = pa.array(list(owner)), pa.array(list(owner.values()))
@@ -83,9 +83,9 @@ def pipeline(events, owner: dict[str, str], grouping: weir.Grouping) -> weir.Str
     parsed = {"ad": "string", "kind": "string", "time": "timestamp"}
     return (
         weir.source(events, "receive")
-        .map(parse, parsed, name="parse", grouping=grouping, on_error="divert")
-        .filter(lambda batch: pc.equal(batch.column("kind"), "view"), name="views")
-        .map(join, {"campaign": "string", "time": "timestamp"}, name="join", columns=["ad", "time"])
+        .map_batches(parse, parsed, name="parse", routing=grouping, on_error="divert")
+        .filter_batches(lambda batch: pc.equal(batch.column("kind"), "view"), name="views")
+        .map_batches(join, {"campaign": "string", "time": "timestamp"}, name="join", columns=["ad", "time"])
         .keyed(
             "campaign",
             weir.Count(),

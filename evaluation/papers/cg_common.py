@@ -24,9 +24,9 @@ from rich.table import Table
 from weir.routing.base import Grouping
 from weir_evaluation.simulate import (
     Arrivals,
-    Cluster,
     Result,
-    Stream,
+    SimulatedCluster,
+    SimulatedStream,
     imbalance,
     memory,
     page_views,
@@ -64,7 +64,7 @@ def options(description: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def streams(args: argparse.Namespace) -> list[Stream]:
+def streams(args: argparse.Namespace) -> list[SimulatedStream]:
     """The page-view stream, and the real words if they are given."""
     found = [page_views(2_200_000, 290_000) if args.quick else page_views()]
     if args.words:
@@ -74,7 +74,7 @@ def streams(args: argparse.Namespace) -> list[Stream]:
     return found
 
 
-def spread_out(stream: Stream, grouping: Grouping, bins: int) -> dict[str, Any]:
+def spread_out(stream: SimulatedStream, grouping: Grouping, bins: int) -> dict[str, Any]:
     """Routes a whole stream from one source: imbalance and memory over the bins."""
     router = grouping.router(bins, seed=1)
     to = np.concatenate([router.route(stream.hashes[part]) for part in np.array_split(stream.ids, 64)])
@@ -86,13 +86,18 @@ def spread_out(stream: Stream, grouping: Grouping, bins: int) -> dict[str, Any]:
     }
 
 
-def capacity_for(stream: Stream) -> float:
+def capacity_for(stream: SimulatedStream) -> float:
     """Messages per second of a cluster that the stream fills to 80 % in a day."""
     return len(stream) / 86_400 / LOAD
 
 
 def a_day(
-    stream: Stream, grouping: Grouping, cluster: Cluster, *, swing: float = SWING, **more: Any
+    stream: SimulatedStream,
+    grouping: Grouping,
+    cluster: SimulatedCluster,
+    *,
+    swing: float = SWING,
+    **more: Any,
 ) -> Result:
     """The stream within 24 hours, with time slots that let every worker see enough messages to judge by."""
     # Short streams get short slots all the same: what counts is how often signals can be sent in a day.

@@ -15,13 +15,13 @@ from weir.routing.partial_key import PartialKey
 from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import Shuffle
 from weir.routing.two_choices import TwoChoices
-from weir_evaluation.simulate import Cluster, Stream
+from weir_evaluation.simulate import SimulatedCluster, SimulatedStream
 
 WORKERS = (5, 10, 50, 100)
 VIRTUAL = 10
 
 
-def over_bins(stream: Stream) -> list[dict]:
+def over_bins(stream: SimulatedStream) -> list[dict]:
     """Fig. 7: the bins are the virtual workers."""
     schemes = [
         Hash(),
@@ -38,13 +38,13 @@ def over_bins(stream: Stream) -> list[dict]:
     ]
 
 
-def over_workers(stream: Stream) -> list[dict]:
+def over_workers(stream: SimulatedStream) -> list[dict]:
     """Fig. 8: the bins are the workers, and CG runs with its signals."""
     rows = []
     for n in WORKERS:
         schemes = [Hash(), PartialKey(), TwoChoices(), BoundedRing(EPSILON, VIRTUAL), Shuffle()]
         rows += [{"fig": "8", "workers": n} | spread_out(stream, scheme, n) for scheme in schemes]
-        run = a_day(stream, Consistent(EPSILON, VIRTUAL), Cluster.equal(n, capacity_for(stream)))
+        run = a_day(stream, Consistent(EPSILON, VIRTUAL), SimulatedCluster.equal(n, capacity_for(stream)))
         rows.append(
             {
                 "fig": "8",
@@ -89,7 +89,7 @@ def main() -> None:
     report.close(figure)
 
 
-def claims(report: Report, stream: Stream, by: dict) -> None:
+def claims(report: Report, stream: SimulatedStream, by: dict) -> None:
     def imb(fig: str, n: int, name: str) -> float:
         return by[fig, n, name]["imbalance"]
 

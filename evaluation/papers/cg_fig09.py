@@ -22,7 +22,7 @@ from cg_common import (
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
-from weir_evaluation.simulate import Cluster
+from weir_evaluation.simulate import SimulatedCluster
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     )
     figure = None
     for stream in streams(args):
-        cluster = Cluster.equal(10, capacity_for(stream))
+        cluster = SimulatedCluster.equal(10, capacity_for(stream))
         runs = {g.name: a_day(stream, g, cluster) for g in (Hash(), Consistent(EPSILON, 10), Shuffle())}
         for name, run in runs.items():
             report.rows.append({"stream": stream.name, "grouping": name} | over_a_day(run))

@@ -21,7 +21,7 @@ from cg_common import (
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
-from weir_evaluation.simulate import Cluster
+from weir_evaluation.simulate import SimulatedCluster
 
 OTHERS = [(1, 2), (1, 10), (3, 2), (5, 5), (7, 5), (9, 2), (9, 10)]
 
@@ -34,7 +34,7 @@ def main() -> None:
     data = streams(args)
     figure = None
     for stream in data:
-        cluster = Cluster.mixed(10, capacity_for(stream), 3, 5)
+        cluster = SimulatedCluster.mixed(10, capacity_for(stream), 3, 5)
         runs = {g.name: a_day(stream, g, cluster) for g in (Hash(), Shuffle(), Consistent(EPSILON, 10))}
         for name, run in runs.items():
             report.rows.append(_row(stream.name, 3, 5, name, run))
@@ -67,7 +67,7 @@ def main() -> None:
     stream = data[0]
     better = []
     for strong, times in OTHERS:
-        cluster = Cluster.mixed(10, capacity_for(stream), strong, times)
+        cluster = SimulatedCluster.mixed(10, capacity_for(stream), strong, times)
         runs = {g.name: a_day(stream, g, cluster) for g in (Hash(), Shuffle(), Consistent(EPSILON, 10))}
         report.rows += [_row(stream.name, strong, times, name, run) for name, run in runs.items()]
         better.append(runs["SG"].mean_latency() / runs["CG"].mean_latency())

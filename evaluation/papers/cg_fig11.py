@@ -10,7 +10,7 @@ import numpy as np
 
 from cg_common import EPSILON, Report, a_day, capacity_for, log_axes, options, streams
 from weir.routing.consistent import Consistent
-from weir_evaluation.simulate import Cluster
+from weir_evaluation.simulate import SimulatedCluster
 
 SOURCES = (1, 10, 50, 100)
 WORKERS = (5, 10, 50, 100)
@@ -26,7 +26,10 @@ def main() -> None:
         for n in WORKERS:
             for s in SOURCES:
                 run = a_day(
-                    stream, Consistent(EPSILON, 10), Cluster.equal(n, capacity_for(stream)), sources=s
+                    stream,
+                    Consistent(EPSILON, 10),
+                    SimulatedCluster.equal(n, capacity_for(stream)),
+                    sources=s,
                 )
                 by[n, s] = row = {
                     "stream": stream.name,

@@ -10,7 +10,7 @@ import numpy as np
 
 from cg_common import EPSILON, Report, a_day, capacity_for, hours, options, over_a_day, streams, three_series
 from weir.routing.consistent import Consistent
-from weir_evaluation.simulate import Cluster, Result
+from weir_evaluation.simulate import Result, SimulatedCluster
 
 VIRTUAL = (5, 10, 20, 50, 100, 1000)
 
@@ -29,7 +29,7 @@ def main() -> None:
     )
     figure = None
     for stream in streams(args):
-        cluster = Cluster.mixed(10, capacity_for(stream), 3, 5)
+        cluster = SimulatedCluster.mixed(10, capacity_for(stream), 3, 5)
         runs = {v: a_day(stream, Consistent(EPSILON, v), cluster) for v in VIRTUAL}
         rows = {}
         for v, run in runs.items():

@@ -23,21 +23,21 @@ from cg_common import (
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
-from weir_evaluation.simulate import Arrivals, Cluster, Result, Stream
+from weir_evaluation.simulate import Arrivals, Result, SimulatedCluster, SimulatedStream
 
 PHASES = ((3, 5), (5, 4), (2, 10))
 SWINGS = (0.0, 0.05, 0.1, 0.15)
 
 
-def changing(stream: Stream, swing: float) -> Cluster:
+def changing(stream: SimulatedStream, swing: float) -> SimulatedCluster:
     """{3, 5}, then {5, 4} and {2, 10} after 6/22 and 12/22 of the messages, with the same total."""
     times = np.arange(0, 86_400, 10.0)
     arrived = Arrivals.day(len(stream), swing).before(times)
     total = capacity_for(stream)
-    cluster = Cluster.mixed(10, total, *PHASES[0])
+    cluster = SimulatedCluster.mixed(10, total, *PHASES[0])
     for at, phase in zip((6 / 22, 12 / 22), PHASES[1:], strict=True):
         when = float(times[np.searchsorted(arrived, at * len(stream))])
-        cluster = cluster.then(when, Cluster.mixed(10, total, *phase))
+        cluster = cluster.then(when, SimulatedCluster.mixed(10, total, *phase))
     return cluster
 
 
@@ -50,7 +50,7 @@ def recovery(run: Result, change: float, until: float) -> tuple[float, float, fl
     return float(gap[0]), final, float((run.time[within[near[0]]] - change) / 60)
 
 
-def sensitivity(report: Report, stream: Stream) -> None:
+def sensitivity(report: Report, stream: SimulatedStream) -> None:
     """The day's swing decides how much of it lies above the idle threshold, and so the verdict on change 2."""
     for patience in (0, 5):
         ratios = {}

@@ -14,20 +14,20 @@ import numpy as np
 from lar_common import console, figure, options, report
 from weir.locality import KeyGraph, count_keys, count_pairs, partition
 from weir.locality.counts import PairCounts
-from weir.locality.table import RoutingTable
+from weir.routing.table import Table
 from weir_evaluation.bench.locality import load
-from weir_evaluation.locality.space_saving import SpaceSaving
+from weir_evaluation.locality.space_saving import PairSpaceSaving
 
 
-def tables(pairs: PairCounts, n: int, method: str) -> list[RoutingTable]:
+def tables(pairs: PairCounts, n: int, method: str) -> list[Table]:
     """Tables from counted pairs."""
     keys = [count_keys(pairs.left, pairs.count), count_keys(pairs.right, pairs.count)]
     graph = KeyGraph.build(keys, {(0, 1): pairs})
     parts = partition(graph, n, method=method)
-    return [RoutingTable(graph.key[a:b], parts[a:b], n) for a, b in pairwise(graph.starts.tolist())]
+    return [Table(graph.key[a:b], parts[a:b], n) for a, b in pairwise(graph.starts.tolist())]
 
 
-def locality(made: list[RoutingTable], left: np.ndarray, right: np.ndarray) -> float:
+def locality(made: list[Table], left: np.ndarray, right: np.ndarray) -> float:
     """Share of rows whose keys live together, unknown ones by hash."""
     return float((made[0].route(left) == made[1].route(right)).mean())
 
@@ -54,7 +54,7 @@ def main() -> None:
             own, later = [], []
             for size in sizes:
                 if "SpaceSaving" in way:
-                    sketch = SpaceSaving(size, canonical=False)
+                    sketch = PairSpaceSaving(size, canonical=False)
                     sketch.observe(left[:half], right[:half])
                     kept = sketch.counts()
                 else:

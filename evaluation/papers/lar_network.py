@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import weir
 from lar_common import OUT, console
 from weir_evaluation.bench.data import bodies
-from weir_evaluation.lab import Cluster
+from weir_evaluation.lab import LabCluster
 
 MODES = ["locality-aware", "hash-based", "worst-case"]
 COLOUR = {"locality-aware": "#2471a3", "hash-based": "#7f8c8d", "worst-case": "#c0392b"}
@@ -53,10 +53,10 @@ class Pad:
 
 
 @dataclass
-class Network:
+class LabSession:
     """A lab, a Spark session on it, and a folder to work in."""
 
-    lab: Cluster
+    lab: LabCluster
     spark: Any
     work: Path
     runs: int = 0
@@ -141,17 +141,17 @@ def options(description: str, bandwidth: str = "10mbit", rows: int = 1000) -> ar
 
 
 @contextlib.contextmanager
-def network(hosts: int, bandwidth: str) -> Iterator[Network]:
+def network(hosts: int, bandwidth: str) -> Iterator[LabSession]:
     """A lab of our own, and Spark on it."""
     work = Path(tempfile.mkdtemp(prefix="weir-papers-"))
     try:
         with console.status(f"starting a lab of {hosts} hosts"), contextlib.ExitStack() as stack:
-            lab = stack.enter_context(Cluster(hosts, bandwidth))
+            lab = stack.enter_context(LabCluster(hosts, bandwidth))
             # no server ever works on another's host, however long its own is busy
             spark = lab.session("papers", **{"spark.locality.wait": "300s"})
             later = stack.pop_all()
         with later:
-            yield Network(lab, spark, work, bandwidth=bandwidth)
+            yield LabSession(lab, spark, work, bandwidth=bandwidth)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -169,14 +169,14 @@ def pairs(rows: int, servers: int, locality: float, seed: int) -> pa.Table:
     return pa.table(columns)
 
 
-def groupings(mode: str, servers: int) -> tuple[weir.Grouping, weir.Grouping]:
+def groupings(mode: str, servers: int) -> tuple[weir.routing.Grouping, weir.routing.Grouping]:
     """How A and B get their rows."""
     if mode == "hash-based":
         return weir.Hash(), weir.Hash()
     first, second = (
         weir.Table.of({f"{name}-{i}": i % servers for i in range(KEYS * servers)}) for name in ("k1", "k2")
     )
-    return first, second if mode == "locality-aware" else weir.WorstCase(second)
+    return first, second if mode == "locality-aware" else weir.routing.WorstCase(second)
 
 
 def write(folder: Path, tables: list[pa.Table]) -> Path:
@@ -189,31 +189,31 @@ def write(folder: Path, tables: list[pa.Table]) -> Path:
     return folder
 
 
-def application(net: Network, data: Path, padding: int, first: Any = None, second: Any = None) -> Any:
+def application(net: LabSession, data: Path, padding: int, first: Any = None, second: Any = None) -> Any:
     """A → padding → B."""
     stream = net.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(data))
-    flow = weir.Flow()
-    flow.source("S", stream)
-    flow.keyed("A", weir.Count(), key="k1", after="S", grouping=first)
-    flow.stateless("padding", weir.Map(Pad(padding), schema=PADDED), after="A")
-    flow.keyed("B", weir.Count(), key="k2", after="padding", grouping=second)
-    return flow
+    return (
+        weir.source(stream, "S")
+        .keyed("k1", weir.Count(), name="A", routing=first)
+        .map_batches(Pad(padding), PADDED, name="padding")
+        .keyed("k2", weir.Count(), name="B", routing=second)
+    )
 
 
 def point(
-    net: Network, *, servers: int, padding: int, locality: float, mode: str, rows: int, batches: int
+    net: LabSession, *, servers: int, padding: int, locality: float, mode: str, rows: int, batches: int
 ) -> dict[str, Any]:
     """One point of a figure: throughput, and bytes by both accounts."""
     folder = net.folder()
     sizes = [WARM_UP, *[rows] * batches]
     tables = [pairs(size * servers, servers, locality, seed) for seed, size in enumerate(sizes)]
-    flow = application(net, write(folder / "data", tables), padding, *groupings(mode, servers))
+    app = application(net, write(folder / "data", tables), padding, *groupings(mode, servers))
     marks: list[tuple[float, int]] = []
 
     def sink(frame: Any, batch: int) -> None:
         marks.append((time.perf_counter(), net.between_hosts()))
 
-    query = flow.start(
+    query = app.start(
         str(folder / "checkpoint"),
         servers=servers,
         prune=False,
@@ -244,7 +244,7 @@ def point(
     }
 
 
-def points(net: Network, args: argparse.Namespace, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def points(net: LabSession, args: argparse.Namespace, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Several points, each told of when it is there."""
     found = []
     for number, one in enumerate(wanted, 1):
@@ -293,7 +293,7 @@ def stream_of(data: str, keys: list[str], sizes: list[int]) -> list[pa.Table]:
 
 
 def reconfigured(
-    net: Network, tables: list[pa.Table], *, servers: int, padding: int, turn: int | None
+    net: LabSession, tables: list[pa.Table], *, servers: int, padding: int, turn: int | None
 ) -> dict[str, Any]:
     """Throughput batch by batch; tables are learnt from the batches before ``turn`` and in force from then on.
 
@@ -301,7 +301,7 @@ def reconfigured(
     With ``turn=None`` nothing changes on the way.
     """
     folder = net.folder()
-    flow = application(net, write(folder / "data", tables), padding)
+    app = application(net, write(folder / "data", tables), padding)
     marks: list[tuple[float, int]] = []
     ready = threading.Event()
 
@@ -313,7 +313,7 @@ def reconfigured(
             ready.wait(60)
             query.reconfigure(wait=True)
 
-    query = flow.start(
+    query = app.start(
         str(folder / "checkpoint"),
         servers=servers,
         routing=weir.Locality(period=None, new_keys="hash", forecast=None),

@@ -17,7 +17,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from cg_common import OUT, Report, console
-from weir_evaluation.simulate import Stream, words, zipf
+from weir_evaluation.simulate import SimulatedStream, words, zipf
 from weir_evaluation.simulate.workloads import METHODS, Method, Workload
 
 KEYS = 1_000_000
@@ -41,7 +41,7 @@ def options(description: str, rows: int = 2_000_000) -> argparse.Namespace:
     return args
 
 
-def keys(args: argparse.Namespace, rows: int | None = None) -> Stream:
+def keys(args: argparse.Namespace, rows: int | None = None) -> SimulatedStream:
     """The real words if they are given, else a Zipf law of about their skew."""
     wanted = args.rows if rows is None else rows
     if args.words:
@@ -50,7 +50,7 @@ def keys(args: argparse.Namespace, rows: int | None = None) -> Stream:
     return zipf(wanted, 300_000, 0.9)
 
 
-def measure(workload: Workload, stream: Stream, case: dict[str, Any], **more: Any) -> Rows:
+def measure(workload: Workload, stream: SimulatedStream, case: dict[str, Any], **more: Any) -> Rows:
     """All three methods on one stream: a row of the figure each."""
     rows = []
     for method in METHODS:

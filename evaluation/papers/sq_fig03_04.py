@@ -25,7 +25,7 @@ from typing import Any
 from lar_common import OUT, console, figure, report
 from sq_channel import within_a_process
 from weir_evaluation.lab.needs import missing
-from weir_evaluation.lab.network import Network, free_network
+from weir_evaluation.lab.network import LabNetwork, free_network
 
 CHANNEL = Path(__file__).with_name("sq_channel.py")
 NAMES = ["process", "node", "rack", "any"]
@@ -40,9 +40,9 @@ MEASURED = ["processing_ms", "rows_per_s", "transmission_ms", "channel_rows_per_
 
 
 @contextmanager
-def hosts(rack: str, beyond: str) -> Iterator[tuple[Network, dict[str, str]]]:
+def hosts(rack: str, beyond: str) -> Iterator[tuple[LabNetwork, dict[str, str]]]:
     """Two hosts in one rack and one in another, with their addresses."""
-    net = Network(f"sq{uuid.uuid4().hex[:4]}")
+    net = LabNetwork(f"sq{uuid.uuid4().hex[:4]}")
     addresses = [f"{a}" for _, a in zip(range(6), free_network().hosts(), strict=False)]
     try:
         net.lay(f"{addresses[0]}/24", f"{addresses[1]}/24", 2, beyond)

@@ -18,7 +18,7 @@ from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
 from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
-from weir_evaluation.simulate import Stage, saturate, zipf
+from weir_evaluation.simulate import PipelineStage, saturate, zipf
 from weir_evaluation.simulate.workloads import CLUSTER, WORDCOUNT, graded
 
 SITUATIONS: dict[str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ def main() -> None:
     for near, scale in CHOICES:
         control = DynamicWeights(delta=scale // 16, ceiling=4 * scale)
         kinds = [Weighted(d, control=control, near=near, scale=scale) for d in (Shuffle(), Hash())]
-        stages = [Stage(kind, PAPER.handling_s) for kind in kinds]
+        stages = [PipelineStage(kind, PAPER.handling_s) for kind in kinds]
         rates[near, scale] = [
             saturate(stream, stages, CLUSTER, window=WORDCOUNT.window, **case).rows_per_s
             for case in SITUATIONS.values()

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 from weir.errors import TopologyError
 
+Duration = str | int | float | timedelta
+
 _UNITS = {
     "us": 1,
     "microsecond": 1,
@@ -27,7 +29,7 @@ _UNITS = {
 }
 
 
-def microseconds(duration: str | int | float | timedelta) -> int:
+def microseconds(duration: Duration) -> int:
     """A duration in microseconds, from text, a number of seconds or a timedelta.
 
     >>> microseconds("10 minutes"), microseconds("1h"), microseconds(2)
@@ -37,7 +39,8 @@ def microseconds(duration: str | int | float | timedelta) -> int:
         return int(duration / timedelta(microseconds=1))
     if isinstance(duration, (int, float)):
         return int(duration * 1_000_000)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", duration.lower())
+    text = duration.lower() if isinstance(duration, str) else ""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", text)
     unit = match and (_UNITS.get(match[2]) or _UNITS.get(match[2] + "s"))
     if not match or not unit:
         raise TopologyError(

@@ -13,6 +13,10 @@ class WeirError(Exception):
     """Base of every error that Weir raises on purpose."""
 
 
+class ParameterError(WeirError, ValueError):
+    """A parameter has a value that it cannot have."""
+
+
 class TopologyError(WeirError):
     """The application as written cannot run: raised when it is built, before any work starts."""
 

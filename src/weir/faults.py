@@ -1,13 +1,16 @@
-"""Places where a test may kill the process, to show what survives.
+"""Places where a test may end the process, to show what survives.
 
 ``WEIR_FAULT="commit-written:3"`` kills the process with SIGKILL when it reaches the point ``commit-written`` of
-batch 3. Without the variable a fault point is a dictionary look-up and nothing else.
+batch 3. In-process tests watch the same points (:func:`watching`) and raise instead. Without either, a fault point is
+a dictionary look-up and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterator
 
 POINTS = (
     "plan-written",
@@ -17,10 +20,25 @@ POINTS = (
     "migration-written",
     "step-started",
 )
+_watchers: list[Callable[[str, int], None]] = []
 
 
 def reach(point: str, batch: int) -> None:
-    """Dies here if the environment says so."""
-    wanted = os.environ.get("WEIR_FAULT")
-    if wanted == f"{point}:{batch}":
+    """Say that a point is reached; die here if the environment says so.
+
+    The batch of ``step-started`` is a hundred times the batch's number plus the step.
+    """
+    if os.environ.get("WEIR_FAULT") == f"{point}:{batch}":
         os.kill(os.getpid(), signal.SIGKILL)
+    for watcher in _watchers:
+        watcher(point, batch)
+
+
+@contextlib.contextmanager
+def watching(watcher: Callable[[str, int], None]) -> Iterator[None]:
+    """Call a function with every point that this process reaches; what it raises is raised there."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)

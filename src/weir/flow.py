@@ -1,52 +1,52 @@
-"""How an application is written down: chains with dots, DAGs with names.
+"""Streams and applications: how a program is written down.
 
 A chain::
 
-    app = (weir.source(posts)
-               .keyed("place", weir.Count(), name="places")
-               .keyed("topic", weir.Count(), name="topics"))
+    topics = (
+        weir.source(posts)
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", weir.Count(), name="topics")
+    )
+    topics.start(checkpoint, servers=4)
 
-The same, and any DAG, with the explicit builder::
+A stream is a value: each method returns a new stream and changes nothing else. A stream that is used twice is a
+branch, and :meth:`Stream.union` puts streams together. With several ends, an application names them::
 
-    flow = weir.Flow()
-    flow.source("posts", posts)
-    flow.keyed("places", weir.Count(), key="place", after="posts")
-    flow.keyed("topics", weir.Count(), key="topic", after=["places", "comments"])
+    web, app = weir.source(web_posts, "web"), weir.source(app_posts, "app")
+    topics = web.union(app.filter(lambda row: row.n > 500)).keyed("topic", weir.Count())
+    pairs = web.keyed(["place", "topic"], weir.Count(), name="pairs")
+    weir.Application(topics, pairs).start(checkpoint, servers=4)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from weir.columns import to_schema
-from weir.durations import microseconds
-from weir.elasticity.autoscale import Autoscale
+import pyarrow as pa
+
+from weir.durations import Duration, microseconds
 from weir.errors import TopologyError
-from weir.graph.model import Declared, Topology, Window, build
-from weir.locality.config import Locality
-from weir.network.racks import RacksLike
-from weir.operators.base import Operator
+from weir.graph.build import build
+from weir.graph.declare import Part, Routing, assemble, operator_step
+from weir.graph.model import Topology
+from weir.operators.base import Operator, Window
 from weir.operators.process import Process
-from weir.operators.read import PARTITION, Read
+from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows, RowFunction, check_function
 from weir.operators.stateless import ArrowFunction, Filter, Map
-from weir.routing.base import Grouping
-from weir.routing.hash import Hash
-from weir.routing.table import Table
+from weir.options import Options, Settings, check_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from weir.spark.query import Query
 
-Duration = str | int | float | timedelta
-Sink = Any  # a callable (DataFrame, batch_id) or a path
+Key = str | Sequence[str]
 
 
 def tumbling(column: str, size: Duration, lateness: Duration = 0) -> Window:
-    """Tumbling event-time windows.
+    """Return tumbling event-time windows.
 
     Rows may arrive ``lateness`` after newer ones; later than that they are dropped and counted. A window's
     result is emitted once, when no more rows can belong to it.
@@ -57,128 +57,53 @@ def tumbling(column: str, size: Duration, lateness: Duration = 0) -> Window:
     return Window(column, microseconds(size), microseconds(lateness))
 
 
-class Flow:
-    """An application under construction: sources and operators, by name.
+@dataclass(frozen=True, eq=False, repr=False)
+class Stream:
+    """Rows on their way: what a source delivers, or what operators make of it.
 
-    Names may be used before they are defined. Everything is checked when the application is built.
+    A stream is a value. Its methods return new streams; it stays what it is, and may be used any number of times.
+    Begin with :func:`weir.source` or :func:`weir.files`.
+
+    The methods share these parameters:
+
+    name
+        What progress, state and sinks call the operator. Without it, an operator that keeps state is called after its
+        key columns, joined by "_", and others ``map``, ``map_2`` … . Saved state is found by name.
+    routing
+        How rows find their instance of the operator: a grouping, or :class:`~weir.Locality`. If not given, that of
+        ``start`` and ``run`` for operators that keep state; other operators work where the rows are.
+    parallelism, placement
+        How many instances, or on which servers; one on every server if neither is given.
+    on_error
+        ``"fail"``, or ``"divert"`` the rows that the operator fails on to the dead letters.
+    key
+        The column or columns by which rows are routed, and whose value decides which state a row belongs to.
+
+    Examples
+    --------
+    >>> from weir import source
+    >>> posts = source("place string, topic string", "posts")
+    >>> topics = posts.keyed("place", Process(lambda key, rows, state: None)).filter(lambda row: True)
+    >>> posts, topics
+    (Stream(posts), Stream(posts → place → filter))
     """
 
-    def __init__(self) -> None:
-        self.frames: dict[str, DataFrame] = {}
-        self.declared: list[Declared] = []
+    ends: tuple[Part, ...]
 
-    def source(self, name: str, frame: DataFrame) -> Stream:
-        """Adds a source: any DataFrame, streaming or bounded."""
-        from weir.spark.session import check_frame
-
-        check_frame(frame, name)
-        if name in self.frames:
-            raise TopologyError(f"two sources are named {name!r}; pass name= to one of them")
-        self.frames[name] = frame
-        return Stream(self, (name,))
-
-    def files(
-        self,
-        name: str,
-        reader: Any,
-        path: str,
-        *,
-        schema: Any = None,
-        format: str = "parquet",
-        by: str = "folder",
-        place: Mapping[str, int] | str | None = None,
-    ) -> Stream:
-        """Adds files as a source, each read on the server that its partition is assigned to.
-
-        Spark only lists the files (a streaming reader remembers which it has listed) and sends each path to a
-        server, which reads the file and hands its rows on. Rows whose next key lives on that server never leave
-        it. Where files were written by key, the partition is a vertex of the key graph like any key: with
-        ``routing=weir.Locality()`` keys and the partitions that hold them come together.
-
-        A file must appear whole (written elsewhere, then moved here) and must not change. One that has changed
-        after it was listed, is gone, damaged, or of other columns stops the query with a
-        :class:`~weir.SourceError` that names it.
-
-        Parameters
-        ----------
-        reader
-            ``spark.readStream`` for a stream, ``spark.read`` for what is there now; with options of Spark's file
-            source if you like, e.g. ``spark.readStream.option("maxFilesPerTrigger", 8)``.
-        path
-            The folder, with all folders below; or a file, or a pattern.
-        schema
-            Columns and types, as ``"place string, n long"``, a dict or a ``pyarrow.Schema``; those of a file
-            that is there already if not given. A column may also come from folder names (``…/day=7/…``). Only
-            columns that somebody reads are read.
-        format
-            ``"parquet"``, or ``"arrow"`` for Arrow's file format.
-        by
-            What a file's partition is: the name of its ``"folder"``, its own name (``"file"``, if files have
-            nothing in common), or the group of a pattern, e.g. ``r"-(\\d+)\\.parquet"``.
-        place
-            Where partitions are read: ``{"part=3": 0}`` on given servers (others by hash), ``"hash"`` always
-            by hash; if not given, where it pays, with ``routing=weir.Locality()``, else by hash.
-
-        Examples
-        --------
-        ::
-
-            posts = weir.files(spark.readStream, "posts/", schema="place string, topic string")
-            query = posts.keyed("place", weir.Count()).start(checkpoint, servers=6, routing=weir.Locality())
-            query.progress["edges"]["files → place"]      # {"local": …, "remote": …, "bytes": …, "locality": …}
-        """
-        from weir.spark.sources import base_of, columns_of, listing
-
-        frame = listing(reader, path, by)
-        columns = columns_of(path, format) if schema is None else to_schema(schema)
-        source = f"{name} (paths)"
-        if source in self.frames:
-            raise TopologyError(f"two sources are named {name!r}; pass name= to one of them")
-        self.frames[source] = frame
-        return self._add(
-            Declared(
-                name=name,
-                operator=Read(columns, format, base_of(path) if by == "folder" else "", by != "file"),
-                inputs=(source,),
-                key=(PARTITION,),
-                grouping=_place(place, by),
-            )
-        )
-
-    def stateless(
-        self,
-        name: str,
-        operator: Operator,
-        *,
-        after: str | Stream | Sequence[str | Stream],
-        grouping: Grouping | Locality | None = None,
-        key: str | Sequence[str] = (),
-        parallelism: int | None = None,
-        placement: Iterable[int] | None = None,
-        on_error: str = "fail",
-    ) -> Stream:
-        """Adds a stateless operator (:class:`~weir.Map`, :class:`~weir.Filter`)."""
-        return self._add(
-            Declared(
-                name=name,
-                operator=operator,
-                inputs=_names(after),
-                key=_columns(key),
-                grouping=grouping,
-                parallelism=parallelism,
-                placement=None if placement is None else tuple(placement),
-                on_error=on_error,
-            )
-        )
+    def __repr__(self) -> str:
+        try:
+            sources, declared = assemble(self.ends)
+        except TopologyError as error:
+            return f"Stream({error})"
+        return f"Stream({' → '.join([*sources, *(d.name for d in declared)])})"
 
     def keyed(
         self,
-        name: str,
+        key: Key,
         operator: Operator,
         *,
-        key: str | Sequence[str],
-        after: str | Stream | Sequence[str | Stream],
-        grouping: Grouping | Locality | None = None,
+        name: str | None = None,
+        routing: Routing | None = None,
         parallelism: int | None = None,
         placement: Iterable[int] | None = None,
         null_keys: str = "drop",
@@ -187,20 +112,14 @@ class Flow:
         ttl: Duration | None = None,
         aggregate_every: int = 1,
     ) -> Stream:
-        """Adds a stateful operator. Several names in ``after`` are united.
+        """Send each row to the home of its key, to an operator that keeps state there.
 
         Parameters
         ----------
-        key
-            The column or columns whose value decides which state a row belongs to.
-        grouping
-            How rows find their instance; the application's ``routing`` if not given.
-        parallelism, placement
-            How many instances, or on which servers; everywhere if neither is given.
+        operator
+            :class:`~weir.Count`, :class:`~weir.Aggregate`, or a :class:`~weir.Process`.
         null_keys
             ``"drop"`` rows without a key and count them, or ``"error"``.
-        on_error
-            ``"fail"``, or ``"divert"`` the rows that the operator fails on to the dead letters.
         window
             Event-time windows, from :func:`weir.tumbling`.
         ttl
@@ -208,49 +127,246 @@ class Flow:
         aggregate_every
             Behind a grouping that splits keys: batches after which the partial states of a key are merged at
             its home. Sinks get a key's value when it is merged; ``query.state`` always shows merged values.
+        key, name, routing, parallelism, placement, on_error
+            See :class:`Stream`.
         """
-        return self._add(
-            Declared(
-                name=name,
-                operator=operator,
-                inputs=_names(after),
-                key=_columns(key),
-                grouping=grouping,
-                parallelism=parallelism,
-                placement=None if placement is None else tuple(placement),
-                null_keys=null_keys,
-                on_error=on_error,
-                window=window,
-                ttl=None if ttl is None else microseconds(ttl),
-                aggregate_every=aggregate_every,
-            )
+        return self._then(
+            operator,
+            kind="keyed",
+            key=_columns(key),
+            name=name,
+            routing=routing,
+            parallelism=parallelism,
+            placement=placement,
+            null_keys=null_keys,
+            on_error=on_error,
+            window=window,
+            ttl=ttl,
+            aggregate_every=aggregate_every,
         )
 
-    def _add(self, declared: Declared) -> Stream:
-        if not isinstance(declared.operator, Operator):
-            raise TopologyError(
-                f"operator {declared.name!r}: expected an operator such as weir.Count(), got {declared.operator!r}"
-            )
-        if isinstance(declared.operator, Process):
-            _ = declared.operator.configured
-        self.declared.append(declared)
-        return Stream(self, (declared.name,))
+    def process(
+        self,
+        key: Key,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        state: Any = None,
+        output: Any = None,
+        order_by: str | Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        merge: Callable[[Any, Any], Any] | None = None,
+        routing: Routing | None = None,
+        parallelism: int | None = None,
+        placement: Iterable[int] | None = None,
+        null_keys: str = "drop",
+        on_error: str = "fail",
+        window: Window | None = None,
+        ttl: Duration | None = None,
+        aggregate_every: int = 1,
+    ) -> Stream:
+        """Call ``function(key, rows, state)`` for each key of a batch.
+
+        ``state``, ``output``, ``order_by``, ``columns`` and ``merge`` are those of :class:`~weir.Process`; the other
+        parameters those of :meth:`keyed`.
+        """
+        operator = Process(
+            function, state=state, output=output, order_by=order_by, columns=columns, merge=merge
+        )
+        return self.keyed(
+            key,
+            operator,
+            name=name,
+            routing=routing,
+            parallelism=parallelism,
+            placement=placement,
+            null_keys=null_keys,
+            on_error=on_error,
+            window=window,
+            ttl=ttl,
+            aggregate_every=aggregate_every,
+        )
+
+    def map(
+        self,
+        function: RowFunction,
+        schema: Any = None,
+        *,
+        name: str | None = None,
+        columns: Iterable[str] | None = None,
+        routing: Routing | None = None,
+        key: Key = (),
+        parallelism: int | None = None,
+        placement: Iterable[int] | None = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Turn each row into one row.
+
+        ``function`` gets a named tuple and returns a dict or a tuple of ``schema``'s columns; without a ``schema``,
+        of the columns it was given. ``columns`` names those that it reads, so that no others travel.
+        See :class:`weir.operators.MapRows`, and :class:`Stream` for the other parameters.
+        """
+        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
+        operator = MapRows(function, schema, columns)
+        return self._then(operator, kind="map", key=_columns(key), name=name, routing=routing, **placed)
+
+    def flat_map(
+        self,
+        function: RowFunction,
+        schema: Any = None,
+        *,
+        name: str | None = None,
+        columns: Iterable[str] | None = None,
+        routing: Routing | None = None,
+        key: Key = (),
+        parallelism: int | None = None,
+        placement: Iterable[int] | None = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Turn each row into any number of rows, returned in a list or yielded.
+
+        See :class:`weir.operators.FlatMapRows`; parameters are those of :meth:`map`.
+        """
+        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
+        operator = FlatMapRows(function, schema, columns)
+        return self._then(operator, kind="flat_map", key=_columns(key), name=name, routing=routing, **placed)
+
+    def filter(
+        self,
+        function: RowFunction,
+        *,
+        name: str | None = None,
+        routing: Routing | None = None,
+        key: Key = (),
+        parallelism: int | None = None,
+        placement: Iterable[int] | None = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Keep the rows, given as named tuples, for which ``function`` returns True.
+
+        See :class:`Stream` for the other parameters.
+        """
+        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
+        operator = FilterRows(function)
+        return self._then(operator, kind="filter", key=_columns(key), name=name, routing=routing, **placed)
+
+    def map_batches(
+        self,
+        function: ArrowFunction,
+        schema: Any = None,
+        *,
+        name: str | None = None,
+        columns: Iterable[str] | None = None,
+        parents: str | None = None,
+        routing: Routing | None = None,
+        key: Key = (),
+        parallelism: int | None = None,
+        placement: Iterable[int] | None = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Turn each batch of rows, a ``pyarrow.RecordBatch``, into another of any length.
+
+        How rows are cut into batches is not defined: ``function`` must treat rows independently of each other.
+        ``columns`` and ``parents`` are those of :class:`weir.operators.Map`; see :class:`Stream` for the others.
+        """
+        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
+        check_function(function, "map_batches")
+        operator = Map(function, schema, columns, parents)
+        return self._then(operator, kind="map", key=_columns(key), name=name, routing=routing, **placed)
+
+    def filter_batches(
+        self,
+        function: ArrowFunction,
+        *,
+        name: str | None = None,
+        routing: Routing | None = None,
+        key: Key = (),
+        parallelism: int | None = None,
+        placement: Iterable[int] | None = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Keep the rows of each batch, a ``pyarrow.RecordBatch``, that ``function`` marks by an array of booleans.
+
+        See :class:`Stream` for the other parameters.
+        """
+        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
+        check_function(function, "filter_batches")
+        operator = Filter(function)
+        return self._then(operator, kind="filter", key=_columns(key), name=name, routing=routing, **placed)
+
+    def union(self, *others: Stream) -> Stream:
+        """Put streams of equal columns together: what follows gets the rows of all."""
+        for other in others:
+            _check_stream(other, "union")
+        return Stream(tuple(end for stream in (self, *others) for end in stream.ends))
+
+    def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
+        """Start the application that ends in this stream; see :meth:`Application.start`."""
+        return Application(self).start(checkpoint, options, **settings)
+
+    def run(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
+        """Run the application that ends in this stream; see :meth:`Application.run`."""
+        return Application(self).run(checkpoint, options, **settings)
+
+    def _then(self, operator: Operator, **declaration: Any) -> Stream:
+        return Stream((operator_step(self.ends, operator, **declaration),))
+
+
+class Application:
+    """All that one or several streams depend on: sources and operators.
+
+    Parameters
+    ----------
+    streams
+        The ends of the application. The streams that they come from belong to it, and no others.
+
+    Examples
+    --------
+    >>> from weir import source
+    >>> posts = source("place string, topic string", "posts")
+    >>> places = posts.process("place", lambda key, rows, state: None, output="topic string")
+    >>> app = Application(places.process("topic", lambda key, rows, state: None), posts.filter(lambda row: True))
+    >>> [operator.name for operator in app.declared], app.leaves()
+    (['place', 'topic', 'filter'], ['topic', 'filter'])
+    """
+
+    def __init__(self, *streams: Stream) -> None:
+        if not streams:
+            raise TopologyError("an application needs at least one stream: weir.Application(stream, …)")
+        for stream in streams:
+            _check_stream(stream, "Application")
+        self._sources, self.declared = assemble([end for stream in streams for end in stream.ends])
+
+    @property
+    def frames(self) -> dict[str, DataFrame]:
+        """The DataFrame of each source; sources that have only a schema are left out."""
+        return {name: source.frame for name, source in self._sources.items() if source.frame is not None}
+
+    @property
+    def schemas(self) -> dict[str, pa.Schema]:
+        """The columns of each source."""
+        return {
+            name: _schema(source.frame) if source.schema is None else source.schema
+            for name, source in self._sources.items()
+        }
+
+    def leaves(self) -> list[str]:
+        """Return the operators that nothing follows: what a single sink listens to."""
+        used = {name for d in self.declared for name in d.inputs}
+        return [d.name for d in self.declared if d.name not in used]
 
     def topology(
         self,
         servers: int,
         *,
-        routing: Grouping | Locality | None = None,
+        routing: Routing | None = None,
         sinks: Sequence[str] = (),
         prune: bool = True,
         placements: Mapping[str, Sequence[int]] | None = None,
     ) -> Topology:
-        """The validated application; raises a :class:`~weir.errors.TopologyError` if it cannot run."""
-        from weir.spark.session import arrow_schema
-
-        schemas = {name: arrow_schema(frame) for name, frame in self.frames.items()}
+        """Return the validated application; raise a :class:`~weir.errors.TopologyError` if it cannot run."""
         return build(
-            schemas,
+            self.schemas,
             self.declared,
             servers,
             routing=routing,
@@ -259,211 +375,60 @@ class Flow:
             placements=placements,
         )
 
-    def leaves(self) -> list[str]:
-        """Operators that nothing follows: what a single sink listens to."""
-        used = {name for d in self.declared for name in d.inputs}
-        return [d.name for d in self.declared if d.name not in used]
-
-    def start(
-        self,
-        checkpoint: str,
-        *,
-        servers: int,
-        routing: Grouping | Locality | None = None,
-        sink: Sink | Mapping[str, Sink] | None = None,
-        dead_letters: Sink | None = None,
-        trigger: Mapping[str, Any] | None = None,
-        prune: bool = True,
-        retain: int = 10,
-        drop_state: Iterable[str] = (),
-        clock: Callable[[], int] | None = None,
-        racks: RacksLike | None = None,
-        name: str | None = None,
-        autoscale: Autoscale | None = None,
-        parcels: bool = True,
-    ) -> Query:
-        """Starts the application on streaming sources, and returns at once.
+    def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
+        """Start the application on streaming sources, and return at once.
 
         Parameters
         ----------
         checkpoint
-            Folder or URI for state and progress, as Spark's ``checkpointLocation``.
-        servers
-            Number of servers; each is one Spark partition of every step.
-        routing
-            The grouping of keyed operators that name none; by hash if not given. With
-            :class:`~weir.Locality`, where keys live is learnt and changed while the stream runs.
-        sink
-            A callable ``(DataFrame, batch_id)`` or a path to write Parquet to, for the last operator; or a
-            dict from operators' names to such. Delivered after the commit; a callable may see a batch id
-            again after a crash, with the same rows; a path is overwritten per batch, so it has each once.
-        dead_letters
-            Like a sink, for rows diverted with ``on_error="divert"``.
-        trigger
-            As in ``writeStream.trigger``, e.g. ``{"availableNow": True}``.
-        prune
-            Let only the columns travel that somebody reads; switch off to carry whole rows everywhere.
-        retain
-            Number of commits to keep; older ones and their files are deleted.
-        drop_state
-            Operators whose saved state may be given up because the application no longer has them.
-        clock
-            Microseconds since 1970, for ``ttl``; the wall clock if not given.
-        racks
-            The racks of hosts: :meth:`weir.Racks.from_file`, :meth:`weir.Racks.from_script`, a dict from hosts to
-            racks, or a function of a host. Without it all hosts count as one rack.
-        autoscale
-            Add and let go of servers by lag and congestion; see :class:`~weir.Autoscale`.
-        parcels
-            Let servers of one host leave long rows for each other in files of Spark's local folder; switch off to send
-            all through Spark's exchange.
+            Folder or URI for state and progress, as Spark's ``checkpointLocation``; one per query.
+        options, settings
+            ``servers=4`` and the other fields of :class:`weir.Options` by name; or an ``Options``, in which those that
+            are given by name are replaced.
         """
+        chosen = Options.of(options, settings)
+        self._check_frames()
         from weir.spark.query import start
 
-        return start(
-            self,
-            checkpoint,
-            servers=servers,
-            routing=routing,
-            sink=sink,
-            dead_letters=dead_letters,
-            trigger=dict(trigger or {}),
-            prune=prune,
-            retain=retain,
-            drop_state=tuple(drop_state),
-            clock=clock,
-            racks=racks,
-            name=name,
-            autoscale=autoscale,
-            parcels=parcels,
-        )
+        return start(self, check_checkpoint(checkpoint), chosen)
 
-    def run(self, checkpoint: str, *, servers: int, **options: Any) -> Query:
-        """Runs the application over bounded sources to their end, and returns when it is done.
+    def run(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
+        """Run the application over bounded sources to their end, and return when it is done.
 
-        Takes the options of :meth:`start` but ``trigger``. At the end of the input, open windows close.
+        Takes what :meth:`start` takes, but for ``trigger``, ``name`` and ``autoscale``, which only a streaming query
+        has. At the end of the input, open windows close.
         """
+        chosen = Options.of(options, settings)
+        chosen.check_bounded()
+        self._check_frames()
         from weir.spark.query import run
 
-        return run(self, checkpoint, servers=servers, **options)
+        return run(self, check_checkpoint(checkpoint), chosen)
+
+    def _check_frames(self) -> None:
+        for name, source in self._sources.items():
+            if source.frame is None:
+                raise TopologyError(
+                    f"source {name!r} has a schema but no rows: pass a DataFrame to weir.source to run it on Spark, "
+                    "or feed it with weir.testing"
+                )
 
 
-@dataclass(frozen=True)
-class Stream:
-    """A point in a flow from which rows go on: what the fluent surface hands from call to call."""
-
-    flow: Flow
-    names: tuple[str, ...]
-
-    def _fresh(self, name: str | None, hint: str) -> str:
-        if name is not None:
-            return name
-        taken = {*self.flow.frames, *(d.name for d in self.flow.declared)}
-        candidate, number = hint, 1
-        while candidate in taken:
-            number += 1
-            candidate = f"{hint}_{number}"
-        return candidate
-
-    def keyed(
-        self, key: str | Sequence[str], operator: Operator, *, name: str | None = None, **options: Any
-    ) -> Stream:
-        """Sends each row to the home of its key; see :meth:`Flow.keyed` for the options."""
-        hint = "_".join(_columns(key))
-        return self.flow.keyed(self._fresh(name, hint), operator, key=key, after=list(self.names), **options)
-
-    def process(
-        self,
-        key: str | Sequence[str],
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        **options: Any,
-    ) -> Stream:
-        """A keyed operator from a function ``(key, rows, state)``; see :class:`~weir.Process`."""
-        own = {k: options.pop(k) for k in ("state", "output", "order_by", "columns", "merge") if k in options}
-        return self.keyed(key, Process(function, **own), name=name, **options)
-
-    def map(
-        self,
-        function: ArrowFunction,
-        schema: Any = None,
-        *,
-        name: str | None = None,
-        columns: Iterable[str] | None = None,
-        parents: str | None = None,
-        **options: Any,
-    ) -> Stream:
-        """Applies an Arrow function to batches of rows; see :class:`~weir.Map`."""
-        operator = Map(function, schema, columns, parents)
-        return self.flow.stateless(self._fresh(name, "map"), operator, after=list(self.names), **options)
-
-    flat_map = map
-
-    def filter(self, function: ArrowFunction, *, name: str | None = None, **options: Any) -> Stream:
-        """Keeps the rows that an Arrow function marks; see :class:`~weir.Filter`."""
-        operator = Filter(function)
-        return self.flow.stateless(self._fresh(name, "filter"), operator, after=list(self.names), **options)
-
-    def union(self, *others: Stream) -> Stream:
-        """Unites streams: the next operator gets the rows of all."""
-        names = list(self.names)
-        for other in others:
-            if other.flow is not self.flow:
-                for source, frame in other.flow.frames.items():
-                    if source in self.flow.frames:
-                        raise TopologyError(f"two sources are named {source!r}; pass name= to weir.source")
-                    self.flow.frames[source] = frame
-                self.flow.declared.extend(other.flow.declared)
-                other.flow.frames, other.flow.declared = self.flow.frames, self.flow.declared
-            names.extend(n for n in other.names if n not in names)
-        return Stream(self.flow, tuple(names))
-
-    def start(self, checkpoint: str, **options: Any) -> Query:
-        """Starts the application this stream belongs to; see :meth:`Flow.start`."""
-        return self.flow.start(checkpoint, **options)
-
-    def run(self, checkpoint: str, **options: Any) -> Query:
-        """Runs the application over bounded sources; see :meth:`Flow.run`."""
-        return self.flow.run(checkpoint, **options)
-
-    def topology(self, servers: int, **options: Any) -> Topology:
-        return self.flow.topology(servers, **options)
+def _columns(key: Any) -> tuple[str, ...]:
+    columns = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else (None,)
+    if not all(isinstance(column, str) and column for column in columns):
+        raise TopologyError(
+            f'key {key!r}: expected a column\'s name or a list of names, e.g. keyed("topic", weir.Count())'
+        )
+    return columns
 
 
-def source(frame: DataFrame, name: str = "source") -> Stream:
-    """Begins an application: any DataFrame, streaming or bounded."""
-    return Flow().source(name, frame)
+def _check_stream(stream: Any, where: str) -> None:
+    if not isinstance(stream, Stream):
+        raise TopologyError(f"{where}(…) takes streams, made by weir.source or weir.files, not {stream!r}")
 
 
-def files(reader: Any, path: str, *, name: str = "files", **options: Any) -> Stream:
-    """Begins an application over files, each read on the server its partition is assigned to.
+def _schema(frame: DataFrame) -> pa.Schema:
+    from weir.spark.session import arrow_schema
 
-    See :meth:`Flow.files` for the options.
-    """
-    return Flow().files(name, reader, path, **options)
-
-
-def _place(place: Mapping[str, int] | str | None, by: str) -> Grouping | None:
-    if place == "hash" or (place is None and by == "file"):
-        return Hash()  # a file is read once: there is nothing to learn about it
-    if place is None:
-        return None
-    if not isinstance(place, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, int) for k, v in place.items()
-    ):
-        raise TopologyError(f'place={place!r}: expected {{"partition": server}} or "hash"')
-    return Table.of(place)
-
-
-def _names(after: str | Stream | Sequence[str | Stream]) -> tuple[str, ...]:
-    if isinstance(after, (str, Stream)):
-        after = [after]
-    names: list[str] = []
-    for item in after:
-        names.extend(item.names if isinstance(item, Stream) else [item])
-    return tuple(names)
-
-
-def _columns(key: str | Sequence[str]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
+    return arrow_schema(frame)

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from weir.errors import ParameterError
+
 SPARK_SEED = 42
 SECOND_SEED = 0x9E3779B97F4A7C15  # an independent hash of the same key, for 128 bits in all
 
@@ -172,7 +174,7 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPAR
     [-7770970918500510695]
     """
     if not columns:
-        raise ValueError("hash_columns needs at least one column")
+        raise ParameterError("hash_columns needs at least one column")
     seeds = np.full(len(columns[0]), seed, dtype=np.uint64)
     for column in columns:
         if isinstance(column, pa.ChunkedArray):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import types
 
 import pytest
@@ -50,7 +52,7 @@ def test_results_are_shown_or_printed_as_json_and_may_set_the_exit_code(monkeypa
 
 def test_our_errors_are_one_line_and_ctrl_c_is_quiet(monkeypatch, capsys):
     def fail(args, console):
-        raise weir.EngineError("cannot [bold]\ndo this")
+        raise weir.errors.EngineError("cannot [bold]\ndo this")
 
     command(monkeypatch, fail)
     assert main(["demo"]) == 1
@@ -62,3 +64,72 @@ def test_our_errors_are_one_line_and_ctrl_c_is_quiet(monkeypatch, capsys):
     command(monkeypatch, interrupted)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "weir: stopped\n"
+
+
+@pytest.fixture
+def added(tmp_path, monkeypatch):
+    """Another distribution with four commands, of which one works."""
+    (tmp_path / "others-1.2.dist-info").mkdir()
+    (tmp_path / "others-1.2.dist-info" / "METADATA").write_text("Name: others\nVersion: 1.2\n")
+    (tmp_path / "others-1.2.dist-info" / "entry_points.txt").write_text(
+        "[weir.commands]\ndemo = others_sound\nsound = others_sound\n"
+        "gone = others_nowhere\nfails = others_fails\nbare = others_bare\n"
+    )
+    (tmp_path / "others_sound.py").write_text(
+        "HELP = 'a sound command'\narguments = lambda parser: None\nrun = lambda args, console: {}\n"
+        "show = lambda result, console: print('it runs')\n"
+    )
+    (tmp_path / "others_fails.py").write_text("raise RuntimeError('not\\ntoday')\n")
+    (tmp_path / "others_bare.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_commands_that_cannot_be_loaded_fail_alone_and_in_one_line(added, capsys):
+    for name, says in (
+        ("gone", "ModuleNotFoundError: No module named 'others_nowhere'"),
+        ("fails", "RuntimeError: not today"),
+        ("bare", "AttributeError"),
+    ):
+        assert main([name, "--help"]) == 1
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith(f"weir: the command '{name}' of others 1.2 cannot be loaded ({says}")
+        assert shown.err.endswith("install that distribution again, or remove it\n")
+        assert shown.err.count("\n") == 1
+    assert main(["sound"]) == 0
+    assert capsys.readouterr().out == "it runs\n"
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", "--help"])
+    assert ended.value.code == 0
+    assert "the folder or URI" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "a sound command" in shown
+    assert shown.count("cannot be loaded") == 3
+    assert "measurements that anyone can repeat" in shown
+
+
+def test_nobody_takes_the_place_of_our_own_commands(added, capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--help"])
+    assert "--by-hash" in capsys.readouterr().out
+
+
+def test_commands_of_the_evaluation(capsys):
+    for arguments, says in ((["bench", "--help"], "reconfigure"), (["lab", "--help"], "status")):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+        assert says in capsys.readouterr().out
+
+
+def test_only_the_command_that_is_named_is_imported_and_none_needs_spark_to_be_parsed():
+    script = (
+        "import sys\nfrom weir.cli.main import main\n"
+        "for command in ('inspect', 'scale', 'advise', 'demo'):\n"
+        "    try: main([command, '--help'])\n    except SystemExit: pass\n"
+        "assert not any(m.split('.')[0] in ('pyspark', 'matplotlib', 'weir_evaluation') for m in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from weir.cli.demo import Posts, Topic, Trending
-from weir.cli.inspect import inspect
+from weir.cli.demo.application import Topic, Trending
+from weir.cli.demo.posts import Posts
+from weir.engine.inspection import inspect
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,12 +10,13 @@ import pytest
 
 import weir
 from support import POSTS, posts, stream, write_batches
-from weir.cli.inspect import inspect
 from weir.cli.main import main
+from weir.engine.inspection import inspect
+from weir.state.storage import Storage
 
 
 @pytest.fixture(scope="module")
-def made(spark, tmp_path_factory):
+def finished(spark, tmp_path_factory):
     """A checkpoint of three batches: a count with a sink behind a learnt count."""
     work = tmp_path_factory.mktemp("inspect")
     folder = write_batches(work / "posts", [posts(1500, seed) for seed in range(3)])
@@ -37,8 +38,8 @@ def made(spark, tmp_path_factory):
 
 
 @pytest.fixture
-def copy(made, tmp_path):
-    return Path(shutil.copytree(made[0], tmp_path / "copy"))
+def copy(finished, tmp_path):
+    return Path(shutil.copytree(finished[0], tmp_path / "copy"))
 
 
 def report(capsys, *arguments):
@@ -54,8 +55,8 @@ def latest_segment(checkpoint):
     return checkpoint / body["manifest"]["topics"][0][0][0]
 
 
-def test_a_sound_checkpoint_as_json(made, capsys):
-    checkpoint, keys, progress = made
+def test_a_sound_checkpoint_as_json(finished, capsys):
+    checkpoint, keys, progress = finished
     code, result, errors = report(capsys, checkpoint)
     assert (code, errors) == (0, "")
     assert (result["mode"], result["servers"], result["batch"]) == ("streaming", 3, 2)
@@ -79,16 +80,16 @@ def test_a_sound_checkpoint_as_json(made, capsys):
     assert health["orphans"]["files"] == 0
 
 
-def test_for_people_and_in_a_hurry(made, capsys):
-    assert main(["inspect", str(made[0])]) == 0
+def test_for_people_and_in_a_hurry(finished, capsys):
+    assert main(["inspect", str(finished[0])]) == 0
     shown = capsys.readouterr().out
     assert "streaming run on 3 servers" in shown
     assert "topics: Aggregate by topic" in shown
     assert "have the length and checksum on record" in shown
-    assert main(["inspect", str(made[0]), "--quick", "--last", "1"]) == 0
+    assert main(["inspect", str(finished[0]), "--quick", "--last", "1"]) == 0
     shown = capsys.readouterr().out
     assert "not read, as asked" in shown
-    assert inspect(str(made[0]), last=1, verify=False)["batches"][0]["batch"] == 2
+    assert inspect(str(finished[0]), last=1, verify=False)["batches"][0]["batch"] == 2
 
 
 @pytest.mark.parametrize("how", ["flipped", "truncated", "emptied", "missing"])
@@ -140,8 +141,6 @@ def test_what_a_crash_leaves_behind_is_told(copy, capsys):
     head, _, body = plan.read_bytes().partition(b"\n")
     del head
     following = {**json.loads(body), "batch": 3}
-    from weir.state.storage import Storage
-
     Storage(str(copy)).write_document("plans/000000000003-0000", "plan", following)
     (copy / "delivered" / "000000000002").unlink()
     (copy / "state/topics/000000000001/s0-2-twice.arrow").write_bytes(b"x" * 10)
@@ -161,8 +160,6 @@ def test_what_a_crash_leaves_behind_is_told(copy, capsys):
 
 
 def test_before_the_first_batch(tmp_path, capsys):
-    from weir.state.storage import Storage
-
     Storage(str(tmp_path)).write_document(
         "weir", "checkpoint", {"id": "x", "mode": "streaming", "created": 0}
     )

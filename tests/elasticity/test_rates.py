@@ -7,6 +7,7 @@ from elasticity_worlds import situations
 from hypothesis import given
 
 from weir.elasticity import Graph, Meter, Rates, Sample, Situation, congested, propagate, samples
+from weir.errors import ParameterError
 
 
 def test_capacity_is_known_without_being_used() -> None:
@@ -42,9 +43,9 @@ def test_an_operator_without_work_is_not_congested() -> None:
     assert meter.rates() == {}
     meter.observe(1, {"a": Sample(0, 0, busy=0.0, parallelism=1)})
     assert not congested(meter.rates())
-    with pytest.raises(ValueError, match="takes time"):
+    with pytest.raises(ParameterError, match="takes time"):
         meter.observe(0, {})
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ParameterError, match="at least one"):
         Meter(window=0)
 
 

@@ -45,7 +45,7 @@ PLACES = weir.Table.of({f"place {p}": p % 4 for p in range(40)})
 
 
 def counts(stream):
-    return stream.keyed("place", weir.Count(), name="places", grouping=PLACES).keyed(
+    return stream.keyed("place", weir.Count(), name="places", routing=PLACES).keyed(
         "topic", weir.Aggregate(total="sum(n)"), name="topics"
     )
 
@@ -88,12 +88,11 @@ def test_read_on_the_wrong_server_every_row_travels_and_the_result_is_the_same(s
 def test_files_beside_another_source_and_columns_from_the_path(spark, tmp_path, checkpoint):
     folder = write_parts(tmp_path / "posts", batches=1)
     plain = spark.read.parquet(folder)
-    flow = weir.Flow()
-    flow.files("files", spark.read, folder, schema="part int, place string", by=r"part=(\d+)/")
-    flow.source("table", plain.select("part", "place"))
-    flow.keyed("parts", weir.Count(), key="part", after=["files", "table"], grouping=weir.PartialKey())
-    flow.keyed("places", weir.Count(), key=["place", "part"], after="files")
-    query = flow.run(checkpoint, servers=3)
+    files = weir.files(spark.read, folder, schema="part int, place string", by=r"part=(\d+)/")
+    table = weir.source(plain.select("part", "place"), "table")
+    parts = files.union(table).keyed("part", weir.Count(), name="parts", routing=weir.PartialKey())
+    places = files.keyed(["place", "part"], weir.Count(), name="places")
+    query = weir.Application(parts, places).run(checkpoint, servers=3)
     assert rows_of(query.state("parts")) == rows_of(plain.union(plain).groupBy("part").count())
     assert rows_of(query.state("places")) == rows_of(plain.groupBy("place", "part").count())
     assert query.progress["rows"] == 2400
@@ -111,7 +110,7 @@ def test_a_damaged_file_stops_the_query_by_name_and_mended_it_goes_on(spark, tmp
         query.await_termination()
         return query
 
-    with pytest.raises(weir.SourceError, match=r"part=2/0.parquet: cannot be read as parquet"):
+    with pytest.raises(weir.errors.SourceError, match=r"part=2/0.parquet: cannot be read as parquet"):
         start()
     broken.write_bytes(whole)
     check(spark, start(), folder)
@@ -121,7 +120,7 @@ def test_a_file_that_is_gone_when_its_batch_runs_is_named(spark, tmp_path, check
     folder = write_parts(tmp_path / "posts", batches=1)
     app = counts(weir.files(spark.read, folder, schema=POSTS))
     (tmp_path / "posts" / "part=1" / "0.parquet").unlink()
-    with pytest.raises(weir.SourceError, match=r"part=1/0.parquet: is gone"):
+    with pytest.raises(weir.errors.SourceError, match=r"part=1/0.parquet: is gone"):
         app.run(checkpoint, servers=4)
 
 
@@ -130,7 +129,7 @@ def test_files_without_folders_are_refused_with_a_remedy(spark, tmp_path, checkp
     flat.mkdir()
     pq.write_table(pa.table({"place": ["a"]}), flat / "x.parquet")
     app = weir.files(spark.read, str(flat)).keyed("place", weir.Count())
-    with pytest.raises(weir.SourceError, match='by="file"'):
+    with pytest.raises(weir.errors.SourceError, match='by="file"'):
         app.run(checkpoint, servers=2)
     app = weir.files(spark.read, str(flat), by="file").keyed("place", weir.Count())
     assert rows_of(app.run(checkpoint + "2", servers=2).state("place")) == [("a", 1)]
@@ -149,14 +148,16 @@ def test_files_without_folders_are_refused_with_a_remedy(spark, tmp_path, checkp
 )
 def test_mistakes_are_said_before_anything_runs(spark, tmp_path, options, message):
     options = {"schema": POSTS, **options}
-    with pytest.raises(weir.TopologyError, match=message):
-        weir.files(spark.read, str(tmp_path), **options).keyed("place", weir.Count()).topology(4)
+    with pytest.raises(weir.errors.TopologyError, match=message):
+        weir.Application(
+            weir.files(spark.read, str(tmp_path), **options).keyed("place", weir.Count())
+        ).topology(4)
 
 
 def test_readers_and_folders_that_cannot_be_used(spark, tmp_path):
-    with pytest.raises(weir.TopologyError, match="spark.readStream or spark.read"):
+    with pytest.raises(weir.errors.TopologyError, match="spark.readStream or spark.read"):
         weir.files(spark, str(tmp_path), schema=POSTS)
-    with pytest.raises(weir.SourceError, match="no file yet"):
+    with pytest.raises(weir.errors.SourceError, match="no file yet"):
         weir.files(spark.read, str(tmp_path))
 
 
@@ -200,7 +201,7 @@ def test_chunks_of_chosen_columns_widened_and_from_the_path(tmp_path, format):
 )
 def test_a_file_of_other_columns_is_refused_by_name(tmp_path, table, message, format):
     path = _file(tmp_path, table, format)
-    with pytest.raises(weir.SourceError, match=rf"x\.{format}: .*{message}"):
+    with pytest.raises(weir.errors.SourceError, match=rf"x\.{format}: .*{message}"):
         list(read_file(path, format, WANTED))
 
 
@@ -210,18 +211,18 @@ def test_a_file_that_changed_or_went_after_it_was_listed_is_refused(tmp_path):
     listed = {"size": info.st_size, "modified": info.st_mtime_ns // 1000}
     assert sum(b.num_rows for b in read_file("file:" + path, "parquet", WANTED, **listed)) == 1
     os.utime(path, ns=(info.st_mtime_ns, info.st_mtime_ns + 2_000_000))
-    with pytest.raises(weir.SourceError, match="was changed after it was listed"):
+    with pytest.raises(weir.errors.SourceError, match="was changed after it was listed"):
         list(read_file(path, "parquet", WANTED, **listed))
     os.unlink(path)
-    with pytest.raises(weir.SourceError, match="is gone"):
+    with pytest.raises(weir.errors.SourceError, match="is gone"):
         list(read_file(path, "parquet", WANTED, **listed))
-    with pytest.raises(weir.SourceError, match="is gone"):
+    with pytest.raises(weir.errors.SourceError, match="is gone"):
         list(read_file(path, "parquet", WANTED))
 
 
 def test_what_a_path_says_must_be_of_the_columns_type(tmp_path):
     path = _file(tmp_path, pa.table({"a": [1]}))
-    with pytest.raises(weir.SourceError, match="'7' is no date32"):
+    with pytest.raises(weir.errors.SourceError, match="'7' is no date32"):
         list(read_file(path, "parquet", pa.schema([("a", pa.int64()), ("day", pa.date32())])))
-    with pytest.raises(weir.TopologyError):
+    with pytest.raises(weir.errors.TopologyError):
         Read(pa.schema([]))

@@ -111,7 +111,7 @@ def test_a_batch_runs_again_when_rows_are_gone(spark, tmp_path, checkpoint):
         weir.source(stream(spark, folder, POSTS + ", body string"))
         .keyed("place", weir.Count(), name="places")
         .keyed("topic", weir.Count(), name="topics")
-        .map(vandalise, name="vandal")
+        .map_batches(vandalise, name="vandal")
         .keyed("place", weir.Count(), name="again")
     )
     query = app.start(checkpoint, servers=3, trigger=NOW, prune=False)

@@ -57,11 +57,11 @@ def test_an_error_names_operator_key_and_row(spark, tmp_path, checkpoint):
     app = weir.source(stream(spark, folder, POSTS)).process("topic", fail, name="fragile")
     query = app.start(checkpoint, servers=2, trigger=NOW)
     with pytest.raises(
-        weir.OperatorError, match=r"operator 'fragile', key 'topic \d+': ZeroDivisionError: too big"
+        weir.errors.OperatorError, match=r"operator 'fragile', key 'topic \d+': ZeroDivisionError: too big"
     ) as e:
         query.await_termination()
     assert "'n': 9" in str(e.value)
-    assert isinstance(query.exception(), weir.OperatorError)
+    assert isinstance(query.exception(), weir.errors.OperatorError)
     assert query.status["message"] == "failed"
 
 
@@ -82,10 +82,10 @@ def test_diverted_rows_go_to_the_dead_letters_and_leave_the_state_alone(spark, t
     letters = []
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .map(picky, name="picky", on_error="divert")
+        .map_batches(picky, name="picky", on_error="divert")
         .process("topic", fragile, name="fragile", state=Run, on_error="divert")
     )
-    with pytest.raises(weir.TopologyError, match="no dead_letters="):
+    with pytest.raises(weir.errors.TopologyError, match="no dead_letters="):
         app.start(checkpoint, servers=2, trigger=NOW)
     query = app.start(
         checkpoint,
@@ -118,7 +118,7 @@ def test_a_process_that_merges_may_be_split(spark, tmp_path, checkpoint):
         return Run(rows=a.rows + b.rows, last=max(a.last, b.last))
 
     app = weir.source(stream(spark, folder, POSTS)).process(
-        "place", add, name="places", state=Run, merge=merge, grouping=weir.Shuffle()
+        "place", add, name="places", state=Run, merge=merge, routing=weir.Shuffle()
     )
     query = app.start(checkpoint, servers=3, trigger=NOW)
     query.await_termination()
@@ -137,7 +137,7 @@ def test_null_keys_are_dropped_and_counted_or_an_error(spark, tmp_path, checkpoi
     operators = query.progress["operators"]
     assert (operators["j"]["null_keys"], operators["k"]["null_keys"]) == (1, 2)
     strict = weir.source(frame).keyed("k", weir.Count(), name="k", null_keys="error")
-    with pytest.raises(weir.NullKeyError, match=r"operator 'k': a row has no key"):
+    with pytest.raises(weir.errors.NullKeyError, match=r"operator 'k': a row has no key"):
         strict.run(checkpoint + "2", servers=2)
 
 

@@ -23,8 +23,8 @@ def folder(tmp_path):
 def two_counts(spark, folder, places=None, topics=None):
     return (
         weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places", grouping=places)
-        .keyed("topic", weir.Count(), name="topics", grouping=topics)
+        .keyed("place", weir.Count(), name="places", routing=places)
+        .keyed("topic", weir.Count(), name="topics", routing=topics)
     )
 
 
@@ -36,7 +36,7 @@ NOW = {"availableNow": True}
     [
         (None, None),
         (PLACES, TOPICS),
-        (PLACES, weir.WorstCase(TOPICS)),
+        (PLACES, weir.routing.WorstCase(TOPICS)),
         (weir.Shuffle(), weir.Shuffle()),
         (weir.Hash(), weir.Shuffle()),
     ],
@@ -53,7 +53,7 @@ def test_two_counts_equal_plain_spark_whatever_the_grouping(spark, folder, check
 
 def test_a_fitting_table_keeps_rows_on_their_server_and_its_worst_case_none(spark, folder, tmp_path):
     locality = {}
-    for name, topics in {"hash": None, "table": TOPICS, "worst": weir.WorstCase(TOPICS)}.items():
+    for name, topics in {"hash": None, "table": TOPICS, "worst": weir.routing.WorstCase(TOPICS)}.items():
         query = two_counts(spark, folder, PLACES, topics).start(str(tmp_path / name), servers=3, trigger=NOW)
         query.await_termination()
         edge = query.progress["edges"]["places → topics"]
@@ -88,26 +88,27 @@ def test_state_is_readable_from_elsewhere_by_path(spark, folder, checkpoint):
     query = two_counts(spark, folder).start(checkpoint, servers=2, trigger=NOW)
     query.await_termination()
     assert rows_of(weir.read_state(checkpoint, "topics")) == counted(spark, folder, "topic")
-    with pytest.raises(weir.EngineError, match="did you mean 'topics'"):
+    with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
         weir.read_state(checkpoint, "topcs")
 
 
 def test_a_dag_with_two_sources_a_branch_a_union_and_two_sinks(spark, tmp_path, checkpoint):
     one = write_batches(tmp_path / "one", [posts(1500, 1), posts(1500, 2)])
     two = write_batches(tmp_path / "two", [posts(1500, 3), posts(1500, 4)])
-    flow = weir.Flow()
-    flow.source("web", stream(spark, one, POSTS))
-    flow.source("app", stream(spark, two, POSTS))
-    flow.stateless("big", weir.Filter(lambda b: pc.greater(b.column("n"), 500)), after="app")
-    flow.keyed("places", weir.Count(), key="place", after=["web", "big"])
-    flow.keyed("topics", weir.Aggregate(total="sum(n)", top="max(place)"), key="topic", after="places")
-    flow.keyed("pairs", weir.Count(), key=["place", "topic"], after=["web"], parallelism=2)
+    posted = weir.source(stream(spark, one, POSTS), "web")
+    big = weir.source(stream(spark, two, POSTS), "app").filter_batches(
+        lambda b: pc.greater(b.column("n"), 500), name="big"
+    )
+    places = posted.union(big).keyed("place", weir.Count(), name="places")
+    topics = places.keyed("topic", weir.Aggregate(total="sum(n)", top="max(place)"), name="topics")
+    counted_pairs = posted.keyed(["place", "topic"], weir.Count(), name="pairs", parallelism=2)
+    app = weir.Application(topics, counted_pairs)
     ends = {"topics": {}, "pairs": {}}
     sinks = {
         "topics": lambda f, b: ends["topics"].update({r["topic"]: tuple(r) for r in f.collect()}),
         "pairs": lambda f, b: ends["pairs"].update({(r[0], r[1]): tuple(r) for r in f.collect()}),
     }
-    query = flow.start(checkpoint, servers=3, trigger=NOW, sink=sinks)
+    query = app.start(checkpoint, servers=3, trigger=NOW, sink=sinks)
     query.await_termination()
 
     web = spark.read.schema(POSTS).parquet(one)
@@ -132,8 +133,8 @@ def test_maps_flat_maps_and_shuffle_between_keyed_operators(spark, folder, check
     app = (
         weir.source(stream(spark, folder, POSTS))
         .keyed("place", weir.Count(), name="places")
-        .flat_map(words, "word string, n long", name="words", grouping=weir.Shuffle())
-        .filter(lambda b: pc.greater(b.column("n"), 10))
+        .map_batches(words, "word string, n long", name="words", routing=weir.Shuffle())
+        .filter_batches(lambda b: pc.greater(b.column("n"), 10))
         .keyed("word", weir.Count(), name="counts")
     )
     query = app.start(checkpoint, servers=3, trigger=NOW)
@@ -200,7 +201,7 @@ def test_placement_and_parallelism_are_kept_to(spark, folder, checkpoint):
     app = (
         weir.source(stream(spark, folder, POSTS))
         .keyed("place", weir.Count(), name="places", placement=[2])
-        .map(lambda b: b, name="same", placement=[0, 1])
+        .map_batches(lambda b: b, name="same", placement=[0, 1])
         .keyed("topic", weir.Count(), name="topics", parallelism=2)
     )
     query = app.start(checkpoint, servers=4, trigger=NOW)
@@ -231,14 +232,14 @@ def test_explain_status_and_wrong_use(spark, folder, checkpoint, capsys):
     assert "2 exchanges per batch" in shown
     assert query.status["active"] is False
     assert query.exception() is None
-    with pytest.raises(weir.EngineError, match="did you mean 'topics'"):
+    with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
         query.state("topic")
-    with pytest.raises(weir.TopologyError, match=r"use start\(…\) for streaming"):
+    with pytest.raises(weir.errors.TopologyError, match=r"use start\(…\) for streaming"):
         app.run(checkpoint + "x", servers=2)
     bounded = weir.source(spark.read.schema(POSTS).parquet(folder)).keyed("place", weir.Count())
-    with pytest.raises(weir.TopologyError, match=r"use run\(…\) for bounded"):
+    with pytest.raises(weir.errors.TopologyError, match=r"use run\(…\) for bounded"):
         bounded.start(checkpoint + "x", servers=2)
-    with pytest.raises(weir.TopologyError, match="must be a Spark DataFrame"):
+    with pytest.raises(weir.errors.TopologyError, match="must be a Spark DataFrame"):
         weir.source([1, 2, 3])
-    with pytest.raises(weir.TopologyError, match="sink for unknown operator 'topic'"):
+    with pytest.raises(weir.errors.TopologyError, match="sink for unknown operator 'topic'"):
         app.start(checkpoint + "y", servers=2, sink={"topic": print})

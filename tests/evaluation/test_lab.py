@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from weir_evaluation.lab import Cluster, missing
+from weir_evaluation.lab import LabCluster, missing
 from weir_evaluation.lab.errors import LabError
-from weir_evaluation.lab.network import Network, links, namespaces
+from weir_evaluation.lab.network import LabNetwork, links, namespaces
 
 LACKS = missing()
 WEIR = [sys.executable, "-m", "weir.cli.main"]
@@ -82,7 +82,7 @@ def test_a_query_survives_the_death_of_a_host_and_equals_plain_spark(lab):
 @needs_a_lab
 @pytest.mark.faults
 def test_links_carry_what_they_are_allowed_to_and_no_more(lab):
-    cluster = Cluster.attach(lab["lab"])
+    cluster = LabCluster.attach(lab["lab"])
 
     def seconds(megabytes):
         """How long h1 takes to send so much to h2."""
@@ -119,7 +119,7 @@ def test_hosts_die_are_cut_off_and_come_back(lab):
         return [h["state"] for h in status["hosts"]]
 
     assert states(weir("lab", "kill", "h1", "--json")) == ["dead", "up", "up"]
-    cluster = Cluster.attach(lab["lab"])
+    cluster = LabCluster.attach(lab["lab"])
     cluster.cut("h2")
     assert cluster.hosts()[1].state == "cut"
     assert "state" in weir("lab", "status"), "people get a table"
@@ -133,8 +133,8 @@ def test_hosts_die_are_cut_off_and_come_back(lab):
 @pytest.mark.faults
 def test_what_a_killed_program_leaves_behind_is_found_and_removed(lab, home):
     owner = (
-        "import time; from weir_evaluation.lab import Cluster; "
-        "print(Cluster(hosts=1).up().id, flush=True); time.sleep(600)"
+        "import time; from weir_evaluation.lab import LabCluster; "
+        "print(LabCluster(hosts=1).up().id, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", owner], stdout=subprocess.PIPE, text=True) as program:
         left = program.stdout.readline().strip()
@@ -146,12 +146,12 @@ def test_what_a_killed_program_leaves_behind_is_found_and_removed(lab, home):
     assert weir("lab", "down", "--lab", left, "--json")["removed"] == [left]
     assert traces(left) == []
     assert not os.path.exists(f"{home}/{left}")
-    assert all(h.state == "up" for h in Cluster.attach(lab["lab"]).hosts()), "the other lab is as it was"
+    assert all(h.state == "up" for h in LabCluster.attach(lab["lab"]).hosts()), "the other lab is as it was"
 
 
 @needs_a_lab
 def test_racks_are_joined_by_an_uplink_of_their_own(home):
-    network = Network("0000")
+    network = LabNetwork("0000")
     try:
         network.lay("198.19.255.1/24", "198.19.255.2/24", 2, "1mbit")
         for rack, host in ((1, "h1"), (1, "h2"), (2, "h3")):
@@ -187,11 +187,11 @@ def test_what_cannot_be_is_refused_with_the_reason(monkeypatch):
         ({"cores": 0}, "core"),
     ):
         with pytest.raises(LabError, match=says):
-            Cluster(**wrong)
+            LabCluster(**wrong)
     with pytest.raises(LabError, match="not up"):
-        Cluster().traffic()
+        LabCluster().traffic()
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(LabError, match=r"iproute2.*root.*local-cluster\[6,1,1024\]"):
-        Cluster(hosts=6).up()
+        LabCluster(hosts=6).up()

@@ -12,7 +12,7 @@ from weir.routing.partial_key import PartialKey
 from weir.routing.shuffle import Shuffle
 from weir.routing.table import Table
 from weir.routing.weighted import Weighted
-from weir_evaluation.simulate import Stage, Stream, saturate, zipf
+from weir_evaluation.simulate import PipelineStage, SimulatedStream, saturate, zipf
 
 HERE = Place("1", "a", "x")
 RACK = [Place("1", host, "x") for host in "abcd"]
@@ -23,7 +23,7 @@ def one_channel(there: Place) -> float:
     stream = zipf(20_000, 100)
     hashes = np.sort(stream.hashes)
     table = Table(hashes, np.ones(len(hashes), np.int32))
-    stages = [Stage(table, PAPER.handling_s)]
+    stages = [PipelineStage(table, PAPER.handling_s)]
     return saturate(stream, stages, [HERE, there], sources=[0], window=40).rows_per_s
 
 
@@ -37,11 +37,11 @@ def test_the_papers_cost_by_distance_comes_out_again() -> None:
 
 
 def run(grouping, *, rows=60_000, z=0.0, **more):
-    return saturate(zipf(rows, 10_000, z, seed=1), [Stage(grouping, 30e-6)], RACK, window=27, **more)
+    return saturate(zipf(rows, 10_000, z, seed=1), [PipelineStage(grouping, 30e-6)], RACK, window=27, **more)
 
 
 def test_every_row_is_served_once_and_runs_repeat() -> None:
-    stages = [Stage(Weighted(Shuffle()), 20e-6, keep=0.3), Stage(Weighted(Hash()), 20e-6)]
+    stages = [PipelineStage(Weighted(Shuffle()), 20e-6, keep=0.3), PipelineStage(Weighted(Hash()), 20e-6)]
     one, two = (
         saturate(zipf(30_000, 500, seed=1), stages, RACK, window=9, speeds=[1, 1, 0.5, 0.2], seed=4)
         for _ in range(2)
@@ -64,7 +64,10 @@ def test_weights_keep_rows_near_and_costs_nothing_where_all_are_alike() -> None:
     assert weighted.rows_per_s > 1.5 * plain.rows_per_s
     inside = [Place("1", "a")] * 4
     stream = zipf(60_000, 10_000, 0.0, seed=1)
-    flat = [saturate(stream, [Stage(g, 30e-6)], inside, window=27) for g in (Shuffle(), Weighted(Shuffle()))]
+    flat = [
+        saturate(stream, [PipelineStage(g, 30e-6)], inside, window=27)
+        for g in (Shuffle(), Weighted(Shuffle()))
+    ]
     assert flat[1].rows_per_s == pytest.approx(flat[0].rows_per_s, rel=0.01)
 
 
@@ -83,4 +86,4 @@ def test_a_grouping_with_a_memory_of_its_own_is_refused() -> None:
     with pytest.raises(ValueError, match="speed"):
         run(Hash(), speeds=[1, 1, 1, 0])
     with pytest.raises(ValueError, match="window"):
-        saturate(Stream("none", np.zeros(1, np.int32), np.zeros(1, np.uint64)), [], RACK, window=1)
+        saturate(SimulatedStream("none", np.zeros(1, np.int32), np.zeros(1, np.uint64)), [], RACK, window=1)

@@ -16,7 +16,7 @@ from weir.hashing import mix
 from weir.locality import Locality
 from weir_evaluation.bench import locality as bench
 from weir_evaluation.bench import partition as bench_partition
-from weir_evaluation.locality.replay import Stream, replay_tables, replay_weir
+from weir_evaluation.locality.replay import RecordedStream, replay_tables, replay_weir
 
 
 def drifting(periods=6, rows=3000, seed=0):
@@ -34,7 +34,7 @@ def drifting(periods=6, rows=3000, seed=0):
 
 def test_ways_rank_as_they_should():
     keys, when = drifting()
-    stream = Stream.cut(keys, when, 1000, 10)
+    stream = RecordedStream.cut(keys, when, 1000, 10)
     assert len(stream) == 6
     assert sum(len(b) - 1 for b in stream.batches) == 60
     got = {m: replay_tables(stream, 4, m).summary(["s", "t"]) for m in ("hash", "static", "paper", "bound")}
@@ -49,8 +49,8 @@ def test_ways_rank_as_they_should():
 def test_the_future_is_not_known():
     keys, when = drifting()
     half = len(when) // 2
-    whole = Stream.cut(keys, when, 1000, 10)
-    early = Stream.cut([k[:half] for k in keys], when[:half], 1000, 10)
+    whole = RecordedStream.cut(keys, when, 1000, 10)
+    early = RecordedStream.cut([k[:half] for k in keys], when[:half], 1000, 10)
     for run in (
         lambda s: replay_weir(s, 4, Locality(period=10))[0],
         lambda s: replay_tables(s, 4, "paper"),

@@ -13,7 +13,16 @@ from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
 from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import Shuffle
-from weir_evaluation.simulate import Arrivals, Cluster, Network, Stream, imbalance, memory, simulate, zipf
+from weir_evaluation.simulate import (
+    Arrivals,
+    SimulatedCluster,
+    SimulatedNetwork,
+    SimulatedStream,
+    imbalance,
+    memory,
+    simulate,
+    zipf,
+)
 
 
 @given(
@@ -28,7 +37,7 @@ def test_every_message_is_assigned_once_and_only_work_leaves_the_queues(
     messages, n, sources, grouping, rate
 ) -> None:
     stream = zipf(messages, 200, seed=messages)
-    cluster = Cluster.equal(n, rate)
+    cluster = SimulatedCluster.equal(n, rate)
     result = simulate(stream, grouping, cluster, Arrivals.steady(100.0), sources=sources, slot=1.0)
     assert result.load.sum() == messages == result.arrived[-1]
     served = np.cumsum(result.assigned, axis=0) - result.queue
@@ -40,16 +49,16 @@ def test_every_message_is_assigned_once_and_only_work_leaves_the_queues(
 
 
 def test_a_single_overloaded_queue_grows_as_it_must() -> None:
-    stream = Stream("one", np.zeros(1000, np.int32), np.array([5], np.uint64))
-    result = simulate(stream, Hash(), Cluster.of([4.0]), Arrivals.steady(10.0), slot=1.0)
+    stream = SimulatedStream("one", np.zeros(1000, np.int32), np.array([5], np.uint64))
+    result = simulate(stream, Hash(), SimulatedCluster.of([4.0]), Arrivals.steady(10.0), slot=1.0)
     assert result.queue[-1, 0] == pytest.approx(1000 - 4 * 100, abs=1)
     assert result.latency[-1, 0] == pytest.approx(600 / 4, rel=0.02)
     assert result.utilisation[:, 0] == pytest.approx(2.5)
 
 
 def test_a_capacity_change_also_concerns_those_who_already_wait() -> None:
-    stream = Stream("one", np.zeros(10, np.int32), np.array([5], np.uint64))
-    cluster = Cluster.of([1.0]).then(2.0, Cluster.of([8.0]))
+    stream = SimulatedStream("one", np.zeros(10, np.int32), np.array([5], np.uint64))
+    cluster = SimulatedCluster.of([1.0]).then(2.0, SimulatedCluster.of([8.0]))
     result = simulate(stream, Hash(), cluster, Arrivals.steady(10.0), slot=1.0)
     # By 2 s two are served, the other eight in the second after: finishes at 1.05, 2.0, 2.13 … 3.0.
     assert result.latency[0, 0] == pytest.approx(1.9, abs=0.05)
@@ -57,7 +66,7 @@ def test_a_capacity_change_also_concerns_those_who_already_wait() -> None:
 
 def test_signals_reach_only_sources_that_hear_and_arrive_late_where_told() -> None:
     stream, arrivals = zipf(60_000, 5000, seed=1), Arrivals.steady(1000.0)
-    cluster = Cluster.mixed(4, 1250.0, strong=1, times=4)
+    cluster = SimulatedCluster.mixed(4, 1250.0, strong=1, times=4)
     prompt = simulate(stream, Consistent(), cluster, arrivals, sources=2, slot=1.0)
     late = simulate(stream, Consistent(), cluster, arrivals, sources=2, slot=1.0, delays=[0, 20])
     assert prompt.owned is not None
@@ -70,7 +79,7 @@ def test_signals_reach_only_sources_that_hear_and_arrive_late_where_told() -> No
 
 def test_consistent_grouping_follows_a_capacity_change() -> None:
     stream, arrivals = zipf(300_000, 20_000, z=1.2, seed=2), Arrivals.steady(1000.0)
-    first, then = Cluster.mixed(10, 1250.0, 3, 5), Cluster.mixed(10, 1250.0, 2, 10)
+    first, then = SimulatedCluster.mixed(10, 1250.0, 3, 5), SimulatedCluster.mixed(10, 1250.0, 2, 10)
     result = simulate(stream, Consistent(virtual=30), first.then(150.0, then), arrivals, slot=1.0)
     share = result.assigned[-50:].sum(axis=0) / result.assigned[-50:].sum()
     assert share == pytest.approx(then.rates[0] / then.rates[0].sum(), abs=0.03)
@@ -79,7 +88,11 @@ def test_consistent_grouping_follows_a_capacity_change() -> None:
 def test_runs_repeat() -> None:
     runs = [
         simulate(
-            zipf(20_000, 500, seed=3), Consistent(), Cluster.equal(5, 10.0), Arrivals.steady(8.0), seed=4
+            zipf(20_000, 500, seed=3),
+            Consistent(),
+            SimulatedCluster.equal(5, 10.0),
+            Arrivals.steady(8.0),
+            seed=4,
         )
         for _ in range(2)
     ]
@@ -90,12 +103,12 @@ def test_runs_repeat() -> None:
 def test_distance_costs_latency_and_slow_channels_queue() -> None:
     stream, arrivals = zipf(1000, 50, seed=1), Arrivals.steady(1000.0)
     near, far = Place("1", "a", "x"), Place("2", "b", "y")
-    cluster = Cluster.of([1e6, 1e6])
-    network = Network.between([near], [near, far], row_bytes=1000)
+    cluster = SimulatedCluster.of([1e6, 1e6])
+    network = SimulatedNetwork.between([near], [near, far], row_bytes=1000)
     result = simulate(stream, Shuffle(), cluster, arrivals, slot=1.0, network=network)
     assert result.latency[0, 0] == pytest.approx(1e-6 + 100e-9 + 1000 / 20e9, rel=0.01)
     assert result.latency[0, 1] == pytest.approx(1e-6 + 350e-6 + 1e-4 + 41.7e-6, rel=0.01)
-    jammed = Network.between([near], [near, far], row_bytes=100_000)
+    jammed = SimulatedNetwork.between([near], [near, far], row_bytes=100_000)
     assert simulate(stream, Shuffle(), cluster, arrivals, slot=1.0, network=jammed).latency[0, 1] > 1
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from weir.hashing import hash_columns
-from weir_evaluation.simulate import Arrivals, Cluster, page_views, words, zipf
+from weir_evaluation.simulate import Arrivals, SimulatedCluster, page_views, words, zipf
 
 
 @pytest.mark.parametrize("z", [0.1, 1.0, 2.0])
@@ -46,6 +46,6 @@ def test_a_day_brings_all_messages() -> None:
 
 def test_clusters_are_checked() -> None:
     with pytest.raises(ValueError, match="negative"):
-        Cluster.of([1.0, -1.0])
+        SimulatedCluster.of([1.0, -1.0])
     with pytest.raises(ValueError, match="follow each other"):
-        Cluster.of([1.0]).then(0.0, Cluster.of([2.0]))
+        SimulatedCluster.of([1.0]).then(0.0, SimulatedCluster.of([2.0]))

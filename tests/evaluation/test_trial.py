@@ -14,37 +14,40 @@ from rich.console import Console
 from weir.elasticity import STRATEGIES, Stela
 from weir.elasticity.strategies import Default, Random
 from weir_evaluation.bench import stela as bench
-from weir_evaluation.simulate.dag import Deployment, Operator, Stage, flow
+from weir_evaluation.simulate.dag import Deployment, DeploymentPhase, SimulatedOperator, flow
 from weir_evaluation.stela.topologies import CASES, page_load_in
 from weir_evaluation.stela.trial import convergence, decide, situation, steady, steady_from, trial
 
 
 def pair(cpu: float, cores: float) -> Deployment:
-    nodes = (Operator("a", 100, cpu=cpu), Operator("b", 50, cpu=cpu))
+    nodes = (SimulatedOperator("a", 100, cpu=cpu), SimulatedOperator("b", 50, cpu=cpu))
     return Deployment(nodes, (("a", "b"),), {"a": [0], "b": [0]}, [cores])
 
 
 def test_waiting_instances_do_not_hinder_each_other() -> None:
-    assert flow([Stage(0, pair(0.5, 1.0))], 10).throughput()[-1] == pytest.approx(50)
-    ran = flow([Stage(0, pair(1.0, 1.0))], 10)
+    assert flow([DeploymentPhase(0, pair(0.5, 1.0))], 10).throughput()[-1] == pytest.approx(50)
+    ran = flow([DeploymentPhase(0, pair(1.0, 1.0))], 10)
     assert ran.throughput()[-1] == pytest.approx(25, abs=1)
     assert ran.busy["b"][-1] == 1.0, "who waits for a core is busy"
 
 
 def test_late_instances_queue_and_then_catch_up() -> None:
-    ran = flow([Stage(0, pair(0.1, 1.0)), Stage(5, pair(0.1, 1.0), late={"b": [3.0]})], 20)
+    ran = flow(
+        [DeploymentPhase(0, pair(0.1, 1.0)), DeploymentPhase(5, pair(0.1, 1.0), late={"b": [3.0]})], 20
+    )
     assert ran.throughput()[60] == 0
     assert ran.throughput()[90] == pytest.approx(50)
 
 
 def test_what_waits_too_long_is_given_up() -> None:
-    ran = flow([Stage(0, pair(0.1, 1.0))], 100, timeout=4.0)
+    ran = flow([DeploymentPhase(0, pair(0.1, 1.0))], 100, timeout=4.0)
     assert max(ran.queue["b"]) == pytest.approx(200)
 
 
 def test_jitter_is_repeatable_and_fair_on_average() -> None:
     one, two, other = (
-        flow([Stage(0, pair(0.1, 1.0))], 100, jitter=0.2, seed=seed).throughput() for seed in (1, 1, 2)
+        flow([DeploymentPhase(0, pair(0.1, 1.0))], 100, jitter=0.2, seed=seed).throughput()
+        for seed in (1, 1, 2)
     )
     assert np.array_equal(one, two)
     assert not np.array_equal(one, other)
@@ -104,10 +107,10 @@ def test_scaling_in_removes_what_comes_before_the_bottleneck() -> None:
 def test_machines_asked_for_too_much_lose_as_said_and_only_those() -> None:
     for thrash, left in ((0.0, 1.0), (1.0, 1 / 2), (4.0, 1 / 5)):
         asked_twice = replace(pair(1.0, 1.0), thrash=thrash)
-        ran = flow([Stage(0, asked_twice)], 30)
+        ran = flow([DeploymentPhase(0, asked_twice)], 30)
         assert ran.processed["a"][-1] == pytest.approx(100 * left / 2)
         calm = replace(pair(0.5, 1.0), thrash=thrash)
-        assert flow([Stage(0, calm)], 10).throughput()[-1] == pytest.approx(50)
+        assert flow([DeploymentPhase(0, calm)], 10).throughput()[-1] == pytest.approx(50)
 
 
 def test_scaling_in_keeps_twice_what_chance_keeps() -> None:

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.locality import BatchCounter, BatchStats, PairCounts, count_keys, count_pairs, merge
-from weir_evaluation.locality.space_saving import SpaceSaving
+from weir.errors import ParameterError
+from weir.locality import BatchStats, PairCounts, count_keys, count_pairs, merge
+from weir_evaluation.locality.batch_counter import BatchCounter
+from weir_evaluation.locality.space_saving import PairSpaceSaving
 
 pair_lists = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
 
@@ -33,7 +35,7 @@ def test_counts_are_exact_and_conserved(pairs):
 def test_order_of_rows_makes_no_difference(pairs, random, capacity):
     shuffled = list(pairs)
     random.shuffle(shuffled)
-    for make in (BatchCounter, SpaceSaving):
+    for make in (BatchCounter, PairSpaceSaving):
         one, two = make(capacity), make(capacity)
         one.observe(*columns(pairs))
         two.observe(*columns(shuffled))
@@ -64,7 +66,7 @@ def test_merging_servers_equals_counting_together(one, two):
 @given(pair_lists, st.integers(1, 12))
 @settings(deadline=None)
 def test_space_saving_keeps_its_promises(pairs, capacity):
-    summary = SpaceSaving(capacity, canonical=False)
+    summary = PairSpaceSaving(capacity, canonical=False)
     for at in range(0, len(pairs), 7):
         summary.observe(*columns(pairs[at : at + 7]))
     held = as_dict(summary.counts())
@@ -82,7 +84,7 @@ def test_decay_forgets():
     counter.observe(*columns([(1, 1)] * 8))
     counter.observe(*columns([(2, 2)]))
     assert as_dict(counter.counts()) == {(1, 1): 4.0, (2, 2): 1.0}
-    with pytest.raises(ValueError, match="capacity"):
+    with pytest.raises(ParameterError, match="capacity"):
         BatchCounter(0)
 
 

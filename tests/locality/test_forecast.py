@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weir.locality import Costs, Decision, KeyGraph, count_keys, count_pairs
+from weir.locality import Costs, KeyGraph, Reconfiguration, count_keys, count_pairs
 from weir.locality.forecast import forecast
 
 
@@ -66,7 +66,7 @@ def test_balance_counts():
 
 def test_decisions_are_kept_as_json():
     told = ask(TOGETHER, APART)
-    decision = Decision(3, 1, "refine", False, told, 0.1, {"locality": 0.5})
+    decision = Reconfiguration(3, 1, "refine", False, told, 0.1, {"locality": 0.5})
     assert told.break_even == float("inf")
-    assert Decision.from_dict(decision.to_dict()) == decision
+    assert Reconfiguration.from_dict(decision.to_dict()) == decision
     assert decision.to_dict()["forecast"]["break_even"] is None

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.errors import EngineError
+from weir.errors import EngineError, ParameterError
 from weir.locality import KeyGraph, count_keys, count_pairs, partition
 from weir.locality.partition import relabel
-from weir.locality.partition._cycle import bottom_level, breathe, settle
+from weir.locality.partition._cycle import bottom_level, exchange, settle
 from weir.locality.partition.base import Limits
 from weir.locality.partition.mtkahypar import available
 from weir.locality.partition.relabel import assignment
@@ -112,7 +112,7 @@ def test_full_servers_exchange_keys():
     stuck = torn.copy()
     settle(level, limits.limit, stuck, 0, rounds=6)
     assert graph.locality(stuck) == 0.5
-    parts = breathe(level, limits.limit, torn, 0)
+    parts = exchange(level, limits.limit, torn, 0)
     assert graph.locality(parts) == 1.0
     assert graph.overload(parts, 2).max() == 1.0
 
@@ -150,7 +150,7 @@ def test_what_cannot_share_a_server_shares_a_rack():
     assert GRAPH.overload(nested, 8).max() <= 1.03 + 1e-6
     assert GRAPH.locality(rack_of[nested]) > 0.85
     assert GRAPH.locality(rack_of[nested]) >= GRAPH.locality(rack_of[flat]) - 0.02
-    with pytest.raises(ValueError, match="each server"):
+    with pytest.raises(ParameterError, match="each server"):
         partition(GRAPH, 8, racks=[[0, 1], [1, 2]])
     with pytest.raises(EngineError, match="knows no racks"):
         partition(GRAPH, 8, method="metis", racks=racks)

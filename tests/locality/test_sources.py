@@ -71,14 +71,14 @@ def test_a_proposal_that_only_moves_partitions_has_nothing_to_pay():
     config = Locality(period=4)
     manager = LocalityManager(config, ["files", "a"], [("files", "a")], SERVERS, free=[0])
     # keys are where they should be; partitions are one server off
-    from weir.locality.table import RoutingTable
+    from weir.routing.table import Table
 
     keys = np.unique(np.concatenate([batch(s)[1] for s in range(4)]))
     parts = np.arange(PARTS, dtype=np.uint64)
     manager.start_from(
         {
-            0: RoutingTable(parts, ((parts + np.uint64(1)) % np.uint64(SERVERS)).astype(np.int32), SERVERS),
-            1: RoutingTable(
+            0: Table(parts, ((parts + np.uint64(1)) % np.uint64(SERVERS)).astype(np.int32), SERVERS),
+            1: Table(
                 keys,
                 ((keys - np.uint64(1000)) % np.uint64(PARTS) % np.uint64(SERVERS)).astype(np.int32),
                 SERVERS,

@@ -115,7 +115,7 @@ def main(data, folder):
                     "topic",
                     weir.Count(),
                     name="topics",
-                    grouping=weir.Weighted(weir.Hash(), profile, control=None),
+                    routing=weir.Weighted(weir.Hash(), profile, control=None),
                 )
             )
             query = app.start(
@@ -132,7 +132,7 @@ def main(data, folder):
                 "scenario": name,
                 "topics": sorted(map(list, query.state("topics").collect())),
                 "progress": query.recent_progress,
-                "tree": query._learner.manager._tree,
+                "tree": query._driver.learner.manager._tree,
                 "scalings": query.scalings,
             }
             print(json.dumps(answer), flush=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.errors import ParameterError
 from weir.network.distance import Distance, Place, distance, distances
 from weir.network.profile import PAPER, Profile, initial_weights
 
@@ -72,5 +73,5 @@ def test_profiles_travel_as_json() -> None:
     ],
 )
 def test_senseless_profiles_are_refused(make) -> None:
-    with pytest.raises(ValueError, match="got"):
+    with pytest.raises(ParameterError, match="got"):
         make()

@@ -23,7 +23,7 @@ def test_rows_by_distance_add_up_to_all_rows(spark, folder, checkpoint):
     app = (
         weir.source(stream(spark, folder, POSTS))
         .keyed("place", weir.Count(), name="places")
-        .map(lambda b: b, name="spread", grouping=weir.Shuffle())
+        .map_batches(lambda b: b, name="spread", routing=weir.Shuffle())
         .keyed("topic", weir.Count(), name="topics")
     )
     query = app.start(checkpoint, servers=3, sink=lambda f, b: None, trigger=NOW)
@@ -46,7 +46,7 @@ def test_rows_by_distance_add_up_to_all_rows(spark, folder, checkpoint):
 
 def test_source_rows_that_python_routes_have_a_distance(spark, folder, checkpoint):
     app = weir.source(stream(spark, folder, POSTS)).keyed(
-        "place", weir.Count(), name="places", grouping=weir.PartialKey()
+        "place", weir.Count(), name="places", routing=weir.PartialKey()
     )
     query = app.start(checkpoint, servers=3, trigger=NOW)
     query.await_termination()
@@ -70,7 +70,7 @@ def test_markers_tell_how_old_rows_are_at_each_operator_and_at_the_sink(spark, f
     app = (
         weir.source(stream(spark, folder, POSTS))
         .keyed("place", weir.Count(), name="places")
-        .map(slowly, name="slow", grouping=weir.Shuffle())
+        .map_batches(slowly, name="slow", routing=weir.Shuffle())
         .keyed("topic", weir.Count(), name="topics")
     )
     query = app.start(checkpoint, servers=2, sink=lambda f, b: None, trigger=NOW)

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from weir import Racks, TopologyError
+from weir import Racks
+from weir.errors import TopologyError
 from weir.network.distance import Distance, Place, distance
 from weir.network.locator import Locator, tree_of
 

@@ -28,9 +28,9 @@ def test_results_are_plain_sparks_and_near_servers_get_more(spark, folder, check
     app = (
         weir.source(stream(spark, folder, POSTS))
         .keyed("place", weir.Count(), name="places")
-        .map(lambda b: b, name="spread", grouping=near)
+        .map_batches(lambda b: b, name="spread", routing=near)
         .keyed(
-            "topic", weir.Count(), name="topics", grouping=weir.Weighted(weir.Hash(), profile, control=None)
+            "topic", weir.Count(), name="topics", routing=weir.Weighted(weir.Hash(), profile, control=None)
         )
     )
     query = app.start(checkpoint, servers=3, trigger=NOW)
@@ -52,7 +52,7 @@ def test_results_are_plain_sparks_and_near_servers_get_more(spark, folder, check
     if profile == "measure":
         assert last["probe"]["node"]["measured"]
         assert last["probe"]["rack"]["why"] == "no two servers are so far apart"
-        plans = [query._ledger.planned(p["batch"]) for p in (first, last)]
+        plans = [query._driver.ledger.planned(p["batch"]) for p in (first, last)]
         assert plans[0].network.profile == plans[1].network.profile
         measured = plans[0].network.profile["latency_s"][1]
         assert measured == last["probe"]["node"]["latency_s"] != 20e-6
@@ -60,7 +60,7 @@ def test_results_are_plain_sparks_and_near_servers_get_more(spark, folder, check
 
 def test_the_first_hop_is_routed_in_python_where_all_servers_are_equally_far(spark, folder, checkpoint):
     app = weir.source(stream(spark, folder, POSTS)).keyed(
-        "place", weir.Count(), name="places", grouping=weir.Weighted(weir.Hash())
+        "place", weir.Count(), name="places", routing=weir.Weighted(weir.Hash())
     )
     query = app.start(checkpoint, servers=3, trigger=NOW)
     query.await_termination()
@@ -72,10 +72,10 @@ def test_the_first_hop_is_routed_in_python_where_all_servers_are_equally_far(spa
 
 def test_an_operator_that_cannot_merge_is_refused(spark, folder, checkpoint):
     app = weir.source(stream(spark, folder, POSTS)).process(
-        "place", lambda key, rows, state: None, name="custom", grouping=weir.Weighted(weir.Hash())
+        "place", lambda key, rows, state: None, name="custom", routing=weir.Weighted(weir.Hash())
     )
     with pytest.raises(
-        weir.GroupingError, match=r"'custom': WG on the edge source → custom .* merge"
+        weir.errors.GroupingError, match=r"'custom': WG on the edge source → custom .* merge"
     ) as error:
         app.start(checkpoint, servers=2)
     assert "Hash" in str(error.value)
@@ -114,9 +114,9 @@ def test_a_slowed_server_loses_weight_and_a_recovered_one_gets_it_back(spark, tm
     folder = write_batches(tmp_path / "data", [pa.table({"topic": rows})] * 9)
     marker = tmp_path / "slow"
     marker.touch()
-    control = weir.DynamicWeights(alpha=2, delta=16)
+    control = weir.routing.DynamicWeights(alpha=2, delta=16)
     app = weir.source(stream(spark, folder, "topic string")).keyed(
-        "topic", Slowed(str(marker)), name="served", grouping=weir.Weighted(weir.Hash(), control=control)
+        "topic", Slowed(str(marker)), name="served", routing=weir.Weighted(weir.Hash(), control=control)
     )
 
     def sink(frame, batch):
@@ -156,7 +156,7 @@ def test_overflow_of_a_hot_key_is_dealt_out_by_weights(spark, tmp_path, checkpoi
         return query.progress
 
     stays = run(True, "stay")
-    dealt = run(weir.Weighted(weir.LocalOrShuffle(), control=None, near=0.5), "dealt")
+    dealt = run(weir.Weighted(weir.routing.LocalOrShuffle(), control=None, near=0.5), "dealt")
     assert stays["operators"]["topics"]["imbalance"] > 1.5
     assert dealt["operators"]["topics"]["imbalance"] < 1.35
     mine = dealt["weights"]["places → topics"]

@@ -17,8 +17,8 @@ def start(spark, data: str, checkpoint: str) -> weir.Query:
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
     app = (
         weir.source(stream)
-        .map(lambda batch: batch, name="spread", grouping=weir.Weighted(profile="measure"))
-        .keyed("topic", weir.Count(), name="topics", grouping=weir.Weighted(weir.Hash(), profile="measure"))
+        .map_batches(lambda batch: batch, name="spread", routing=weir.Weighted(profile="measure"))
+        .keyed("topic", weir.Count(), name="topics", routing=weir.Weighted(weir.Hash(), profile="measure"))
     )
     query = app.start(checkpoint, servers=3, trigger={"availableNow": True})
     query.await_termination()

@@ -65,7 +65,7 @@ def main(data: str, folder: str) -> None:
     def scenario(name, first_step=None, between=None, app=None):
         """place → (a shuffled stateless operator) → topic, with a function that misbehaves on the way."""
         app = (app or weir.source(frame)).keyed("place", weir.Count(), name="places")
-        app = app.map(first_step or (lambda b: b), name="shuffled", grouping=weir.Shuffle())
+        app = app.map_batches(first_step or (lambda b: b), name="shuffled", routing=weir.Shuffle())
         app = app.process("topic", between or total, name="topics", state=Seen)
         query = app.run(f"{folder}/{name}", servers=3)
         topics = sorted(map(list, query.state("topics").collect()))

@@ -79,7 +79,7 @@ def cluster(data: str, checkpoint: str) -> None:
     app = (
         weir.source(stream)
         .keyed("key", weir.Count(), name="counts")
-        .map(dies, name="dies", grouping=weir.Shuffle())
+        .map_batches(dies, name="dies", routing=weir.Shuffle())
         .keyed("killer", weir.Count(), name="killers")
     )
     query = start(app, checkpoint, {1: lambda q: q.scale_out(2), 3: lambda q: q.scale_in(1)})
@@ -109,7 +109,7 @@ def executors(data: str, checkpoint: str) -> None:
         living["start"] = [e.id for e in known(spark)]
         try:
             query.scale_out(1, timeout=2)  # no worker is left for it
-        except weir.EngineError as error:
+        except weir.errors.EngineError as error:
             refused.append(str(error))
 
     def count_one(query) -> None:

@@ -85,7 +85,7 @@ def test_damage_is_named_and_nothing_is_overwritten(spark, copy, pattern, damage
     victim = files(copy, pattern)[-1]
     spoil(victim, damage)
     before = snapshot(copy)
-    with pytest.raises(weir.CheckpointError, match=says) as caught:
+    with pytest.raises(weir.errors.CheckpointError, match=says) as caught:
         go_on(spark, copy)
     assert victim.name in str(caught.value)
     assert snapshot(copy) == before
@@ -101,7 +101,7 @@ def test_damaged_state_is_met_by_the_batch_that_wants_it(spark, tmp_path, damage
     spoil(victim, damage)
     write_batches(tmp_path / "data", [posts(300, 2)])
     before = snapshot(tmp_path)
-    with pytest.raises(weir.CheckpointError, match=says) as caught:
+    with pytest.raises(weir.errors.CheckpointError, match=says) as caught:
         go_on(spark, tmp_path)
     assert victim.name in str(caught.value)
     after = snapshot(tmp_path)
@@ -129,22 +129,22 @@ def test_another_application_is_refused_with_the_difference(spark, copy):
     source = weir.source(stream(spark, (copy / "data").resolve(), POSTS))
     other_key = source.keyed("topic", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
     before = snapshot(copy)
-    with pytest.raises(weir.CheckpointMismatch, match="operator 'places' has another key now"):
+    with pytest.raises(weir.errors.CheckpointMismatch, match="operator 'places' has another key now"):
         go_on(spark, copy, other_key)
     source = weir.source(stream(spark, (copy / "data").resolve(), POSTS))
     other_kind = source.keyed("place", weir.Aggregate(count="sum(n)"), name="places").keyed(
         "topic", weir.Count(), name="topics"
     )
-    with pytest.raises(weir.CheckpointMismatch, match="operator 'places' has another definition now"):
+    with pytest.raises(weir.errors.CheckpointMismatch, match="operator 'places' has another definition now"):
         go_on(spark, copy, other_kind)
     source = weir.source(stream(spark, (copy / "data").resolve(), POSTS))
     fewer = source.keyed("place", weir.Count(), name="places")
     with pytest.raises(
-        weir.CheckpointMismatch, match="operator 'topics', which the application no longer has"
+        weir.errors.CheckpointMismatch, match="operator 'topics', which the application no longer has"
     ):
         go_on(spark, copy, fewer)
     bounded = weir.source(spark.read.schema(POSTS).parquet(str((copy / "data").resolve())))
-    with pytest.raises(weir.CheckpointMismatch, match="belongs to a streaming run"):
+    with pytest.raises(weir.errors.CheckpointMismatch, match="belongs to a streaming run"):
         bounded.keyed("place", weir.Count(), name="places").run(str(copy / "checkpoint"), servers=3)
     assert snapshot(copy) == before
     given_up = go_on(spark, copy, fewer, drop_state=["topics"])
@@ -166,11 +166,11 @@ def test_added_operators_start_empty_and_changed_groupings_move_state(spark, tmp
     go_on(spark, folder)
     write_batches(data, [posts(500, 2)])
     sample = hash_columns([posts(500, 1)["place"].combine_chunks()])
-    heavy = app(spark, folder, grouping=weir.HeavyKeys.learn(sample, 3))
+    heavy = app(spark, folder, routing=weir.routing.HeavyKeys.learn(sample, 3))
     query = go_on(spark, folder, heavy)
     assert rows_of(query.state("places")) == counted(spark, data, "place")
     write_batches(data, [posts(500, 3)])
-    relearnt = app(spark, folder, grouping=weir.HeavyKeys.learn(sample[:40], 3))
+    relearnt = app(spark, folder, routing=weir.routing.HeavyKeys.learn(sample[:40], 3))
     more = relearnt.keyed("n", weir.Count(), name="numbers")
     query = go_on(spark, folder, more)
     assert rows_of(query.state("places")) == counted(spark, data, "place")
@@ -181,7 +181,7 @@ def test_added_operators_start_empty_and_changed_groupings_move_state(spark, tmp
 def test_two_writers_and_leftovers_of_a_dead_one(tmp_path, copy):
     storage = Storage(str(copy / "checkpoint"))
     last = latest_commit(storage)
-    with pytest.raises(weir.CheckpointError, match="Two queries share this checkpoint"):
+    with pytest.raises(weir.errors.CheckpointError, match="Two queries share this checkpoint"):
         storage.write_document(f"commits/{last.batch:012d}-{last.epoch:04d}", "commit", last)
     (copy / "checkpoint/commits/000000000009-0000.dead.tmp").write_bytes(b"half a comm")
     assert latest_commit(storage).batch == last.batch
@@ -194,7 +194,7 @@ def test_old_files_are_deleted_and_everything_named_stays(spark, tmp_path):
     query.await_termination()
     storage = Storage(str(tmp_path / "checkpoint"))
     (Path(storage.root) / "commits/000000000001-0000.dead.tmp").write_bytes(b"half")
-    ledger: Ledger = query._ledger
+    ledger: Ledger = query._driver.ledger
     orphan = "state/topics/000000000003/s0-1-zombie.arrow"
     storage.write(orphan, b"a task that came too late")
     assert ledger.clean() >= 1

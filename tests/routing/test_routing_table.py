@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.errors import CheckpointError, CheckpointMismatch
-from weir.hashing import spark_mod
-from weir.locality import Patch, RoutingTable
+import weir
+from weir.errors import CheckpointError, CheckpointMismatch, GroupingError
+from weir.hashing import hash_columns, spark_mod
+from weir.routing.table import Patch, Table
+
+# a table saved by version 0.2.0: states CA and NY on servers 0 and 2 of 3
+SAVED = (
+    "c-rk$KTE?v6n|;cG?XA2iWCu%n-qgIiK($TSlku5h~u?AZLu|)L`76^aFPx#qN5+c58%)b;p#VW(|6ZP4H3b~$p<g*e!q9`?)^E^"
+    "Xg0TZY=94xI|aZ5E+v=(4GN&+3Pn*Tyn$a;^3P(8ZdA_e_~kww*Voc_jCw)#f^a}%QnxK~Nb0Udf+H5vI0#9dL@|w7L@aX3!l)OZ"
+    "f7K#!a1``|{d4rwRvVq|E^8k|Cj%sW)^ckd->y=hIcwB$R;XLEU9aPNj$?Zsxe}QIoUvZG9Me{x0pt<ipl-;#9<g4`Jjd&rmmC)j"
+    "HDV#=GOkC5qNs<L$@jgc;$~BE+;(Zy<tONfG<lZ^WyBhuVhA+uqf*Gm7x=xr6M|DGJfF)u+Oot3Ov}j_;zY=+P(f3LL`sN_$&7|D"
+    "o@oxgqzFHYA+4FJi%TW5uaeofknty2PjUH79`FmCa7i9pyPFMe@8^~rXXYUo-7b#k@a-~}>Q|DNfnC!?r%YLw3hOer<lR0gGEmy;"
+    "x7+{U{9nHL7i?@p{F6Qb{Bw@h"
+)
 
 homes = st.dictionaries(st.integers(0, 2**64 - 1), st.integers(0, 3), max_size=30)
 
 
 def table_of(entries, **about):
-    return RoutingTable(
-        np.array(list(entries), np.uint64), np.array(list(entries.values()), np.int32), 4, **about
-    )
+    return Table(np.array(list(entries), np.uint64), np.array(list(entries.values()), np.int32), 4, **about)
 
 
 @given(homes, homes)
@@ -26,7 +38,7 @@ def test_patches_turn_one_table_into_the_other(one, two):
     before, after = table_of(one), table_of(two)
     patched = before.patch(before.changes(after))
     assert patched.hashes.tolist() == after.hashes.tolist() == sorted(two)
-    assert patched.servers.tolist() == after.servers.tolist()
+    assert patched.instances.tolist() == after.instances.tolist()
     assert patched.version == before.version + 1
 
 
@@ -50,19 +62,19 @@ def test_unknown_keys_are_left_to_the_hash():
 
 
 def test_a_key_has_one_home_and_tables_do_not_change():
-    with pytest.raises(ValueError, match="twice"):
-        RoutingTable(np.array([1, 1], np.uint64), np.array([0, 1], np.int32), 2)
-    with pytest.raises(ValueError, match="servers"):
-        RoutingTable(np.array([1], np.uint64), np.array([2], np.int32), 2)
+    with pytest.raises(GroupingError, match="twice"):
+        Table(np.array([1, 1], np.uint64), np.array([0, 1], np.int32), 2)
+    with pytest.raises(GroupingError, match="servers"):
+        Table(np.array([1], np.uint64), np.array([2], np.int32), 2)
     with pytest.raises(ValueError):
-        table_of({1: 1}).servers[0] = 2
+        table_of({1: 1}).instances[0] = 2
 
 
 def test_saved_and_loaded_readable(tmp_path):
     keys = pa.table({"state": ["CA", "NY", None], "day": pa.array([1, 2, 3], pa.int32())})
-    table = RoutingTable.of(keys, np.array([0, 2, 1]), n=3, operator="states", version=7, topology="abc")
+    table = Table.from_keys(keys, np.array([0, 2, 1]), n=3, operator="states", version=7, topology="abc")
     table.save(tmp_path / "t.arrow")
-    back = RoutingTable.from_file(tmp_path / "t.arrow", topology="abc", n=3)
+    back = Table.from_file(tmp_path / "t.arrow", topology="abc", n=3)
     assert (back.operator, back.version, back.n) == ("states", 7, 3)
     assert back.to_arrow().equals(table.to_arrow())
     assert back.lookup("NY", 2) == 2
@@ -74,14 +86,14 @@ def test_refuses_what_does_not_fit(tmp_path, monkeypatch):
     path = tmp_path / "t.arrow"
     table_of({i: i % 4 for i in range(100)}, topology="abc").save(path)
     with pytest.raises(CheckpointMismatch, match=r"t\.arrow is the table of another application"):
-        RoutingTable.from_file(path, topology="other")
+        Table.from_file(path, topology="other")
     with pytest.raises(CheckpointMismatch, match="for 4 servers, not for 5"):
-        RoutingTable.from_file(path, n=5)
+        Table.from_file(path, n=5)
     with pytest.raises(CheckpointError, match="no routing table at"):
-        RoutingTable.from_file(tmp_path / "none.arrow")
-    monkeypatch.setattr("weir.locality.table.FORMAT", 0)
+        Table.from_file(tmp_path / "none.arrow")
+    monkeypatch.setattr("weir.routing.table_file.FORMAT", 0)
     with pytest.raises(CheckpointError, match=r"t\.arrow has table format 1.*upgrade"):
-        RoutingTable.from_file(path)
+        Table.from_file(path)
 
 
 def test_every_damaged_byte_is_noticed(tmp_path):
@@ -94,16 +106,65 @@ def test_every_damaged_byte_is_noticed(tmp_path):
         damaged[at] ^= 0xFF
         path.write_bytes(damaged)
         try:
-            loaded = RoutingTable.from_file(path)
+            loaded = Table.from_file(path)
         except CheckpointError:
             continue
         # padding: nothing that matters was hit
         assert loaded.hashes.tolist() == table.hashes.tolist()
-        assert loaded.servers.tolist() == table.servers.tolist()
+        assert loaded.instances.tolist() == table.instances.tolist()
     path.write_bytes(sound[: len(sound) // 2])
     with pytest.raises(CheckpointError, match=r"t\.arrow"):
-        RoutingTable.from_file(path)
+        Table.from_file(path)
 
 
 def test_removing_by_patch():
     assert len(table_of({1: 1}).patch(Patch(np.array([1], np.uint64), np.array([-1], np.int32)))) == 0
+
+
+def test_a_table_of_an_older_version_still_opens(tmp_path):
+    (tmp_path / "t.arrow").write_bytes(zlib.decompress(base64.b85decode(SAVED)))
+    table = Table.from_file(tmp_path / "t.arrow", topology="abc", n=3)
+    assert (table.lookup("CA"), table.lookup("NY"), table.lookup("VT")) == (0, 2, None)
+    assert (table.operator, table.version, table.keys.column_names) == ("states", 7, ["state"])
+    table.save(tmp_path / "again.arrow")
+    assert Table.from_file(tmp_path / "again.arrow").to_arrow().equals(table.to_arrow())
+
+
+def test_one_class_is_made_from_a_dict_and_from_arrow_and_routes():
+    by_dict = weir.Table.of({"CA": 0, "NY": 2}, n=3)
+    by_keys = weir.Table.from_keys(pa.table({"state": ["NY", "CA"]}), [2, 0], n=3)
+    keys = hash_columns([pa.array(["CA", "VT", "NY"])])
+    assert by_dict == by_keys
+    assert by_dict.lookup("NY") == by_keys.lookup("NY") == 2
+    assert by_dict.route(keys).tolist() == by_keys.router(3).route(keys).tolist()
+    assert by_dict != weir.Table.of({"CA": 0, "NY": 2}, n=4)
+
+
+def test_a_table_that_says_no_number_of_servers_is_saved_and_asked_with_one(tmp_path):
+    table = Table.of({"CA": 0, "NY": 2})
+    table.save(tmp_path / "t.arrow")
+    assert Table.from_file(tmp_path / "t.arrow").n is None
+    assert Table.from_file(tmp_path / "t.arrow", n=3).n == 3
+    with pytest.raises(GroupingError, match="those of 2 servers"):
+        Table.from_file(tmp_path / "t.arrow", n=2)
+    with pytest.raises(GroupingError, match="make it with n="):
+        table.route(table.hashes)
+    assert table.route(table.hashes, 3).tolist() == table.instances.tolist()
+
+
+def test_where_unlisted_keys_live_in_a_scaled_query_is_part_of_its_table():
+    buckets = np.array([3, 3], np.int32)
+    table = Table(np.array([4], np.uint64), np.array([1], np.int32), 4, buckets=buckets)
+    keys = np.array([4, 5, 6], np.uint64)
+    assert table.route(keys).tolist() == table.router(4).route(keys).tolist() == [1, 3, 3]
+    with pytest.raises(GroupingError, match="of a query that was scaled"):
+        table.check(4, "operator 'states'")
+
+
+def test_wrong_tables_are_refused():
+    with pytest.raises(GroupingError, match="as many instances"):
+        Table(np.array([1], np.uint64), np.array([1, 2], np.int32))
+    with pytest.raises(GroupingError, match="negative"):
+        Table.of({"CA": -1})
+    with pytest.raises(GroupingError, match="2 columns"):
+        Table.from_keys(pa.table({"a": [1], "b": [2]}), [0]).lookup(1)

@@ -12,7 +12,7 @@ from weir.errors import CheckpointError
 from weir.hashing import mix
 from weir.network.profile import PAPER
 from weir.routing.hash import Hash
-from weir.routing.locality_aware import Learnt
+from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import PartialKey
 from weir.routing.shuffle import Shuffle
 from weir.routing.weight_control import DynamicWeights
@@ -254,7 +254,7 @@ def test_what_plans_are_checked_by() -> None:
     [
         lambda: Weighted(default="hash"),  # type: ignore[arg-type]
         lambda: Weighted(Weighted()),
-        lambda: Weighted(Learnt()),
+        lambda: Weighted(LocalityAware()),
         lambda: Weighted(profile="table"),  # type: ignore[arg-type]
         lambda: Weighted(profile="measure").router(3),
         lambda: Weighted(near=-1),

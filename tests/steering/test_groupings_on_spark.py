@@ -21,11 +21,11 @@ def folder(tmp_path_factory):
     "grouping",
     [
         weir.PartialKey(),
-        weir.TwoChoices(),
-        weir.RandomChoices(),
-        weir.BoundedRing(),
-        weir.DChoices(),
-        weir.WChoices(),
+        weir.routing.TwoChoices(),
+        weir.routing.RandomChoices(),
+        weir.routing.BoundedRing(),
+        weir.routing.DChoices(),
+        weir.routing.WChoices(),
         weir.Consistent(),
     ],
     ids=lambda g: g.name,
@@ -33,8 +33,8 @@ def folder(tmp_path_factory):
 def test_partial_states_are_merged_and_counters_go_on(spark, folder, checkpoint, grouping):
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places", grouping=grouping)
-        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", grouping=grouping)
+        .keyed("place", weir.Count(), name="places", routing=grouping)
+        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=grouping)
     )
     updates = {}
     sink = lambda f, b: updates.update({r["topic"]: tuple(r) for r in f.collect()})  # noqa: E731
@@ -47,17 +47,23 @@ def test_partial_states_are_merged_and_counters_go_on(spark, folder, checkpoint,
     assert rows_of(query.state("topics")) == expected
     assert sorted(updates.values(), key=repr) == expected
     assert query.progress["operators"]["places"]["imbalance"] < 1.6
-    assert query._ledger.last.counters
+    assert query._driver.ledger.last.counters
 
 
 def test_a_splitting_grouping_before_an_operator_that_cannot_merge_is_refused(spark, folder, checkpoint):
     app = weir.source(stream(spark, folder, POSTS))
-    for grouping in (weir.PartialKey(), weir.TwoChoices(), weir.RandomChoices(), weir.BoundedRing(),
-                     weir.Consistent(), weir.WChoices(), weir.DChoices()):  # fmt: skip
-        one = app.process("place", lambda k, r, s: None, name=f"p{grouping.name}", grouping=grouping)
-        with pytest.raises(weir.GroupingError, match="cannot merge partial states"):
+    for grouping in (
+        weir.PartialKey(),
+        weir.routing.TwoChoices(),
+        weir.routing.RandomChoices(),
+        weir.routing.BoundedRing(),
+        weir.Consistent(),
+        weir.routing.WChoices(),
+        weir.routing.DChoices(),
+    ):
+        one = app.process("place", lambda k, r, s: None, name=f"p{grouping.name}", routing=grouping)
+        with pytest.raises(weir.errors.GroupingError, match="cannot merge partial states"):
             one.start(checkpoint, servers=2)
-        app.flow.declared.clear()
 
 
 @pytest.mark.parametrize("every", [2, 3])
@@ -66,7 +72,7 @@ def test_partial_states_may_wait_for_their_aggregation(spark, tmp_path, checkpoi
     app = (
         weir.source(stream(spark, folder, POSTS))
         .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", grouping=weir.PartialKey(),
+        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=weir.PartialKey(),
                aggregate_every=every)
     )  # fmt: skip
     delivered = {}
@@ -93,5 +99,5 @@ def test_partial_states_may_wait_for_their_aggregation(spark, tmp_path, checkpoi
 
 def test_waiting_without_splitting_is_refused(spark, folder, checkpoint):
     app = weir.source(stream(spark, folder, POSTS)).keyed("place", weir.Count(), aggregate_every=3)
-    with pytest.raises(weir.GroupingError, match="nothing to aggregate later"):
+    with pytest.raises(weir.errors.GroupingError, match="nothing to aggregate later"):
         app.start(checkpoint, servers=2)

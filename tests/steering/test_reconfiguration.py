@@ -94,14 +94,12 @@ def test_locality_rises_results_stay_right_and_every_key_has_one_home(spark, fol
 
 
 def test_order_sensitive_state_behind_a_stateless_operator_and_a_branch_move_too(spark, folder, checkpoint):
-    flow = weir.Flow()
-    flow.source("posts", stream(spark, folder, POSTS))
-    flow.keyed("places", weir.Count(), key="place", after="posts")
-    flow.stateless("same", weir.Map(lambda b: b), after="places")
-    flow.keyed("rises", Rises(order_by="n"), key="topic", after="same")
-    flow.keyed("numbers", weir.Aggregate(n="count", top="max(n)"), key=["topic", "place"], after="places")
+    places = weir.source(stream(spark, folder, POSTS), "posts").keyed("place", weir.Count(), name="places")
+    rises = places.map_batches(lambda b: b, name="same").keyed("topic", Rises(order_by="n"), name="rises")
+    numbers = places.keyed(["topic", "place"], weir.Aggregate(n="count", top="max(n)"), name="numbers")
+    app = weir.Application(rises, numbers)
     query = reconfiguring(
-        lambda sink: flow.start(
+        lambda sink: app.start(
             checkpoint, servers=3, routing=weir.Locality(period=2), sink={"numbers": sink}, trigger=NOW
         )
     )
@@ -112,8 +110,8 @@ def test_order_sensitive_state_behind_a_stateless_operator_and_a_branch_move_too
     assert rows_of(query.state("numbers")) == rows_of(expected)
 
     tables = [pq.read_table(p) for p in sorted(Path(folder).iterdir())]
-    rises = {r["topic"]: r["rises"] for r in query.state("rises").collect()}
-    assert rises == rises_in_python(tables)
+    counted_rises = {r["topic"]: r["rises"] for r in query.state("rises").collect()}
+    assert counted_rises == rises_in_python(tables)
 
 
 def test_a_restart_goes_on_with_the_tables_it_had(spark, tmp_path, checkpoint):
@@ -164,28 +162,28 @@ def test_hot_keys_of_operators_that_merge_are_shared_out(spark, tmp_path, checkp
 
 
 def test_a_table_of_something_else_is_refused(spark, folder, checkpoint, tmp_path):
-    from weir.locality.table import RoutingTable
+    from weir.routing.table import Table
 
     keys = pa.table({"place": pa.array([1, 2, 3])})
-    RoutingTable.of(keys, np.array([0, 1, 2]), n=3, operator="places").save(tmp_path / "places.arrow")
+    Table.from_keys(keys, np.array([0, 1, 2]), n=3, operator="places").save(tmp_path / "places.arrow")
     app = two_counts(spark, folder)
     start = {"places": str(tmp_path / "places.arrow")}
     query = app.start(checkpoint, servers=3, routing=weir.Locality(start=start), trigger=NOW)
-    with pytest.raises(weir.CheckpointMismatch, match="make a table from this application's data"):
+    with pytest.raises(weir.errors.CheckpointMismatch, match="make a table from this application's data"):
         query.await_termination()
     other = app.start(checkpoint + "2", servers=2, routing=weir.Locality(start=start), trigger=NOW)
-    with pytest.raises(weir.CheckpointMismatch, match="is for 3 servers, not for 2"):
+    with pytest.raises(weir.errors.CheckpointMismatch, match="is for 3 servers, not for 2"):
         other.await_termination()
 
 
 def test_tables_made_offline_are_there_from_the_first_batch(spark, folder, checkpoint, tmp_path):
-    from weir.locality.table import RoutingTable
+    from weir.routing.table import Table
 
     start = {}
     for name, column, count in (("places", "place", 40), ("topics", "topic", 400)):
         keys = pa.table({column: [f"{column} {i}" for i in range(count)]})
         homes = np.array([(i if column == "place" else i // 10) % 3 for i in range(count)])
-        RoutingTable.of(keys, homes, n=3, operator=name).save(tmp_path / f"{name}.arrow")
+        Table.from_keys(keys, homes, n=3, operator=name).save(tmp_path / f"{name}.arrow")
         start[name] = str(tmp_path / f"{name}.arrow")
     query = two_counts(spark, folder).start(
         checkpoint, servers=3, routing=weir.Locality(start=str(tmp_path)), trigger=NOW
@@ -199,5 +197,5 @@ def test_tables_made_offline_are_there_from_the_first_batch(spark, folder, check
 def test_reconfigure_without_learning_is_refused(spark, folder, checkpoint):
     query = two_counts(spark, folder).start(checkpoint, servers=2, trigger=NOW)
     query.await_termination()
-    with pytest.raises(weir.EngineError, match="nothing to reconfigure"):
+    with pytest.raises(weir.errors.EngineError, match="nothing to reconfigure"):
         query.reconfigure()

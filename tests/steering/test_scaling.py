@@ -101,7 +101,7 @@ def test_order_and_windows_survive(spark, folder, tables, checkpoint, tmp_path):
 
 
 def test_partial_states_that_wait_on_a_server_that_goes(spark, folder, checkpoint):
-    app = two_counts(spark, folder, grouping=weir.Shuffle(), aggregate_every=4)
+    app = two_counts(spark, folder, routing=weir.Shuffle(), aggregate_every=4)
     query, _ = scaling(
         lambda sink: app.start(checkpoint, servers=3, sink={"places": sink}, trigger=NOW),
         {1: into(1), 4: out(1)},
@@ -111,7 +111,7 @@ def test_partial_states_that_wait_on_a_server_that_goes(spark, folder, checkpoin
 
 
 def test_weights_are_for_the_servers_there_are(spark, folder, checkpoint):
-    app = two_counts(spark, folder, grouping=weir.Weighted(weir.Hash()))
+    app = two_counts(spark, folder, routing=weir.Weighted(weir.Hash()))
     query, _ = scaling(
         lambda sink: app.start(checkpoint, servers=2, sink=sink, trigger=NOW), {1: out(2), 3: into(1)}
     )
@@ -126,7 +126,7 @@ def test_weights_are_for_the_servers_there_are(spark, folder, checkpoint):
 
 def test_a_fixed_table_is_balanced_anew(spark, folder, checkpoint):
     table = weir.Table.of({f"topic {i}": i % 2 for i in range(400)})
-    app = two_counts(spark, folder, grouping=table)
+    app = two_counts(spark, folder, routing=table)
     query, _ = scaling(lambda sink: app.start(checkpoint, servers=2, sink=sink, trigger=NOW), {2: out(2)})
     assert rows_of(query.state("topics")) == counted(spark, folder, "topic")
     load = Counter(owners(checkpoint, "topics").values())
@@ -193,8 +193,8 @@ def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_the_slow_operator_gets_the_new_server(spark, folder, checkpoint):
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .map(lambda b: b, name="fast", grouping=weir.Shuffle(), parallelism=2)
-        .map(slow, name="slow", grouping=weir.Shuffle(), parallelism=1)
+        .map_batches(lambda b: b, name="fast", routing=weir.Shuffle(), parallelism=2)
+        .map_batches(slow, name="slow", routing=weir.Shuffle(), parallelism=1)
         .keyed("topic", weir.Count(), name="topics", parallelism=2)
     )
     shown = []
@@ -245,7 +245,7 @@ def test_what_cannot_be_is_refused_and_nothing_changes(spark, folder, checkpoint
 
 def test_groupings_made_for_a_number_of_instances_are_refused(spark, folder, checkpoint):
     keys = np.arange(1000, dtype=np.uint64)
-    app = two_counts(spark, folder, grouping=weir.HeavyKeys.learn(keys, 2))
+    app = two_counts(spark, folder, routing=weir.routing.HeavyKeys.learn(keys, 2))
 
     def ask(query):
         with pytest.raises(EngineError, match="'topics' is routed by DKG"):
@@ -257,7 +257,7 @@ def test_groupings_made_for_a_number_of_instances_are_refused(spark, folder, che
 def test_by_itself(spark, folder, checkpoint):
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .map(slow, name="slow")
+        .map_batches(slow, name="slow")
         .keyed("topic", weir.Count(), name="topics")
     )
     auto = weir.Autoscale(target_lag=0.01, min=1, max=2, patience=2, calm=50, cooldown=0)

@@ -106,7 +106,7 @@ def test_the_first_hop_loses_the_share_that_the_data_allow(spark, tmp_path, chec
         query = start(spark, folder, checkpoint, "hash")
         check(spark, query, folder)
         assert query.progress["batch"] == 4
-        with pytest.raises(weir.EngineError, match="not routed by a learnt table"):
+        with pytest.raises(weir.errors.EngineError, match="not routed by a learnt table"):
             query.routing_table("files")
 
 
@@ -144,10 +144,10 @@ def test_pairs_are_learnt_through_a_flat_map_that_tells_where_rows_come_from(spa
         app = (
             weir.files(spark.read, str(folder), schema=SCHEMA)
             .keyed("sensor", weir.Count(), name="sensors")
-            .map(twice, "room string, v long", parents=parents)
+            .map_batches(twice, "room string, v long", parents=parents)
             .keyed("room", weir.Aggregate(total="sum(v)"), name="rooms")
         )
         query = app.run(checkpoint + name, servers=SERVERS, routing=weir.Locality())
-        edge = (query._learner.names.index("sensors"), query._learner.names.index("rooms"))
-        told[name] = sum(r[edge].total for r in query._learner.manager._recent)
+        edge = (query._driver.learner.names.index("sensors"), query._driver.learner.names.index("rooms"))
+        told[name] = sum(r[edge].total for r in query._driver.learner.manager._recent)
     assert told == {"silent": 0, "telling": 2 * PARTS * ROWS}

@@ -1,7 +1,7 @@
-"""What advice is made of: a recorded stream, counted slice by slice of time, in bounded memory.
+"""A recorded stream as counts per slice of time, in bounded memory.
 
-Two readers give the same :class:`Counted`: ``advise_files`` reads with pyarrow what fits this machine,
-``weir.spark.counting`` lets Spark count what doesn't. Both cut time by the same rule (:func:`cut`) and hash keys
+Two readers return the same :class:`Counted`: :mod:`weir.advise.files` reads with pyarrow what fits on this machine,
+:mod:`weir.spark.counting` lets Spark count what does not. Both cut time by the same rule (:func:`cut`) and hash keys
 with the same hash, so they agree row for row.
 """
 
@@ -20,6 +20,7 @@ from weir.columns import can_be_key, canonical_type
 from weir.errors import TopologyError, UnknownColumn, WeirError, did_you_mean
 from weir.locality.stats import BatchStats
 
+TABLE = "table:"  # begins the name of a table that Spark knows
 SLICES = 100
 _BINS = 20_000
 _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
@@ -41,6 +42,10 @@ class Question:
         Count about so many rows, drawn at random; all by default.
     capacity
         Most pairs per edge, and most keys per operator, that all slices together may keep.
+    slices
+        The number of slices of about equally many rows.
+    seed
+        Fixes the sample, and which of equally frequent keys and pairs are kept.
     """
 
     data: str
@@ -52,24 +57,28 @@ class Question:
     seed: int = 0
 
     @property
-    def room(self) -> int:
-        """Most pairs, or keys, of one slice."""
+    def slice_capacity(self) -> int:
+        """Return the most pairs, or keys, that one slice may keep."""
         return max(1, self.capacity // self.slices)
 
     @property
-    def columns(self) -> list[str]:
-        """Every column that has to be read."""
-        wanted = [c for key in self.operators.values() for c in key]
-        return list(dict.fromkeys([*wanted, *([self.time] if self.time else [])]))
+    def required(self) -> dict[str, Sequence[str]]:
+        """Return the columns that a row must have to be counted, by operator, and by ``"time"`` for the time."""
+        return {**self.operators, **({"time": [self.time]} if self.time else {})}
 
-    def check_names(self, known: Sequence[str]) -> None:
-        """Refuses columns that aren't there."""
-        for name in self.columns:
-            if name not in known:
-                raise UnknownColumn(f"{self.data} has no column {name!r}: {did_you_mean(name, known)}")
+    @property
+    def columns(self) -> list[str]:
+        """Return every column that has to be read."""
+        return list(dict.fromkeys(column for columns in self.required.values() for column in columns))
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse columns that the data does not have."""
+        for column in self.columns:
+            if column not in names:
+                raise UnknownColumn(f"{self.data} has no column {column!r}: {did_you_mean(column, names)}")
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuses columns that aren't there, or that can't be what they are asked to be."""
+        """Refuse columns that the data does not have, or whose type cannot be a key or a time."""
         self.check_names(schema.names)
         for key in self.operators.values():
             for name in key:
@@ -80,8 +89,8 @@ class Question:
                     )
         if self.time and not _is_time(schema.field(self.time).type):
             raise TopologyError(
-                f"--time {self.time}: a column of type {schema.field(self.time).type} doesn't tell the time; "
-                "name a timestamp, a date or an integer column, or leave --time out"
+                f"time {self.time!r}: a column of type {schema.field(self.time).type} doesn't tell the time; "
+                "name a timestamp, a date or an integer column, or leave time out"
             )
 
 
@@ -91,18 +100,24 @@ class Counted:
 
     Attributes
     ----------
+    operators
+        Key columns by operator, as in the question.
     slices
         Key and pair counts per slice; operators are numbered in their order, edges join neighbours.
     begins
-        The time at which each slice begins, as ``--time`` has it; empty without.
+        The time at which each slice begins; empty if no time column was named.
     keys
-        Per operator, readable: an Arrow table of its most frequent keys.
-    rows, nulls
-        Rows counted, and per operator (or ``time``) the rows left out because that was null.
+        Per operator, an Arrow table of its most frequent keys, readable.
+    rows
+        The number of rows counted.
+    nulls
+        Per operator (and for ``time``), the number of rows left out because a column of it was null.
     row_bytes
-        What an average row weighs, all its columns included.
+        The average size of a row with all its columns.
     ordered
         Whether slices follow each other in time. If not, nothing can be said about drift.
+    reader
+        What counted: ``"pyarrow"`` or ``"spark"``.
     """
 
     operators: Mapping[str, Sequence[str]]
@@ -117,7 +132,7 @@ class Counted:
 
 
 def key_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which Spark would see a key, for the sake of equal hashes.
+    """Return the type that a key column has in Spark, where it must hash to the same value.
 
     >>> key_type(pa.dictionary(pa.int32(), pa.large_string())), key_type(pa.uint16())
     (DataType(string), DataType(int32))
@@ -130,10 +145,10 @@ def key_type(kind: pa.DataType) -> pa.DataType:
 
 
 def cut(bins: NDArray[np.int64], rows: NDArray[np.int64], slices: int) -> NDArray[np.int64]:
-    """Where slices of about equally many rows begin, given how many rows each fine bin of time has.
+    """Cut a histogram of time into slices of about equally many rows.
 
-    Returns the bins at which the second slice, the third … begin. Rows of one bin stay together, so a reader
-    needs nothing but a histogram to agree with any other about every row.
+    Return the bins at which the second slice, the third … begin. Rows of one bin stay together, so two readers
+    that have the same histogram agree about every row.
 
     >>> cut(np.arange(6), np.array([5, 5, 1, 1, 4, 4]), 4).tolist()
     [1, 2, 5]
@@ -144,29 +159,28 @@ def cut(bins: NDArray[np.int64], rows: NDArray[np.int64], slices: int) -> NDArra
 
 
 def bin_width(first: int, last: int) -> int:
-    """How much time one fine bin spans."""
+    """Return the time that one bin of the histogram spans."""
     return (last - first) // _BINS + 1
 
 
 def time_text(value: int, kind: pa.DataType) -> Any:
-    """A slice's beginning, readable: microseconds and days become ISO dates, plain numbers stay."""
+    """Return a time as JSON can hold it: microseconds and days as ISO dates, plain numbers as they are."""
     if pa.types.is_timestamp(kind):
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)).isoformat(
-            timespec="seconds"
-        )
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+        return moment.isoformat(timespec="seconds")
     if pa.types.is_date(kind):
         return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
     return value
 
 
-def empty(question: Question, nulls: Mapping[str, int]) -> WeirError:
-    """The error for data without a single row that counts."""
-    why = "all keys are null" if any(nulls.values()) else "it has no rows"
-    return WeirError(f"{question.data}: nothing to count, {why}; give data with the keys of real rows")
+def nothing_to_count(question: Question, nulls: Mapping[str, int]) -> WeirError:
+    """Return the error for data without a single row that counts."""
+    reason = "all keys are null" if any(nulls.values()) else "it has no rows"
+    return WeirError(f"{question.data}: nothing to count, {reason}; give data with rows that have keys")
 
 
 def average_bytes(rows: pa.Table) -> float:
-    """What a row of a table weighs in Arrow's layout."""
+    """Return the average size of a table's rows in Arrow's layout."""
     return rows.nbytes / max(1, len(rows))
 
 

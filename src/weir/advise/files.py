@@ -1,4 +1,4 @@
-"""Counts for ``weir advise`` from Parquet and CSV files, made with pyarrow on this machine."""
+"""Count Parquet and CSV files with pyarrow, on this machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from weir.advise.counts import (
     average_bytes,
     bin_width,
     cut,
-    empty,
     key_type,
+    nothing_to_count,
     time_text,
 )
 from weir.columns import canonical_type
@@ -26,11 +26,11 @@ from weir.hashing import hash_columns
 from weir.locality.counts import count_keys
 from weir.locality.stats import BatchStats
 
-_PEEK = 5_000  # rows whose size stands for all
+_MEASURED = 5_000  # rows whose average size stands for all
 
 
 def open_files(path: str) -> ds.Dataset:
-    """A Parquet file or folder, or a CSV file; empty fields are null, as they are to Spark."""
+    """Open a Parquet file or folder, or a CSV file; empty fields are null, as they are in Spark."""
     if not path.lower().endswith((".csv", ".csv.gz")):
         return ds.dataset(path, format="parquet", partitioning="hive")
     from pyarrow import csv
@@ -40,17 +40,17 @@ def open_files(path: str) -> ds.Dataset:
 
 
 def count_files(question: Question, dataset: ds.Dataset) -> Counted:
-    """Counts with pyarrow, on this machine."""
-    row_bytes = average_bytes(dataset.head(_PEEK))
+    """Count keys and pairs with pyarrow, on this machine."""
+    row_bytes = average_bytes(dataset.head(_MEASURED))
     table = dataset.to_table(columns=question.columns)
     if question.sample and question.sample < len(table):
         drawn = np.random.default_rng(question.seed).random(len(table)) < question.sample / len(table)
         table = table.filter(pa.array(drawn))
     table, nulls = _without_nulls(table, question)
     if not len(table):
-        raise empty(question, nulls)
+        raise nothing_to_count(question, nulls)
     keys = [
-        pa.table([pc.cast(_plain(table[c]), key_type(table[c].type)) for c in key], names=list(key))
+        pa.table([pc.cast(_decoded(table[c]), key_type(table[c].type)) for c in key], names=list(key))
         for key in question.operators.values()
     ]
     hashes = [hash_columns(k.columns) for k in keys]
@@ -58,15 +58,9 @@ def count_files(question: Question, dataset: ds.Dataset) -> Counted:
     if (np.diff(number) < 0).any():
         order = np.argsort(number, kind="stable")
         number, hashes, keys = number[order], [h[order] for h in hashes], [k.take(order) for k in keys]
-    ends = np.flatnonzero(np.diff(number, prepend=-1, append=number[-1] + 1))
-    slices = []
-    for a, b in pairwise(ends.tolist()):
-        rows = {o: h[a:b] for o, h in enumerate(hashes)}
-        pairs = {(o, o + 1): (rows[o], rows[o + 1]) for o in range(len(hashes) - 1)}
-        slices.append(BatchStats.of(rows, pairs, capacity=question.room, seed=question.seed))
     return Counted(
         question.operators,
-        slices,
+        _count_slices(number, hashes, question),
         begins,
         [_distinct(k, h, question.capacity) for k, h in zip(keys, hashes, strict=True)],
         len(table),
@@ -78,20 +72,20 @@ def count_files(question: Question, dataset: ds.Dataset) -> Counted:
 
 
 def _without_nulls(table: pa.Table, question: Question) -> tuple[pa.Table, dict[str, int]]:
-    nulls, whole = {}, np.ones(len(table), np.bool_)
-    parts = {**question.operators, **({"time": [question.time]} if question.time else {})}
-    for name, columns in parts.items():
+    """Return the rows without nulls, and the number of rows with one, per operator and for the time."""
+    nulls, complete = {}, np.ones(len(table), np.bool_)
+    for name, columns in question.required.items():
         missing = np.zeros(len(table), np.bool_)
         for column in columns:
             if table[column].null_count:
                 missing |= table[column].is_null().to_numpy()
         nulls[name] = int(missing.sum())
-        whole &= ~missing
-    return (table if whole.all() else table.filter(pa.array(whole))), nulls
+        complete &= ~missing
+    return (table if complete.all() else table.filter(pa.array(complete))), nulls
 
 
 def _slices(table: pa.Table, question: Question) -> tuple[NDArray[np.int64], list[Any]]:
-    """The slice of each row, and when each slice begins."""
+    """Return the slice of each row, and when each slice begins."""
     if question.time is None:
         return np.arange(len(table)) * question.slices // len(table), []
     column = table[question.time]
@@ -106,14 +100,28 @@ def _slices(table: pa.Table, question: Question) -> tuple[NDArray[np.int64], lis
     number = np.searchsorted(edges, bins, side="right")
     begins = np.full(question.slices, np.iinfo(np.int64).max)
     np.minimum.at(begins, number, clock)
-    return number, [time_text(int(b), kind) for b in begins[np.unique(number)]]
+    return number, [time_text(int(begin), kind) for begin in begins[np.unique(number)]]
+
+
+def _count_slices(
+    number: NDArray[np.int64], hashes: list[NDArray[np.uint64]], question: Question
+) -> list[BatchStats]:
+    """Count keys and pairs per slice, given the slice of each row in ascending order."""
+    ends = np.flatnonzero(np.diff(number, prepend=-1, append=number[-1] + 1))
+    slices = []
+    for begin, end in pairwise(ends.tolist()):
+        rows = {o: h[begin:end] for o, h in enumerate(hashes)}
+        pairs = {(o, o + 1): (rows[o], rows[o + 1]) for o in range(len(hashes) - 1)}
+        slices.append(BatchStats.of(rows, pairs, capacity=question.slice_capacity, seed=question.seed))
+    return slices
 
 
 def _distinct(keys: pa.Table, hashes: NDArray[np.uint64], capacity: int) -> pa.Table:
+    """Return the most frequent keys, each once."""
     kept = count_keys(hashes).truncate(capacity).left
-    found, at = np.unique(hashes, return_index=True)
-    return keys.take(at[np.searchsorted(found, kept)]).combine_chunks()
+    distinct, positions = np.unique(hashes, return_index=True)
+    return keys.take(positions[np.searchsorted(distinct, kept)]).combine_chunks()
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column

@@ -1,4 +1,4 @@
-"""How rows fare under some tables."""
+"""The score of some routing on some rows: how many stay local, and how evenly they are spread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Score:
-    """How rows fare under some tables: hops that stay local, and rows per operator and server.
-
-    Scores of several slices add up.
+    """Rows that stay on their server per hop, and rows per operator and server. Scores of several slices add up.
 
     >>> one = Score(np.array([5.0]), 10, np.array([[5.0, 5.0], [8.0, 2.0]]))
     >>> (one + one).locality, (one + one).imbalance
@@ -27,22 +25,23 @@ class Score:
 
     @property
     def hops(self) -> list[float]:
-        """Per hop: the share of rows that stay on their server."""
+        """Return, per hop, the share of rows that stay on their server."""
         return (self.local / max(1.0, self.rows)).tolist()
 
     @property
     def locality(self) -> float:
-        """The same over all hops."""
+        """Return the share of rows that stay on their server, averaged over the hops."""
         return float(np.mean(self.hops))
 
     @property
     def imbalance(self) -> list[float]:
-        """Per operator: busiest server over average."""
+        """Return, per operator, the load of the busiest server over the average."""
         return (self.loads.max(axis=1) / np.maximum(self.loads.mean(axis=1), 1e-12)).tolist()
 
     def __add__(self, other: Score) -> Score:
         return Score(self.local + other.local, self.rows + other.rows, self.loads + other.loads)
 
     def to_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the score as JSON can hold it, given the operators' names."""
         balance = dict(zip(names, self.imbalance, strict=True))
         return {"locality": self.locality, "hops": self.hops, "imbalance": balance}

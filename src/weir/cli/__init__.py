@@ -1,1 +1,1 @@
-"""The command line. Everything that draws on a terminal is here."""
+"""The command line: parses arguments and draws; the only package that imports ``rich``, and that no other imports."""

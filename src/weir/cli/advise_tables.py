@@ -1,7 +1,8 @@
-"""Advice for the eye: a verdict, a few tables, a plot."""
+"""Draw the advice of ``weir advise``: the verdict, a few tables, a plot."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -21,36 +22,43 @@ _STYLES = {"start": "bold green", "learn": "bold green", "hash": "bold yellow"}
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Prints the verdict first, then what it rests on."""
-    told = result["recommendation"]
-    console.print(Panel(Text(told["words"], _STYLES[told["verdict"]]), title="weir advise", expand=False))
-    for piece in told["advice"]:
-        console.print(Text.assemble(("• ", "bold"), piece["text"]))
-    if told["advice"]:
+    """Print the verdict and its reasons, then the figures."""
+    recommendation = result["recommendation"]
+    verdict = Text(recommendation["words"], _STYLES[recommendation["verdict"]])
+    console.print(Panel(verdict, title="weir advise", expand=False))
+    for advice in recommendation["advice"]:
+        console.print(Text.assemble(("• ", "bold"), advice["text"]))
+    if recommendation["advice"]:
         console.print()
-    console.print(_ways(result))
-    console.print(_hot(result))
-    saved = ", ".join(
-        f"{h['from']} → {h['to']} {h['bytes_saved_per_row']:,.1f} bytes per row "
-        f"({h['traffic_saved']:.0%} of the traffic)"
-        for h in result["hops"]
-    )
-    console.print(f"Saved by the table, at {result['row_bytes']:,.0f} bytes a row: {saved}", highlight=False)
-    new = ", ".join(f"{name} {share:.1%}" for name, share in result["new_rows"].items())
-    console.print(f"Rows of the last tenth with a key never seen before: {new}", highlight=False)
-    left = {name: n for name, n in result["left_out"].items() if n}
-    if left:
-        gone = ", ".join(f"{n:,} without {name}" for name, n in left.items())
-        console.print(f"Rows left out: {gone}", highlight=False)
+    console.print(_routings(result))
+    console.print(_hot_keys(result))
+    for line in _lines(result):
+        console.print(Text(line))
     if "out" in result:
-        keys = ", ".join(f"{name} {n:,}" for name, n in result["table_keys"].items())
-        console.print(f"Tables written, keys: {keys}", highlight=False)
-        console.print(f'  routing=weir.Locality(start="{result["out"]}")', style="bold", highlight=False)
+        console.print(Text(f'  routing=weir.Locality(start="{result["out"]}")', "bold"))
     if "plot" in result:
-        console.print(f"Plot: {result['plot']}", highlight=False)
+        console.print(Text(f"Plot: {result['plot']}"))
 
 
-def _ways(result: dict[str, Any]) -> Table:
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    saved = ", ".join(
+        f"{hop['from']} → {hop['to']} {hop['bytes_saved_per_row']:,.1f} bytes per row "
+        f"({hop['traffic_saved']:.0%} of the traffic)"
+        for hop in result["hops"]
+    )
+    yield f"Saved by the table, at {result['row_bytes']:,.0f} bytes a row: {saved}"
+    new = ", ".join(f"{name} {share:.1%}" for name, share in result["new_rows"].items())
+    yield f"Rows of the last tenth with a key never seen before: {new}"
+    without = ", ".join(f"{rows:,} without {name}" for name, rows in result["left_out"].items() if rows)
+    if without:
+        yield f"Rows left out: {without}"
+    if "out" in result:
+        keys = ", ".join(f"{name} {count:,}" for name, count in result["table_keys"].items())
+        yield f"Tables written, keys: {keys}"
+
+
+def _routings(result: dict[str, Any]) -> Table:
+    """Return a table of the ways to route: locality, and the load of the busiest server."""
     names = list(result["operators"])
     table = Table(
         title=f"{result['rows']:,} rows, {result['servers']} servers: how the last tenth of the rows would fare"
@@ -59,19 +67,21 @@ def _ways(result: dict[str, Any]) -> Table:
     table.add_column("stay local", justify="right")
     for name in names:
         table.add_column(f"busiest\n{name}", justify="right")
-    ways = [(f"hash (1/{result['servers']} = {result['hash']['expected']:.1%})", result["hash"])]
+    routings = [(f"hash (1/{result['servers']} = {result['hash']['expected']:.1%})", result["hash"])]
     if result["drift"]:
-        ways.append(("old table (first half)", result["drift"]["late"]))
-    ways.append(("table (all rows before)", result["table"]))
+        routings.append(("old table (first half)", result["drift"]["late"]))
+    routings.append(("table (all rows before)", result["table"]))
     if result["live"]:
-        ways.append(("learning as it runs", result["live"]))
-    ways.append(("bound (having seen them)", result["bound"]))
-    for text, way in ways:
-        table.add_row(text, f"{way['locality']:.1%}", *(f"{way['imbalance'][n]:.2f}×" for n in names))
+        routings.append(("learning as it runs", result["live"]))
+    routings.append(("bound (having seen them)", result["bound"]))
+    for text, score in routings:
+        busiest = (f"{score['imbalance'][name]:.2f}×" for name in names)
+        table.add_row(text, f"{score['locality']:.1%}", *busiest)
     return table
 
 
-def _hot(result: dict[str, Any]) -> Table:
+def _hot_keys(result: dict[str, Any]) -> Table:
+    """Return a table of the heaviest keys of each operator."""
     table = Table(title="heaviest keys, and the least load of the busiest server that they force")
     table.add_column("operator")
     table.add_column("keys, share of rows")
@@ -83,36 +93,34 @@ def _hot(result: dict[str, Any]) -> Table:
 
 
 def draw(result: dict[str, Any], path: str) -> None:
-    """Draws locality over time, and below it the heaviest keys against a server's fair share."""
+    """Plot locality over time, and below it the heaviest keys against a server's fair share."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    hot = result["hot_keys"]
-    made = plt.figure(figsize=(9, 6.4), layout="constrained")
-    grid = made.add_gridspec(2, len(hot), height_ratios=[3, 2])
-    over = made.add_subplot(grid[0, :])
-    _draw_series(over, result)
-    for i, operator in enumerate(hot):
-        _draw_hot(made.add_subplot(grid[1, i]), operator, result["servers"])
-    made.savefig(path, dpi=120)
-    plt.close(made)
+    hot_keys = result["hot_keys"]
+    figure = plt.figure(figsize=(9, 6.4), layout="constrained")
+    grid = figure.add_gridspec(2, len(hot_keys), height_ratios=[3, 2])
+    _draw_series(figure.add_subplot(grid[0, :]), result)
+    for i, hot in enumerate(hot_keys):
+        _draw_hot_keys(figure.add_subplot(grid[1, i]), hot, result["servers"])
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def _draw_series(axis: Any, result: dict[str, Any]) -> None:
     series = result["series"]
     end = len(series["hash"])
-    at = list(range(end))
     labels = {"hash": "hash", "static": "table of the first half", "live": "learning as it runs"}
     for name, label in labels.items():
-        points = [(x, y) for x, y in zip(at, series[name], strict=False) if y is not None]
+        points = [(i, locality) for i, locality in enumerate(series[name]) if locality is not None]
         if points:
             axis.plot(*zip(*points, strict=True), color=_COLOURS[name], label=label, lw=1.6)
     tenth = [end - max(1, end // 10), end - 1]
     for name, label, style in (("table", "table of all rows before", "-"), ("bound", "bound", ":")):
         axis.plot(tenth, [result[name]["locality"]] * 2, color=_COLOURS[name], ls=style, lw=2, label=label)
-    # slices hold equally many rows, not equally much time: their dates say where they are
+    # slices hold equally many rows, not equally much time, so the axis shows their dates
     begins = series["begins"]
     ticks = sorted({round(i * (end - 1) / 6) for i in range(7)})
     axis.set_xticks(ticks, [_date(begins[i]) if begins else f"{i / end:.0%}" for i in ticks])
@@ -131,9 +139,9 @@ def _date(begin: Any) -> str:
     return begin[:16].replace("T", "\n") if isinstance(begin, str) else f"{begin:,}"
 
 
-def _draw_hot(axis: Any, hot: dict[str, Any], servers: int) -> None:
+def _draw_hot_keys(axis: Any, hot: dict[str, Any], servers: int) -> None:
     keys = hot["keys"][::-1]
-    # keys are data: a $ in one is not mathematics
+    # a $ in a key would begin a formula
     texts = [k["key"][:24].replace("$", r"\$") for k in keys]
     shares = [k["share"] for k in keys]
     colours = [_COLOURS["hot"] if s > 1 / servers else _COLOURS["live"] for s in shares]

@@ -1,12 +1,13 @@
-"""The command line: ``weir demo``, ``weir inspect``, ``weir scale``, ``weir advise``, and what others add.
+"""The command ``weir``: ``demo``, ``inspect``, ``scale``, ``advise``, and what other distributions add.
 
 A command is a module with ``arguments(parser)``, ``run(args, console)`` and ``show(result, console)``: the first
-declares its options, the second does the work and returns JSON-able data, reporting progress on standard error,
-the third prints that data for people. ``--json`` prints the data instead. A module may have an
-``exit_code(result)`` as well.
+declares its options, the second does the work, reports progress on standard error and returns data that JSON can
+hold, the third prints that data for people. ``--json`` prints the data instead. If the module has an
+``exit_code(result)``, that decides the exit code.
 
-Another distribution adds a command by an entry point of the group ``weir.commands`` that names such a module; it
-has its one-line ``HELP`` as well. A module with ``SUBCOMMANDS`` (names to modules) is a group of commands.
+Another distribution adds a command with an entry point of the group ``weir.commands`` that names such a module; the
+module's ``HELP`` is the command's line in ``weir --help``. A module with ``SUBCOMMANDS`` (names to modules) is a group
+of commands. A command that cannot be loaded fails alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import importlib
 import json
 import os
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 from rich.console import Console
@@ -26,20 +27,23 @@ import weir
 from weir.errors import WeirError
 
 COMMANDS = {
-    "demo": ("weir.cli.demo", "the main job: a stream of posts through two keyed operators, on this machine"),
+    "demo": (
+        "weir.cli.demo.command",
+        "the main job: a stream of posts through two keyed operators, on this machine",
+    ),
     "inspect": ("weir.cli.inspect", "what a checkpoint holds, and whether it is sound"),
-    "scale": ("weir.cli.scale", "add servers to a running query, or let some go"),
+    "scale": ("weir.cli.scale", "add servers to a running query, or remove some"),
     "advise": ("weir.cli.advise", "would locality-aware routing help with this data?"),
 }
-GROUP = "weir.commands"  # entry points by which other distributions add commands
-INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
+GROUP = "weir.commands"  # of the entry points by which other distributions add commands
+INTERRUPTED = 130  # the exit code that shells report for a program ended by Ctrl-C
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; errors that we raise on purpose become one line, not a traceback."""
-    args = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+    """Run the command line and return its exit code; a :class:`WeirError` becomes one line, not a traceback."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        return _run(args)
+        return _run(_parser(argv).parse_args(argv))
     except WeirError as error:
         line = Text.assemble(("weir: ", "bold red"), " ".join(str(error).split()))
         Console(stderr=True).print(line, soft_wrap=True, highlight=False)
@@ -48,39 +52,64 @@ def main(argv: list[str] | None = None) -> int:
         Console(stderr=True).print("weir: stopped", highlight=False)
         return INTERRUPTED
     except BrokenPipeError:
-        # the reader of our output (head, a pager) has gone; what Python still holds back has nowhere to go
+        # the reader of our output (head, a pager) has ended; drop what Python still has in its buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
+    """Return the parser; it imports only the module of the command that ``argv`` names, as imports are slow."""
     parser = argparse.ArgumentParser(prog="weir", description="Steers keyed streams on Spark.")
     parser.add_argument("--version", action="version", version=f"weir {weir.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    wanted = next((a for a in argv if not a.startswith("-")), None)
-    for name, (path, summary) in COMMANDS.items():
-        sub = commands.add_parser(name, help=summary, description=summary)
-        if wanted == name:  # the others' imports would only make this one slow
+    name = next((word for word in argv if not word.startswith("-")), None)
+    for command, (path, summary) in COMMANDS.items():
+        sub = commands.add_parser(command, help=summary, description=summary)
+        if command == name:
             _declare(sub, importlib.import_module(path))
-    for entry in sorted(entry_points(group=GROUP), key=lambda e: e.name):
-        module = entry.load()
-        sub = commands.add_parser(entry.name, help=module.HELP, description=module.HELP)
-        if wanted == entry.name:
-            _declare(sub, module)
+    added = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in COMMANDS}
+    for command, entry in sorted(added.items()):
+        if command == name:
+            _declare_added(commands, entry)
+        elif name is None:
+            commands.add_parser(command, help=_summary(entry))
+        else:
+            commands.add_parser(command)
     return parser
 
 
 def _declare(parser: argparse.ArgumentParser, module: ModuleType) -> None:
     """Declare a command's options, or those of its subcommands."""
     if hasattr(module, "SUBCOMMANDS"):
-        kinds = parser.add_subparsers(dest=module.__name__, required=True, metavar="WHAT")
+        subcommands = parser.add_subparsers(dest=module.__name__, required=True, metavar="WHAT")
         for name, path in module.SUBCOMMANDS.items():
-            one = importlib.import_module(path)
-            _declare(kinds.add_parser(name, help=one.HELP, description=one.HELP), one)
+            sub = importlib.import_module(path)
+            _declare(subcommands.add_parser(name, help=sub.HELP, description=sub.HELP), sub)
         return
     module.arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(module=module)
+
+
+def _declare_added(commands: argparse._SubParsersAction[argparse.ArgumentParser], entry: EntryPoint) -> None:
+    """Declare the command of another distribution; name that distribution if this fails."""
+    try:
+        module = entry.load()
+        _declare(commands.add_parser(entry.name, help=module.HELP, description=module.HELP), module)
+    except Exception as error:
+        owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+        raise WeirError(
+            f"the command {entry.name!r} of {owner} cannot be loaded ({type(error).__name__}: {error}); "
+            "install that distribution again, or remove it"
+        ) from error
+
+
+def _summary(entry: EntryPoint) -> str:
+    """Return the line of another distribution's command in ``weir --help``."""
+    try:
+        return str(entry.load().HELP)
+    except Exception as error:
+        return f"cannot be loaded ({type(error).__name__})"
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""``weir scale``: adds servers to a query that runs in another process, or lets some go.
+"""``weir scale``: add servers to a query that runs in another process, or remove some.
 
-The request goes through the checkpoint; the query decides, and its next batch carries it out. ``--dry-run`` asks the
-last commit alone, whether the query runs or not, and changes nothing.
+The request goes through the checkpoint; the query decides, and its next batch carries it out. ``--dry-run`` decides by
+the last commit alone, whether the query runs or not, and changes nothing.
 """
 
 from __future__ import annotations
@@ -12,36 +12,35 @@ from typing import Any
 from rich.console import Console
 
 from weir.elasticity.explain import text
+from weir.engine.documents import Commit
 from weir.engine.ledger import latest_commit
 from weir.engine.metrics.load import situation
+from weir.engine.metrics.progress import Progress
 from weir.engine.requests import Request, await_answer, decide, submit
 from weir.errors import CheckpointError, EngineError
 from weir.state.storage import Storage
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="the folder or URI that the query was started with")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", type=int, metavar="K", help="add K servers")
-    what.add_argument("--in", type=int, metavar="K", dest="into", help="let K servers go")
-    what.add_argument("--hosts", nargs="+", metavar="HOST", help="let the servers on these hosts go")
-    parser.add_argument(
-        "--whole-hosts",
-        action="store_true",
-        help="K counts hosts, with all their servers, instead of servers",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and why; do nothing")
-    parser.add_argument("--strategy", default="stela", help="stela (default), gain, or a rival")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds to wait for the query (120)")
-    parser.add_argument(
-        "--share-slots", action="store_true", help="let servers take turns on the task slots there are"
-    )
+    """Declare the options of ``weir scale``."""
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help="the folder or URI that the query was started with")
+    operation = parser.add_mutually_exclusive_group(required=True)
+    operation.add_argument("--out", type=int, metavar="K", help="add K servers")
+    operation.add_argument("--in", type=int, metavar="K", dest="into", help="remove K servers")
+    operation.add_argument("--hosts", nargs="+", metavar="HOST", help="remove the servers on these hosts")
+    add("--whole-hosts", action="store_true", help="K counts hosts, with all their servers")
+    add("--dry-run", action="store_true", help="say what would be done, and why; change nothing")
+    add("--strategy", default="stela", help="stela (default), gain, or one of those they are compared with")
+    add("--timeout", type=float, default=120.0, help="seconds to wait for the query (default 120)")
+    add("--share-slots", action="store_true", help="let servers take turns on the task slots there are")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Ask the query to scale and return its answer, or decide here with ``--dry-run``."""
     storage = Storage(args.checkpoint)
-    last = latest_commit(storage)
-    if last is None:
+    commit = latest_commit(storage)
+    if commit is None:
         raise CheckpointError(f"{storage.root}: no batch has been committed there yet")
     request = Request(
         "out" if args.out is not None else "in",
@@ -52,20 +51,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         whole_hosts=args.whole_hosts,
     )
     if args.dry_run:
-        load: Any = last.progress.get("load")
-        if not load or not load["rates"]:
-            raise EngineError(f"{storage.root}: its last batch had no rows, so there is nothing to decide by")
-        now = situation(load)
-        servers: Any = last.progress["servers"]
-        decision = decide(request, now, [s["host"] for s in servers])
-        return {
-            "state": "dry run",
-            "operation": request.operation,
-            "from": len(decision.before.machines),
-            "to": len(decision.after.machines),
-            "steps": [[s.operator, s.source, s.target, s.why] for s in decision.steps],
-            "text": text(decision, now),
-        }
+        return _dry_run(storage, commit, request)
     name = submit(storage, request)
     with console.status("waiting for the query's next batches"):
         answer = await_answer(storage, name, args.timeout)
@@ -74,7 +60,25 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return answer
 
 
+def _dry_run(storage: Storage, commit: Commit, request: Request) -> dict[str, Any]:
+    """Return what the query would decide if the last batch's load were the present one."""
+    progress = Progress.from_dict(commit.progress)
+    if not progress.load.rates:
+        raise EngineError(f"{storage.root}: its last batch had no rows, so there is nothing to decide by")
+    now = situation(progress.load)
+    decision = decide(request, now, [server.host for server in progress.servers])
+    return {
+        "state": "dry run",
+        "operation": request.operation,
+        "from": len(decision.before.machines),
+        "to": len(decision.after.machines),
+        "steps": [[step.operator, step.source, step.target, step.why] for step in decision.steps],
+        "text": text(decision, now),
+    }
+
+
 def show(result: dict[str, Any], console: Console) -> None:
+    """Print the decision and what became of it."""
     console.print(result.get("text", ""), highlight=False, markup=False)
     if result["state"] == "dry run":
         console.print(f"would go from {result['from']} to {result['to']} servers; nothing was changed")

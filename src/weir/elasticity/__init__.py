@@ -1,16 +1,22 @@
-"""Scaling out and in while the stream runs, where it helps most.
+"""Scaling out and in while the stream runs: which operators get instances, which machines leave, which keys move.
 
-* :mod:`~weir.elasticity.rates`: how fast every operator is, and who cannot keep up
-* :mod:`~weir.elasticity.etp`: how much of what comes out hangs on an operator
+* :mod:`~weir.elasticity.graph`: the operators, their edges, and the machines of their instances
+* :mod:`~weir.elasticity.rates`: input and processing rates of every operator, and which operators are congested
+* :mod:`~weir.elasticity.etp`: effective throughput percentage, the share of the output that depends on an operator
+* :mod:`~weir.elasticity.decision`: the input and output of scaling strategies
 * :mod:`~weir.elasticity.stela`: Stela; :mod:`~weir.elasticity.gain`: ours; :mod:`~weir.elasticity.strategies`: others
-* :mod:`~weir.elasticity.keys`: which keys, with their state, move when instances come and go
-* :mod:`~weir.elasticity.autoscale`: when to scale at all
+* :mod:`~weir.elasticity.explain`: a decision in plain text
+* :mod:`~weir.elasticity.keys`: which keys move when an operator gets more or fewer instances
+* :mod:`~weir.elasticity.autoscale`: when to scale
 
-Decisions are pure functions from measurements and a placement to a new placement with its explanation:
-whoever carries one out does so as a whole, or not at all.
+Strategies are pure functions from measurements and a placement to a new placement with its explanation; the engine
+carries a decision out as a whole, or not at all. Nothing here depends on Spark, the engine or the application model.
+
+Reference: L. Xu, B. Peng, I. Gupta, "Stela: Enabling Stream Processing Systems to Scale-in and Scale-out On-demand",
+IC2E 2016.
 """
 
-from weir.elasticity.autoscale import Autoscale
+from weir.elasticity.autoscale import Autoscale, AutoscaleWatcher
 from weir.elasticity.decision import Decision, Row, Situation, Step, Strategy
 from weir.elasticity.etp import etp
 from weir.elasticity.explain import drawing, text
@@ -24,6 +30,7 @@ from weir.elasticity.strategies import STRATEGIES
 __all__ = [
     "STRATEGIES",
     "Autoscale",
+    "AutoscaleWatcher",
     "Decision",
     "Gain",
     "Graph",

@@ -1,21 +1,21 @@
-"""Scaling without being asked: when to add machines, when to let some go."""
+"""Automatic scaling: when to add machines, when to remove some."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from weir.errors import TopologyError
 
 
-@dataclass
+@dataclass(frozen=True)
 class Autoscale:
-    """Watches lag and congestion and says how many machines to add or to let go.
+    """When to add and to remove machines, by lag and congestion; any number of queries may share one.
 
-    Adds as soon as the stream has lagged (or an operator has been congested *and* the machines busy) for
-    ``patience`` batches in a row, as many machines as bring the utilisation down to ``aim``. Lets machines go
-    only after ``calm`` quiet batches, and only as many as leave the rest below ``aim``; so what was added is not
-    let go again by the same load. After every change it waits ``cooldown`` batches for the effect.
+    Machines are added as soon as the stream has lagged (or an operator has been congested *and* the machines busy)
+    for ``patience`` batches in a row: as many as bring the utilisation down to ``aim``. Machines are removed only
+    after ``calm`` quiet batches, and only as many as leave the rest below ``aim``; so the load for which they were
+    added doesn't remove them again. After every change ``cooldown`` batches pass without another.
 
     Parameters
     ----------
@@ -32,16 +32,16 @@ class Autoscale:
     cooldown
         Batches without a decision after a change.
     step
-        The most machines to add or to let go at once; ``None`` for any number.
+        The most machines to add or to remove at once; ``None`` for any number.
     whole_hosts
         Machines are hosts, with all their servers, instead of servers.
 
     Examples
     --------
-    >>> scale = Autoscale(target_lag=10, min=2, max=8, patience=2, calm=3, cooldown=1)
-    >>> [scale.watch(2, lag=15, congested=1, utilisation=1.0) for _ in range(2)]
+    >>> watcher = Autoscale(target_lag=10, min=2, max=8, patience=2, calm=3, cooldown=1).watcher()
+    >>> [watcher.watch(2, lag=15, congested=1, utilisation=1.0) for _ in range(2)]
     [0, 2]
-    >>> [scale.watch(4, lag=1, congested=0, utilisation=0.2) for _ in range(5)]
+    >>> [watcher.watch(4, lag=1, congested=0, utilisation=0.2) for _ in range(5)]
     [0, 0, 0, -2, 0]
     """
 
@@ -56,9 +56,6 @@ class Autoscale:
     cooldown: int = 5
     step: int | None = None
     whole_hosts: bool = False
-    _trouble: int = field(default=0, repr=False)
-    _quiet: int = field(default=0, repr=False)
-    _wait: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.min <= self.max:
@@ -74,8 +71,20 @@ class Autoscale:
                 "Autoscale needs patience, calm and step of at least 1, cooldown of at least 0"
             )
 
+    def watcher(self) -> AutoscaleWatcher:
+        """Return a new watcher, for the batches of one query."""
+        return AutoscaleWatcher(self)
+
+
+class AutoscaleWatcher:
+    """Counts the batches of one query and says when to scale it by an :class:`Autoscale`."""
+
+    def __init__(self, config: Autoscale) -> None:
+        self.config = config
+        self._late = self._quiet = self._wait = 0  # batches in a row, and batches left to wait
+
     def watch(self, machines: int, *, lag: float, congested: int, utilisation: float) -> int:
-        """Takes in one batch; how many machines to add (positive) or to let go (negative) now.
+        """Take in one batch; return how many machines to add (positive) or to remove (negative) now.
 
         Parameters
         ----------
@@ -88,30 +97,28 @@ class Autoscale:
         utilisation
             Busy share of the machines' time, on average.
         """
-        if machines < self.min:
-            return self._act(self.min - machines)
-        if machines > self.max:
-            return self._act(self.max - machines)
+        config = self.config
+        if machines < config.min:
+            return self._act(config.min - machines)
+        if machines > config.max:
+            return self._act(config.max - machines)
         if self._wait:
             self._wait -= 1
             return 0
-        late = lag > self.target_lag
-        trouble = late or (congested > 0 and utilisation > self.high)
-        quiet = lag <= self.target_lag / 2 and not congested and utilisation < self.low
-        self._trouble = self._trouble + 1 if trouble else 0
+        late = lag > config.target_lag or (congested > 0 and utilisation > config.high)
+        quiet = lag <= config.target_lag / 2 and not congested and utilisation < config.low
+        self._late = self._late + 1 if late else 0
         self._quiet = self._quiet + 1 if quiet else 0
-        if self._trouble >= self.patience and machines < self.max:
-            # late although nobody is busy: one operator holds all up, more of the rest would not help
-            wanted = math.ceil(machines * utilisation / self.aim - 1e-9)
-            return self._act(min(max(1, wanted - machines), self.max - machines))
-        if self._quiet >= self.calm and machines > self.min:
-            needed = max(self.min, math.ceil(machines * utilisation / self.aim - 1e-9))
-            if needed < machines:
-                return self._act(needed - machines)
+        needed = math.ceil(machines * utilisation / config.aim - 1e-9)
+        if self._late >= config.patience and machines < config.max:
+            # a stream that lags although no machine is busy waits for one operator: more of the others don't help it
+            return self._act(min(max(1, needed - machines), config.max - machines))
+        if self._quiet >= config.calm and max(config.min, needed) < machines:
+            return self._act(max(config.min, needed) - machines)
         return 0
 
     def _act(self, change: int) -> int:
-        self._trouble = self._quiet = 0
-        self._wait = self.cooldown
-        bound = self.step or abs(change)
-        return max(-bound, min(bound, change))
+        self._late = self._quiet = 0
+        self._wait = self.config.cooldown
+        most = self.config.step or abs(change)
+        return max(-most, min(most, change))

@@ -1,4 +1,4 @@
-"""What a scaling strategy is told, and what it answers: plain data, nothing is changed by asking."""
+"""Input and output of scaling strategies, as plain data: the situation and the decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Situation:
     Parameters
     ----------
     graph, rates, placement
-        Who feeds whom, how fast everybody is, and who lives where.
+        The operators and their edges, their rates, and the machines of their instances.
     congestion
         Input over processing rate above which an operator is congested.
     distinct
@@ -40,8 +40,8 @@ class Situation:
     room: int | None = None
 
     def __post_init__(self) -> None:
-        for what, known in (("rates", self.rates), ("instances", self.placement.instances)):
-            missing = [name for name in self.graph.operators if name not in known]
+        for what, given in (("rates", self.rates), ("instances", self.placement.instances)):
+            missing = [name for name in self.graph.operators if name not in given]
             if missing:
                 raise TopologyError(
                     f"no {what} for operator {missing[0]!r}; wait until a batch has been measured"
@@ -51,12 +51,12 @@ class Situation:
         return congested(self.rates, self.congestion)
 
     def etp(self) -> dict[str, float]:
-        """Effective throughput percentage of every operator by the rates as they are."""
+        """Return the effective throughput percentage of every operator by the present rates."""
         sinks = {name: self.rates[name].throughput for name in self.graph.sinks}
         return etp(self.graph, sinks, self.congested())
 
     def by_host(self, hosts: Sequence[str]) -> Situation:
-        """The same with hosts as machines, whatever room they have: to choose among hosts.
+        """Return the same with hosts as machines, whatever room they have: to choose among hosts.
 
         ``hosts`` has the host of each machine.
 
@@ -73,7 +73,7 @@ class Situation:
         return replace(self, placement=merged, distinct=False, room=None)
 
     def fits(self, placement: Placement, operator: str, machine: Machine) -> bool:
-        """Whether one more instance of an operator may live on a machine."""
+        """Return whether one more instance of an operator may live on a machine."""
         if self.distinct and machine in placement.instances[operator]:
             return False
         if self.room is None:
@@ -138,17 +138,17 @@ class Decision:
     restarts: bool = False
 
     def moved(self) -> list[tuple[str, int]]:
-        """Instances (operator, number) that existed before and live elsewhere, or nowhere, after."""
+        """Return the instances (operator, number) that existed before and live elsewhere, or nowhere, after."""
         return self.before.differs(self.after)
 
     def added(self) -> dict[str, int]:
-        """How many instances each operator has gained."""
+        """Return how many instances each operator has gained."""
         was, now = self.before.parallelism(), self.after.parallelism()
         return {name: now[name] - was[name] for name in now if now[name] > was[name]}
 
 
 class Strategy(ABC):
-    """Decides which instances new machines get, and which machines go. Strategies are pure functions.
+    """Decides which instances new machines get, and which machines leave. Strategies are pure functions.
 
     Either a whole decision comes back or an error is raised; the situation is never touched. A strategy that
     ``restarts`` takes the whole application down for it.
@@ -159,13 +159,13 @@ class Strategy(ABC):
 
     @abstractmethod
     def scale_out(self, now: Situation, machines: Sequence[Machine]) -> Decision:
-        """What to place on machines that join."""
+        """Return what to place on machines that join."""
 
     @abstractmethod
     def scale_in(
         self, now: Situation, count: int = 1, *, machines: Sequence[Machine] | None = None
     ) -> Decision:
-        """Which ``count`` machines leave, or the named ``machines``, and where their instances go."""
+        """Return which ``count`` machines leave, or the named ``machines``, and where their instances go."""
 
     def decide(
         self,
@@ -176,14 +176,14 @@ class Strategy(ABC):
         steps: Sequence[Step],
         machine_etp: Mapping[Machine, float] | None = None,
     ) -> Decision:
-        """Puts a decision together, with its explanation."""
-        share, stuck = now.etp(), now.congested()
+        """Return a decision with its explanation."""
+        share, congested_ones = now.etp(), now.congested()
         rows = tuple(
             Row(
                 name,
                 now.rates[name].input,
                 now.rates[name].processing,
-                name in stuck,
+                name in congested_ones,
                 share[name],
                 sum(step.operator == name for step in steps),
             )
@@ -203,11 +203,11 @@ class Strategy(ABC):
 
 
 def joining(now: Situation, machines: Sequence[Machine]) -> tuple[Placement, list[Step]]:
-    """The placement with machines added, and on each of them what lives everywhere."""
+    """Return the placement with machines added, and with instances there of operators that live everywhere."""
     if not machines:
         raise EngineError("scaling out needs at least one new machine")
-    known = set(now.placement.machines)
-    again = [m for i, m in enumerate(machines) if m in known or m in machines[:i]]
+    present = set(now.placement.machines)
+    again = [m for i, m in enumerate(machines) if m in present or m in machines[:i]]
     if again:
         raise EngineError(f"machine {again[0]!r} is in use already; name machines that are new")
     after, steps = now.placement.joined(machines), []
@@ -220,25 +220,25 @@ def joining(now: Situation, machines: Sequence[Machine]) -> tuple[Placement, lis
 
 
 def slots(now: Situation, machines: int) -> int:
-    """How many instances new machines get: as many each as the old ones have on average.
+    """Return how many instances new machines get: as many each as the old ones have on average.
 
     The average is rounded down once for all new machines together, but never to none.
     """
     counted = sum(k for name, k in now.placement.parallelism().items() if name not in now.everywhere)
     if counted == 0:
         return 0
-    found = max(machines, machines * counted // len(now.placement.machines))
-    return found if now.room is None else min(found, now.room * machines)
+    fair = max(machines, machines * counted // len(now.placement.machines))
+    return fair if now.room is None else min(fair, now.room * machines)
 
 
 def leaving(now: Situation, count: int, machines: Sequence[Machine] | None) -> int:
-    """Checks a request to scale in and says how many machines go."""
+    """Check a request to scale in and return how many machines leave."""
     have = now.placement.machines
     if machines is not None:
         for machine in machines:
             if machine not in have:
-                known = ", ".join(map(repr, have))
-                raise EngineError(f"no machine is called {machine!r}; known: {known}")
+                names = ", ".join(map(repr, have))
+                raise EngineError(f"no machine is called {machine!r}; known: {names}")
         count = len(set(machines))
     if count < 1:
         raise EngineError(f"scaling in removes at least one machine, got {count}")

@@ -1,4 +1,4 @@
-"""Effective throughput percentage: how much of what comes out would follow if an operator were faster."""
+"""Effective throughput percentage: the share of the output that follows when an operator gets faster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weir.elasticity.graph import Graph
 
 
 def effective_sinks(graph: Graph, congested: Collection[str]) -> dict[str, frozenset[str]]:
-    """The sinks that each operator reaches without passing a congested operator (itself does not count).
+    """Return the sinks that each operator reaches without passing another congested operator.
 
     >>> graph = Graph(("a", "b", "c", "d"), (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")))
     >>> sorted(effective_sinks(graph, {"b"})["a"])  # still reached, past c
@@ -16,20 +16,20 @@ def effective_sinks(graph: Graph, congested: Collection[str]) -> dict[str, froze
     >>> sorted(effective_sinks(graph, {"b", "c"})["a"])
     []
     """
-    found: dict[str, frozenset[str]] = {}
+    reached: dict[str, frozenset[str]] = {}
     # children come after parents in the order, so backwards is a depth-first walk's post-order
     for name in reversed(graph.order):
         if not graph.children[name]:
-            found[name] = frozenset([name])
+            reached[name] = frozenset([name])
         else:
-            found[name] = frozenset().union(
-                *(found[child] for child in graph.children[name] if child not in congested)
+            reached[name] = frozenset().union(
+                *(reached[child] for child in graph.children[name] if child not in congested)
             )
-    return found
+    return reached
 
 
 def etp(graph: Graph, throughput: Mapping[str, float], congested: Collection[str]) -> dict[str, float]:
-    """Effective throughput percentage of every operator.
+    """Return the effective throughput percentage of every operator.
 
     The share of the application's throughput (what all its sinks process) that belongs to sinks which an
     operator reaches over at least one path without a congested operator on it. To speed up an operator whose
@@ -80,6 +80,6 @@ def etp(graph: Graph, throughput: Mapping[str, float], congested: Collection[str
 
 
 def ranked(share: Mapping[str, float], among: Collection[str], graph: Graph) -> list[str]:
-    """Operators by falling ETP; among equals the one nearer to the sources comes first, then as given."""
+    """Return operators by falling ETP; among equals the one nearer to the sources comes first, then as given."""
     place = {name: i for i, name in enumerate(graph.order)}
     return sorted(among, key=lambda name: (-share[name], place[name]))

@@ -1,4 +1,4 @@
-"""Explain a scaling decision in plain text: who is congested, what depends on whom, who was chosen and why."""
+"""Explanation of a scaling decision in plain text: which operators are congested, which were chosen, and why."""
 
 from __future__ import annotations
 
@@ -81,17 +81,18 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> s
 
 
 def drawing(graph: Graph, decision: Decision) -> str:
-    """The graph in a few lines of text; ``!`` marks congested operators, ``+`` new instances.
+    """Return the graph in a few lines of text; ``!`` marks congested operators, ``+`` new instances.
 
+    >>> from weir.elasticity.graph import Placement
+    >>> from weir.elasticity.rates import Rates
     >>> from weir.elasticity.stela import Stela
-    >>> from weir_evaluation.stela.topologies import linear
-    >>> from weir_evaluation.stela.trial import situation
-    >>> print(drawing(linear().graph, Stela().scale_out(situation(linear(), jitter=0.0), [6])))
-    source ×6 (+1)
-      └▶ first ×6
-           └▶ second ×6 ! (+4)
-                └▶ third ×6
-                     └▶ sink ×6
+    >>> graph = Graph(("source", "slow", "sink"), (("source", "slow"), ("slow", "sink")))
+    >>> rates = {"source": Rates(9, 9, 9, 2), "slow": Rates(9, 5, 5, 2), "sink": Rates(5, 9, 5, 2)}
+    >>> now = Situation(graph, rates, Placement((0, 1), {name: (0, 1) for name in graph.operators}))
+    >>> print(drawing(graph, Stela().scale_out(now, [2])))
+    source ×2 (+1)
+      └▶ slow ×2 ! (+2)
+           └▶ sink ×2
     """
     rows = {row.operator: row for row in decision.rows}
     new = decision.added()

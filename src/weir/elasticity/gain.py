@@ -1,4 +1,4 @@
-"""Beyond Stela: give each slot to the operator whose relief is projected to bring out most."""
+"""A strategy beyond Stela: each slot goes to the operator whose new instance adds most to the throughput."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weir.elasticity.stela import Stela, project
 
 @dataclass(frozen=True)
 class Gain(Stela):
-    """Stela with another question: not how much lies behind an operator, but how much more would come out.
+    """Stela, but by the projected gain in throughput instead of the present throughput behind an operator.
 
     ETP looks at what the sinks behind an operator do *now*. The rates that it is computed from can tell more:
     projected through the whole graph, they say what one more instance would add to the throughput. A slot goes to

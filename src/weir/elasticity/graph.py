@@ -1,4 +1,4 @@
-"""Who feeds whom, and who lives where: the two things every scaling decision starts from."""
+"""The operators, their edges, and the machines of their instances: the input of every scaling decision."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
 
 from weir.errors import TopologyError, did_you_mean
-
-if TYPE_CHECKING:
-    from weir.graph.model import Topology
 
 Machine = int | str
 
@@ -48,12 +44,6 @@ class Graph:
         except CycleError as error:
             raise TopologyError(f"the operators form a cycle: {' → '.join(error.args[1])}") from None
 
-    @classmethod
-    def from_topology(cls, topology: Topology) -> Graph:
-        """The operators of an application; what Spark reads for them is outside of the graph."""
-        names = tuple(node.name for node in topology.nodes)
-        return cls(names, tuple((e.source, e.target) for e in topology.edges if e.source in names))
-
     @cached_property
     def parents(self) -> dict[str, tuple[str, ...]]:
         return {name: tuple(a for a, b in self.edges if b == name) for name in self.operators}
@@ -72,33 +62,33 @@ class Graph:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Parents before children; among equals as given."""
+        """Return the operators, parents before children; among equals as given."""
         depth = self.depth
         return tuple(sorted(self.operators, key=lambda name: depth[name]))
 
     @cached_property
     def depth(self) -> dict[str, int]:
-        """Edges on the longest way from a source."""
-        found: dict[str, int] = {}
+        """Return the number of edges on the longest path from a source to each operator."""
+        depth: dict[str, int] = {}
         for name in TopologicalSorter(self.parents).static_order():
-            found[name] = max((found[p] + 1 for p in self.parents[name]), default=0)
-        return found
+            depth[name] = max((depth[p] + 1 for p in self.parents[name]), default=0)
+        return depth
 
     @cached_property
     def height(self) -> dict[str, int]:
-        """Edges on the longest way to a sink."""
+        """Return the number of edges on the longest path from each operator to a sink."""
         return Graph(self.operators, tuple((b, a) for a, b in self.edges)).depth
 
     def descendants(self, name: str) -> set[str]:
-        """All that can be reached from an operator, without itself."""
-        found: set[str] = set()
+        """Return all operators that can be reached from one, without itself."""
+        reached: set[str] = set()
         ahead = list(self.children[name])
         while ahead:
             one = ahead.pop()
-            if one not in found:
-                found.add(one)
+            if one not in reached:
+                reached.add(one)
                 ahead.extend(self.children[one])
-        return found
+        return reached
 
 
 @dataclass(frozen=True)
@@ -137,27 +127,27 @@ class Placement:
 
     @property
     def total(self) -> int:
-        """All instances."""
+        """Return the number of all instances."""
         return sum(len(places) for places in self.instances.values())
 
     def parallelism(self) -> dict[str, int]:
         return {name: len(places) for name, places in self.instances.items()}
 
     def on(self, machine: Machine) -> list[str]:
-        """The operators of the instances on a machine, one entry per instance."""
+        """Return the operators of the instances on a machine, one entry per instance."""
         return [name for name, places in self.instances.items() for place in places if place == machine]
 
     def joined(self, machines: Iterable[Machine]) -> Placement:
-        """With empty machines added."""
+        """Return the placement with empty machines added."""
         return Placement((*self.machines, *machines), self.instances)
 
     def plus(self, operator: str, machine: Machine) -> Placement:
-        """With one more instance."""
+        """Return the placement with one more instance."""
         places = (*self.instances[operator], machine)
         return Placement(self.machines, {**self.instances, operator: places})
 
     def differs(self, other: Placement) -> list[tuple[str, int]]:
-        """Instances (operator, number) of this placement that ``other`` has elsewhere or not at all."""
+        """Return the instances (operator, number) of this placement that ``other`` has elsewhere or not at all."""
         return [
             (name, i)
             for name, places in self.instances.items()

@@ -1,4 +1,4 @@
-"""Which keys move when an operator gets more or fewer instances: as few as balance needs, and told in little.
+"""Which keys move when an operator gets more or fewer instances: the fewest that balance requires.
 
 Two granularities, one rule. :func:`spread` moves *items* between instances. Items may be
 
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weir.elasticity.graph import Machine
+from weir.errors import ParameterError
 from weir.hashing import spark_mod
 from weir.routing.base import Instances, Keys
 from weir.routing.buckets import Buckets
@@ -34,7 +35,7 @@ SLACK = 0.03  # above the average, as everywhere where load is balanced
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """Where items live now.
+    """The instance of each item after a move.
 
     Attributes
     ----------
@@ -60,7 +61,7 @@ class Moved:
 
     @property
     def imbalance(self) -> float:
-        """Fullest over average, less 1."""
+        """Return the largest load over the average, less 1."""
         return float(self.load.max() / self.load.mean() - 1) if self.load.sum() > 0 else 0.0
 
 
@@ -73,11 +74,11 @@ def spread(
     slack: float = SLACK,
     prefer: ArrayLike | None = None,
 ) -> Moved:
-    """Balances items over ``n`` instances with as few moves as it can.
+    """Balance items over ``n`` instances with few moves.
 
     Instances above their limit, ``1 + slack`` times their fair part, give away items, the heaviest first (below
     the fair part only such as fit elsewhere as a whole). These and items without a home go, the heaviest first,
-    where the most room is. An item heavier than a fair part stays, and what else there is is shared by the others.
+    where the most room is. An item heavier than a fair part stays, and the rest is shared by the other instances.
 
     Parameters
     ----------
@@ -115,22 +116,22 @@ def spread(
     (200, [300.0, 300.0])
     """
     if n < 1:
-        raise ValueError(f"keys need at least one instance, got {n}")
+        raise ParameterError(f"keys need at least one instance, got {n}")
     if slack < 0:
-        raise ValueError(f"slack must not be negative, got {slack}")
+        raise ParameterError(f"slack must not be negative, got {slack}")
     old = np.asarray(homes, np.int64)
     load = np.ones(len(old)) if weights is None else np.asarray(weights, np.float64)
     strength = np.ones(n) if shares is None else np.asarray(shares, np.float64)
     wish = np.full(len(old), -1, np.int64) if prefer is None else np.asarray(prefer, np.int64)
     if len(load) != len(old) or len(wish) != len(old) or len(strength) != n:
-        raise ValueError("one weight and one preference per item, one share per instance")
+        raise ParameterError("one weight and one preference per item, one share per instance")
     if len(load) and (load.min() < 0 or strength.min() <= 0):
-        raise ValueError("weights must not be negative, shares must be positive")
+        raise ParameterError("weights must not be negative, shares must be positive")
     here = np.where((old >= 0) & (old < n), old, -1).astype(np.int32)
     fair, hub = _fair(load, here, strength)
-    # a fraction of an item is no reason to move one
+    # an excess of less than one item is no reason to move one
     limit = fair * (1 + slack) + (1 - 1e-9 if weights is None else 1e-9 * load.sum())
-    # of equals, those go first that would rather be elsewhere
+    # of equals, those that are not on their preferred instance go first
     order = np.lexsort((np.arange(len(old)), here == wish, -load))
     new, least, total = _spread(here, load, fair, hub, limit, order, wish)
     return Moved(new, new != old, int(least), total)
@@ -139,10 +140,10 @@ def spread(
 def _fair(
     load: NDArray[np.float64], homes: NDArray[np.int32], strength: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """What each instance should carry: its share, or its heaviest item if that alone is more; and where it is."""
+    """Return the fair load of each instance, its share or its heaviest item if that is more; and where it is more."""
     heaviest = np.zeros(len(strength))
-    known = homes >= 0
-    np.maximum.at(heaviest, homes[known], load[known])
+    housed = homes >= 0
+    np.maximum.at(heaviest, homes[housed], load[housed])
     hub = np.zeros(len(strength), np.bool_)
     fair = strength / strength.sum() * load.sum()
     while (over := (heaviest > fair) & ~hub).any() and not (hub | over).all():
@@ -157,7 +158,7 @@ def _spread(homes, weight, fair, hub, limit, order, wish):  # type: ignore[no-un
     n = len(limit)
     new = homes.copy()
     load = np.zeros(n)
-    stays = np.full(n, -1)  # the item that is more than a fair part all by itself
+    stays = np.full(n, -1)  # the item that alone is more than a fair part
     for i in order:
         s = homes[i]
         if s >= 0:
@@ -173,7 +174,7 @@ def _spread(homes, weight, fair, hub, limit, order, wish):  # type: ignore[no-un
         elif left[s] > limit[s] and weight[i] > 0 and stays[s] != i:
             left[s] -= weight[i]
             least += 1
-    # What is given away comes down elsewhere and may be too much there: a few rounds settle it.
+    # an item given away may bring its new instance above the limit: a few rounds settle it
     taken = np.zeros(n)
     for _ in range(4):
         taken[:] = 0.0
@@ -212,10 +213,10 @@ def _spread(homes, weight, fair, hub, limit, order, wish):  # type: ignore[no-un
 
 
 def carried(before: Sequence[Machine], after: Sequence[Machine]) -> NDArray[np.int32]:
-    """The number after a scaling of each instance that an operator had before it; −1 for one that is gone.
+    """Return the number after a scaling of each instance that an operator had before; −1 for one that is gone.
 
     Instances keep their numbers, wherever they live, as long as none of them goes. Operators that live everywhere
-    lose those on machines that leave; the others close ranks. Keys have their homes, by number, in
+    lose those on machines that leave; the others are renumbered without gaps. Keys have their homes, by number, in
     ``carried(…)[homes]``; :func:`spread` does the rest.
 
     >>> carried(["a", "b"], ["a", "c"]).tolist(), carried(["a", "b", "c"], ["a", "c"]).tolist()
@@ -228,7 +229,7 @@ def carried(before: Sequence[Machine], after: Sequence[Machine]) -> NDArray[np.i
 
 
 def table_for(hashes: Keys, homes: Instances, n: int) -> Table:
-    """The smallest table that sends each key home: keys that live where the hash says are not listed.
+    """Return the smallest table that sends each key home: keys that live where the hash says are not listed.
 
     >>> keys = np.array([0, 1, 2, 3], np.uint64)
     >>> len(table_for(keys, np.array([0, 1, 0, 0], np.int32), 2))
@@ -246,7 +247,7 @@ def rescaled(
     listed_load: ArrayLike | None = None,
     slack: float = SLACK,
 ) -> Buckets:
-    """Buckets for another number of instances, with few moves: instances from ``n`` on are gone.
+    """Return buckets for another number of instances, with few moves: instances from ``n`` on are gone.
 
     ``load`` is what each bucket weighs (:meth:`Buckets.count`; all the same if not given), ``listed_load`` what
     each listed key does.

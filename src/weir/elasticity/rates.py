@@ -1,13 +1,14 @@
-"""Who keeps up and who does not: rates of every operator over the last few batches."""
+"""Input and processing rates of every operator over the last few batches, and which operators are congested."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.elasticity.graph import Graph
+from weir.errors import ParameterError
 
 CONGESTED = 1.2  # input over processing rate above which an operator is congested
 WINDOW = 20  # batches that a rate is taken over
@@ -65,12 +66,12 @@ class Rates:
 
     @property
     def selectivity(self) -> float:
-        """Rows emitted per row processed."""
+        """Return the rows emitted per row processed."""
         return self.emit / self.throughput if self.throughput > 0 else 0.0
 
     @property
     def ratio(self) -> float:
-        """Input over processing rate; 0 for an operator that nothing reaches."""
+        """Return the input over the processing rate; 0 for an operator that nothing reaches."""
         if self.input <= 0:
             return 0.0
         return self.input / self.processing if self.processing > 0 else float("inf")
@@ -111,20 +112,20 @@ class Meter:
 
     def __init__(self, window: int = WINDOW) -> None:
         if window < 1:
-            raise ValueError(f"a window needs at least one batch, got {window}")
+            raise ParameterError(f"a window needs at least one batch, got {window}")
         self._seen: deque[tuple[float, dict[str, Sample]]] = deque(maxlen=window)
 
     def observe(self, seconds: float, operators: Mapping[str, Sample]) -> None:
-        """Takes in one batch that took ``seconds``."""
+        """Take in one batch that took ``seconds``."""
         if seconds <= 0:
-            raise ValueError(f"a batch takes time, got {seconds} seconds")
+            raise ParameterError(f"a batch takes time, got {seconds} seconds")
         now = {name: sample.parallelism for name, sample in operators.items()}
         if self._seen and {n: s.parallelism for n, s in self._seen[-1][1].items()} != now:
             self._seen.clear()
         self._seen.append((seconds, dict(operators)))
 
     def rates(self) -> dict[str, Rates]:
-        """The rates of every operator; empty before the first batch."""
+        """Return the rates of every operator; empty before the first batch."""
         if not self._seen:
             return {}
         return {name: self._rate(name) for name in self._seen[-1][1]}
@@ -136,7 +137,7 @@ class Meter:
         busy = sum(s.busy for _, s in seen)
         arrived = sum(s.rows_in if s.arrived is None else s.arrived for _, s in seen)
         could = sum(t * s.parallelism if s.available is None else s.available for t, s in seen)
-        # without work there is no telling how fast it is: as fast as asked
+        # an operator that had no work counts as fast as its input
         processing = rows / busy * could / total if busy > 0 and rows > 0 else arrived / total
         return Rates(
             arrived / total, processing, sum(s.rows_out for _, s in seen) / total, seen[-1][1].parallelism
@@ -144,7 +145,7 @@ class Meter:
 
 
 def samples(progress: Mapping[str, Any], parallelism: Mapping[str, int]) -> dict[str, Sample]:
-    """Samples from a batch's progress record (its ``operators`` with ``rows_in``, ``rows_out``, ``busy``).
+    """Return samples from a batch's progress (its ``operators`` with ``rows_in``, ``rows_out``, ``busy``).
 
     >>> samples({"operators": {"a": {"rows_in": 9, "rows_out": 3, "busy": 0.5}}}, {"a": 2})
     {'a': Sample(rows_in=9, rows_out=3, busy=0.5, parallelism=2, arrived=None, available=None)}
@@ -158,7 +159,7 @@ def samples(progress: Mapping[str, Any], parallelism: Mapping[str, int]) -> dict
 def propagate(
     graph: Graph, rates: Mapping[str, Rates], external: Mapping[str, float] | None = None
 ) -> dict[str, Rates]:
-    """Input rates that follow from processing rates, from the sources to the sinks.
+    """Return the rates with inputs that follow from processing rates, from the sources to the sinks.
 
     Parameters
     ----------
@@ -166,7 +167,7 @@ def propagate(
         Processing rates and selectivities; inputs of operators with parents are computed anew.
     external
         Rows per second that enter at an operator from outside; by default its input less what its parents
-        emit. Where batches process whatever is there, this is how what *wants* to come in gets known.
+        emit. Give it where every batch processes all there is: measured inputs then don't show what more would come.
 
     Examples
     --------
@@ -180,25 +181,25 @@ def propagate(
     enters = dict(external) if external is not None else outside(graph, rates)
     out: dict[str, Rates] = {}
     for name in graph.order:
-        known = rates[name]
+        own = rates[name]
         arriving = enters.get(name, 0.0) + sum(out[p].emit for p in graph.parents[name])
-        emit = min(arriving, known.processing) * known.selectivity
-        out[name] = replace(known, input=arriving, emit=emit)
+        emit = min(arriving, own.processing) * own.selectivity
+        out[name] = replace(own, input=arriving, emit=emit)
     return {name: out[name] for name in graph.operators}
 
 
 def outside(graph: Graph, rates: Mapping[str, Rates]) -> dict[str, float]:
-    """What reaches each operator from outside of the graph: its input less what its parents emit."""
+    """Return what reaches each operator from outside of the graph: its input less what its parents emit."""
     return {
         name: max(0.0, rates[name].input - sum(rates[p].emit for p in graph.parents[name]))
         for name in graph.operators
     }
 
 
-def congested(rates: Mapping[str, Rates], rate: float = CONGESTED, among: Iterable[str] = ()) -> set[str]:
-    """The operators that cannot keep up.
+def congested(rates: Mapping[str, Rates], rate: float = CONGESTED) -> set[str]:
+    """Return the operators that cannot keep up.
 
     >>> sorted(congested({"a": Rates(100, 100, 100), "b": Rates(100, 50, 50), "c": Rates(55, 50, 50)}))
     ['b']
     """
-    return {name for name in (among or rates) if rates[name].congested(rate)}
+    return {name for name in rates if rates[name].congested(rate)}

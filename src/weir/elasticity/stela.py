@@ -1,4 +1,4 @@
-"""Stela: give new machines to the operators that hold most back, take away the machines that matter least."""
+"""Stela: new machines get instances of the operators that limit the output most; the least important leave."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class Stela(Strategy):
             free = {n for n in among if n not in now.everywhere and now.fits(after, n, machine)}
             return next(iter(ranked(share, free, now.graph)), None)
 
-        stuck = now.congested()
-        target = first(stuck)
+        congested = now.congested()
+        target = first(congested)
         if target is not None:
             return target, f"congested, ETP {share[target]:.0%}".replace("%", " %")
-        why = "a source, " + ("what is congested is here already" if stuck else "nothing is congested")
+        why = "a source, " + ("what is congested is here already" if congested else "nothing is congested")
         return first(set(now.graph.sources)), why
 
     def scale_in(
@@ -105,7 +105,7 @@ class Stela(Strategy):
 
 
 def project(graph: Graph, rates: dict[str, Rates], operator: str) -> dict[str, Rates]:
-    """Rates as they would be with one more instance of an operator.
+    """Return the rates as they would be with one more instance of an operator.
 
     >>> graph = Graph(("a", "b"), (("a", "b"),))
     >>> ahead = project(graph, {"a": Rates(300, 100, 100, 2), "b": Rates(100, 200, 100)}, "a")
@@ -124,7 +124,7 @@ def project(graph: Graph, rates: dict[str, Rates], operator: str) -> dict[str, R
 
 
 def machine_etp(placement: Placement, share: dict[str, float]) -> dict[Machine, float]:
-    """Sum of ETP over the instances of each machine.
+    """Return the sum of ETP over the instances of each machine.
 
     >>> machine_etp(Placement((0, 1), {"a": (0, 0), "b": (1,)}), {"a": 0.25, "b": 1.0})
     {0: 0.5, 1: 1.0}
@@ -135,7 +135,7 @@ def machine_etp(placement: Placement, share: dict[str, float]) -> dict[Machine, 
 def remove(
     now: Situation, placement: Placement, victim: Machine, others: Sequence[Machine]
 ) -> tuple[Placement, list[Step]]:
-    """Without one machine: its instances are dealt out to ``others`` in turn; what lives everywhere, goes."""
+    """Remove one machine: its instances go to ``others`` in turn; those that live everywhere are dropped."""
     instances = dict(placement.instances)
     for name in now.everywhere:
         instances[name] = tuple(machine for machine in instances[name] if machine != victim)

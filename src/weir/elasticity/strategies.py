@@ -48,7 +48,7 @@ class _Rival(Strategy):
 
 @dataclass(frozen=True)
 class Random(_Rival):
-    """As many new instances as Stela adds, of operators chosen at random: what adding alone is worth."""
+    """Adds as many instances as Stela, of operators chosen at random: the effect of adding alone."""
 
     name: ClassVar[str] = "random"
 
@@ -67,7 +67,7 @@ class Random(_Rival):
 
 @dataclass(frozen=True)
 class Default(_Rival):
-    """Storm's own: forget where everything was and deal all instances out again, machine after machine.
+    """Storm's own: places all instances anew, machine after machine, whatever the placement was.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class _Order(_Rival):
 
     @abstractmethod
     def importance(self, now: Situation, operator: str, moved: Sequence[str]) -> float:
-        """The greater, the sooner; ``moved`` are the operators that have moved so far."""
+        """Return the rank of an operator, the greatest first; ``moved`` are the operators that have moved so far."""
 
     def scale_out(self, now: Situation, machines: Sequence[Machine]) -> Decision:
         after, steps = joining(now, machines)
@@ -171,7 +171,7 @@ class _Order(_Rival):
 
 
 def link_load(now: Situation, operator: str) -> float:
-    """Rows per second on all links of an operator."""
+    """Return the rows per second on all links of an operator."""
     sent = now.rates[operator].emit * len(now.graph.children[operator])
     return sent + sum(now.rates[parent].emit for parent in now.graph.parents[operator])
 
@@ -186,7 +186,7 @@ class LeastLinkLoad(_Order):
         graph = now.graph
         near = sum(other in graph.children[operator] + graph.parents[operator] for other in moved)
         quiet = 1 - link_load(now, operator) / (1 + max(link_load(now, name) for name in graph.operators))
-        return near + quiet  # quiet is below 1: company counts first
+        return near + quiet  # quiet is below 1: nearness counts first
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from weir.operators.report import OperatorReport
 from weir.state.segment import SegmentRef
 
 Manifest = dict[str, list[list[SegmentRef]]]  # operator → server → segments, oldest first
@@ -56,9 +57,6 @@ class Network(msgspec.Struct, frozen=True):
     profile: dict[str, Any] | None = None  # what distances cost, if that was measured
 
 
-Seconds = list[float | None]  # per instance; None where no row came
-
-
 class BatchPlan(msgspec.Struct, kw_only=True):
     """Everything that decides what a batch does."""
 
@@ -77,30 +75,13 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     hot: dict[str, list[int]] = {}  # operator → hashes of keys that are worked on where their rows are
     moves: list[Move] = []
     counters: dict[str, FileRef] = {}  # "edge/source" → router counters
-    signals: dict[str, list[tuple[int, list[int]]]] = {}  # operator → (time slot, idle/busy per instance)
+    feedback: dict[str, Any] = {}  # operator → what its routers hear of the last batch's load
     network: Network | None = None
-    times: dict[str, tuple[int, Seconds, Seconds]] = {}  # operator → batch, execution and waiting of a row
     merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
     end_of_input: bool = False
     layout: Layout | None = None
     # set in the batch that changes the number of servers: for each server its number before, −1 for a new one
     origin: list[int] | None = None
-
-
-class OperatorReport(msgspec.Struct):
-    """What one operator did in one task."""
-
-    rows_in: int = 0
-    rows_out: int = 0
-    null_keys: int = 0
-    late: int = 0
-    diverted: int = 0
-    busy: float = 0.0
-    waited: float = 0.0  # over all rows: seconds from the task's start to the row's turn
-    ages: dict[int, int] = {}  # rows by their time since the source, see weir.engine.metrics.latency
-    pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
-    max_event_time: int | None = None
-    keys_delta: int = 0  # keys that came into being minus keys that went
 
 
 class EdgeReport(msgspec.Struct):
@@ -158,9 +139,8 @@ class Commit(msgspec.Struct, kw_only=True):
     tables: dict[str, TableRef] = {}
     table_version: int = 0
     counters: dict[str, FileRef] = {}
-    signals: dict[str, list[tuple[int, list[int]]]] = {}
+    feedback: dict[str, Any] = {}
     network: Network | None = None
-    times: dict[str, tuple[int, Seconds, Seconds]] = {}
     manifest: Manifest = {}
     keys: dict[str, int] = {}
     manager: FileRef | None = None  # what the locality manager remembers

@@ -18,19 +18,18 @@ from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, save_arrays, write_table
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
+from weir.engine.metrics.progress import RoutingProgress
 from weir.engine.tables import buckets_in_force, changed_table, load_table
 from weir.errors import CheckpointMismatch
 from weir.graph.model import Node, Topology
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
 from weir.locality.key_homes import Where
-from weir.locality.manager import LocalityManager, Plan
+from weir.locality.manager import LocalityManager
 from weir.locality.proposal import Proposal, propose
 from weir.locality.stats import BatchStats
-from weir.locality.table import RoutingTable
-from weir.operators.read import Read
 from weir.routing.base import Grouping
-from weir.routing.locality_aware import Learnt, LearntSplit
+from weir.routing.table import Table
 from weir.state.storage import Storage
 
 TASK_CAPACITY = 100_000  # pairs and keys that one task reports at most
@@ -83,12 +82,12 @@ class Sightings:
 
 def governed(topology: Topology) -> list[Node]:
     """The operators whose keys are placed by learning."""
-    return [n for n in topology.stateful if isinstance(topology.grouping_of(n), Learnt)]
+    return [n for n in topology.stateful if topology.grouping_of(n).learnt]
 
 
 def sources(topology: Topology) -> list[Node]:
     """Files that are read on servers: where, is learnt like any key's home, or given and learnt from."""
-    return [n for n in topology.nodes if isinstance(n.operator, Read) and n.operator.recurs]
+    return [n for n in topology.nodes if n.operator.reads_files and n.operator.recurs]
 
 
 def consecutive(topology: Topology) -> list[tuple[str, str]]:
@@ -101,7 +100,7 @@ def consecutive(topology: Topology) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for node in topology.nodes:
         last = {p for e in topology.edges if e.target == node.name for p in before[e.source]}
-        if node.operator.stateful or isinstance(node.operator, Read):
+        if node.operator.stateful or node.operator.reads_files:
             pairs += [(a, node.name) for a in sorted(last) if a in names and node.name in names]
             before[node.name] = {node.name}
         else:
@@ -117,16 +116,16 @@ class Learner:
         nodes = [*sources(topology), *governed(topology)]
         self.names = [n.name for n in nodes]
         groupings = {i: topology.grouping_of(n) for i, n in enumerate(nodes)}
-        self.learnt = [n.name for i, n in enumerate(nodes) if isinstance(groupings[i], Learnt)]
+        self.learnt = [n.name for i, n in enumerate(nodes) if groupings[i].learnt]
         self.manager = LocalityManager(
             config,
             self.names,
             consecutive(topology),
             topology.servers,
-            fixed={i: _given(g) for i, g in groupings.items() if not isinstance(g, Learnt)},
+            fixed={i: _given(g) for i, g in groupings.items() if not g.learnt},
             free=[i for i, n in enumerate(nodes) if not n.operator.stateful],
         )
-        self._merges = {n.name: isinstance(topology.grouping_of(n), LearntSplit) for n in nodes}
+        self._merges = {n.name: topology.grouping_of(n).splits_keys for n in nodes}
         self.learning = Learning(
             {name: i for i, name in enumerate(self.names)},
             frozenset(self.manager.edges),
@@ -177,20 +176,20 @@ class Learner:
             return np.ones(len(hashes))
         return np.maximum(self.manager.weights(self.names.index(name), hashes), 1.0)
 
-    def start_tables(self) -> dict[int, RoutingTable]:
+    def start_tables(self) -> dict[int, Table]:
         """Tables made offline that the user wants to begin with."""
         start = self.config.start
         if start is None:
             return {}
         stateful = [n.name for n in governed(self.topology)]
         files = start if isinstance(start, dict) else _table_files(str(start), stateful)
-        tables: dict[int, RoutingTable] = {}
+        tables: dict[int, Table] = {}
         for name, path in files.items():
             if name not in self.names:
                 raise CheckpointMismatch(
                     f"{path}: a table for operator {name!r}, but locality-aware routing governs {self.names}"
                 )
-            table = RoutingTable.from_file(path, n=self.topology.servers)
+            table = Table.from_file(path, n=self.topology.servers)
             node = self.topology.by_name[name]
             if table.keys is not None:
                 ours = [(k, node.input.field(k).type) for k in node.key]
@@ -205,13 +204,10 @@ class Learner:
 
     def agree(self, tables: dict[str, TableRef]) -> None:
         """Makes the manager believe what the tables in force say."""
-        known = {}
+        in_force = {}
         for name, ref in self._ours(tables).items():
-            table = load_table(self.storage, ref)
-            known[self.names.index(name)] = RoutingTable(
-                table.hashes, table.instances, self.topology.servers, name, ref.version
-            )
-        self.manager.agree_with(known)
+            in_force[self.names.index(name)] = load_table(self.storage, ref)
+        self.manager.agree_with(in_force)
 
     def _ours(self, tables: dict[str, TableRef]) -> dict[str, TableRef]:
         """Without those of sources that the application no longer has, or no longer lets move."""
@@ -249,7 +245,7 @@ class Learner:
 
     def next_plan(
         self, batch: int, tables: dict[str, TableRef], version: int
-    ) -> tuple[dict[str, TableRef], int, list[Move], Plan | None]:
+    ) -> tuple[dict[str, TableRef], int, list[Move]]:
         """The tables and moves of the next batch, written to the checkpoint before any plan names them."""
         kept = {n.name for n in self.topology.stateful}  # among them fixed tables that scaling has changed
         tables = {name: ref for name, ref in tables.items() if name in self.learnt or name in kept}
@@ -263,25 +259,25 @@ class Learner:
                     self.manager.start_from(start)
                     tables = {
                         self.names[o]: changed_table(
-                            self.storage, None, self.names[o], batch, t.hashes, t.servers
+                            self.storage, None, self.names[o], batch, t.hashes, t.instances
                         )
                         for o, t in start.items()
                     }
-                    return tables, version + 1, [], None
+                    return tables, version + 1, []
             plan = self.manager.plan_next()
         if plan is None or not plan.patches:
-            return tables, version, [], plan
+            return tables, version, []
         tables = dict(tables)
         moves: list[Move] = []
         for number, patch in plan.patches.items():
             name = self.names[number]
             tables[name] = changed_table(
-                self.storage, tables.get(name), name, batch, patch.hashes, patch.servers
+                self.storage, tables.get(name), name, batch, patch.hashes, patch.instances
             )
             leaving = plan.moves.get(number)
             if leaving is not None and len(leaving) and number not in self.manager.free:
                 moves.append(Move(name, _write_moves(self.storage, name, batch, leaving)))
-        return tables, version + 1, moves, plan
+        return tables, version + 1, moves
 
     @property
     def light(self) -> bool:
@@ -293,13 +289,14 @@ class Learner:
         with self._lock:
             return save_arrays(self.storage, f"manager/{batch:012d}/state.arrow", self.manager.state())
 
-    def summary(self, plan: BatchPlan) -> dict[str, Any]:
-        decisions = [d.to_dict() for d in self.manager.decisions]
-        return {
-            "decisions": len(decisions),
-            "last_decision": decisions[-1] if decisions else None,
-            "tables": {name: len(load_table(self.storage, ref)) for name, ref in plan.tables.items()},
-        }
+    def summary(self, plan: BatchPlan) -> RoutingProgress:
+        """Return what progress says of routing."""
+        decisions = self.manager.decisions
+        return RoutingProgress(
+            decisions=len(decisions),
+            last_decision=decisions[-1].to_dict() if decisions else None,
+            tables={name: len(load_table(self.storage, ref)) for name, ref in plan.tables.items()},
+        )
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -36,7 +36,8 @@ from weir.engine.documents import (
     TableRef,
     TaskReport,
 )
-from weir.engine.feedback import capacity_signals, service_times
+from weir.engine.feedback import feedback
+from weir.engine.metrics.progress import Progress
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
 from weir.graph.model import Topology, fingerprint
@@ -156,9 +157,8 @@ class Ledger:
             hot=hot or {},
             # what routers have counted is about other servers than those of a new layout
             counters=last.counters if last and origin is None else {},
-            signals=last.signals if last and origin is None else {},
+            feedback=last.feedback if last and origin is None else {},
             network=network,
-            times=last.times if last and origin is None else {},
             merges=self._merges() if origin is None else {},
             end_of_input=end_of_input,
             layout=layout or self.layout,
@@ -203,7 +203,7 @@ class Ledger:
         self,
         plan: BatchPlan,
         reports: list[TaskReport],
-        progress: dict[str, Any],
+        progress: Progress,
         manager: FileRef | None = None,
     ) -> Commit:
         """Makes a batch happen: one document, all or nothing."""
@@ -245,14 +245,13 @@ class Ledger:
             tables=plan.tables,
             table_version=plan.table_version,
             counters=counters,
-            signals=capacity_signals(self.topology, plan, reports),
+            feedback=feedback(self.topology, plan, reports, self._warm),
             network=plan.network,
-            times=service_times(self.topology, plan, reports) if self._warm else {},
             manifest=manifest,
             keys={n.name: keys.get(n.name, 0) for n in self.topology.stateful},
             manager=manager or (self.last.manager if self.last else None),
             outputs=outputs,
-            progress=progress,
+            progress=progress.to_dict(),
             end_of_input=plan.end_of_input,
             layout=plan.layout,
         )

@@ -1,7 +1,7 @@
 """From a scaling decision to what the next batch does: who lives where, which keys go along, and what is saved.
 
 A decision (:mod:`weir.elasticity`) says which servers come or go and which operators get instances there. Here it
-becomes a :class:`Change`: the new topology, the layout that the plan and every later commit carry, and the tables
+becomes a :class:`Change`: the layout that the plan and every later commit carry, and the tables
 of operators that have some. Nothing has happened until the plan that names it is written; from then on a restart
 completes it.
 
@@ -21,22 +21,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.elasticity.decision import Decision
-from weir.elasticity.graph import Placement
+from weir.elasticity.graph import Graph, Placement
 from weir.elasticity.keys import carried, spread
 from weir.engine.arrays import save_arrays
 from weir.engine.documents import FileRef, Layout, TableRef, TaskReport
 from weir.engine.exchange import wire
-from weir.engine.migrate import homes_of
-from weir.engine.server import Job, Server, partial_schema
-from weir.engine.tables import buckets_in_force, load_table, whole_table
+from weir.engine.job import Job
+from weir.engine.server import Server, partial_schema
+from weir.engine.tables import buckets_in_force, homes_of, load_table, whole_table
 from weir.errors import EngineError
 from weir.graph.model import Node, Topology
 from weir.routing.buckets import Buckets
-from weir.routing.hash import Hash
-from weir.routing.locality_aware import NO_TABLE, Learnt
+from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Table
-from weir.state.segment import H1, H2, StateView, tombstones
+from weir.state.segment import H1, H2, tombstones
 from weir.state.storage import Storage
+from weir.state.view import StateView
 
 LEFT = -2  # the number of a server that goes, in its last report
 
@@ -51,11 +51,15 @@ class Change:
     ``origin`` has for each server its number before, −1 for a new one.
     """
 
-    topology: Topology
     layout: Layout
     origin: list[int]
     tables: dict[str, TableRef]
-    decision: Decision | None = None
+
+
+def graph_of(topology: Topology) -> Graph:
+    """Return the operators of an application and their edges; what Spark reads for them is not part of it."""
+    names = tuple(node.name for node in topology.nodes)
+    return Graph(names, tuple((e.source, e.target) for e in topology.edges if e.source in names))
 
 
 def placement_of(topology: Topology) -> Placement:
@@ -65,19 +69,17 @@ def placement_of(topology: Topology) -> Placement:
 
 def everywhere(topology: Topology) -> frozenset[str]:
     """Operators that have an instance on every server, and will on every server that comes."""
-    return frozenset(
-        n.name for n in topology.nodes if n.declared.parallelism is None and n.declared.placement is None
-    )
+    return frozenset(n.name for n in topology.nodes if n.declared.everywhere)
 
 
 def check(topology: Topology) -> None:
     """Refuses to scale what can't be: before anything has changed, with a remedy."""
     for node in topology.stateful:
         grouping = topology.grouping_of(node)
-        if not (grouping.splits_keys or isinstance(grouping, (Hash, Table, Learnt))):
+        if not grouping.scales:
             raise EngineError(
                 f"operator {node.name!r} is routed by {grouping.name}, which is made for a fixed number of "
-                "instances; queries scale with Hash, Table, Locality and groupings that split keys"
+                "instances; queries scale with Hash, Table, Locality, groupings that split keys, and those that say so"
             )
 
 
@@ -101,15 +103,17 @@ def change(
     number = {machine: i for i, machine in enumerate(after.machines)}
     origin = [int(m) if m in before.machines else -1 for m in after.machines]
     placements = {name: [number[m] for m in where] for name, where in after.instances.items()}
-    scaled = build(len(after.machines), placements)
+    build(len(after.machines), placements)  # refuses what cannot run, before anything is written
     files: dict[str, FileRef] = {}
     new_tables: dict[str, TableRef] = {}
     for node in topology.nodes:
         k = len(placements[node.name])
         kept = carried(before.instances[node.name], after.instances[node.name])
         if node.operator.stateful:
-            rule = buckets_in_force(storage, layout, node.name) or Buckets.like_hash(len(node.placement))
-            moved = spread(kept[rule.homes], k, slack=0.0).homes
+            buckets = buckets_in_force(storage, layout, node.name) or _first_buckets(node, topology)
+            if buckets is None:
+                continue  # its routers for the new number say where keys live
+            moved = spread(kept[buckets.homes], k, slack=0.0).homes
             name = f"tables/{node.name}/{batch:012d}/buckets-{uuid.uuid4().hex[:12]}.arrow"
             files[node.name] = save_arrays(storage, name, {"homes": moved})
         elif node.name not in tables:
@@ -121,24 +125,34 @@ def change(
                 storage, tables.get(node.name), node.name, batch, table.hashes, homes
             )
     new_layout = Layout(len(after.machines), declared, placements, files)
-    return Change(scaled, new_layout, origin, new_tables, decision)
+    return Change(new_layout, origin, new_tables)
+
+
+def _first_buckets(node: Node, topology: Topology) -> Buckets | None:
+    """Return the buckets that route as an operator does before its first scaling; None if it has none."""
+    grouping, n = topology.grouping_of(node), len(node.placement)
+    rule = grouping.rule(n) if grouping.scales_by_bucket else None
+    if rule is not None:
+        return Buckets.of_rule(rule)
+    return Buckets.like_hash(n) if grouping.splits_keys else None
 
 
 def _listed(node: Node, topology: Topology, storage: Storage, tables: Mapping[str, TableRef]) -> Table:
+    """Return the keys of an operator that have homes of their own."""
     ref = tables.get(node.name)
     if ref is not None:
         return load_table(storage, ref)
-    declared = topology.grouping_of(node)
-    return declared if isinstance(declared, Table) else NO_TABLE
+    rule = topology.grouping_of(node).rule(len(node.placement))
+    return NO_TABLE if rule is None else Table(rule.listed, rule.instances)
 
 
 def _rehomed(
     node: Node, topology: Topology, table: Table, kept: NDArray[np.int32], k: int, weigh: Weigh | None
 ) -> NDArray[np.int32]:
-    """New homes of listed keys: those whose home goes find another; a fixed table is balanced anew as well."""
+    """Return new homes of listed keys: those whose home goes find another; a fixed table is balanced anew as well."""
     homes = kept[table.instances]
     weights = weigh(node.name, table.hashes) if weigh is not None else np.ones(len(table))
-    if not isinstance(topology.grouping_of(node), Learnt):
+    if not topology.grouping_of(node).learnt:
         return spread(homes, k, weights=weights).homes
     # where learning places keys, balance is its business: it knows which of them belong together
     return spread(homes, k, weights=weights, slack=float(k)).homes
@@ -176,7 +190,7 @@ class _Mover(Server):
     def _states(self, node: Node) -> Iterator[pa.RecordBatch]:
         table = self._saved(node, node.name)
         buckets = buckets_in_force(self.storage, self.plan.layout, node.name)
-        homes = homes_of(node, self._grouping(node), table[H1].to_numpy(), buckets)
+        homes = homes_of(node, self.routers.grouping(node), table[H1].to_numpy(), buckets)
         leaving = homes != self.server
         if not leaving.any():
             return
@@ -186,7 +200,7 @@ class _Mover(Server):
             if self.outbox.full():
                 yield from self.outbox.flush()
         if self.server >= 0:
-            self._write_segment(node, tombstones(gone[H1].to_numpy(), gone[H2].to_numpy(), node.state))
+            self.keeper.write(node, tombstones(gone[H1].to_numpy(), gone[H2].to_numpy(), node.state))
         self._operator(node).keys_delta -= gone.num_rows
 
     def _saved(self, node: Node, name: str) -> pa.Table:

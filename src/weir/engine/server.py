@@ -1,18 +1,15 @@
 """One server in one step: rows come in, go through every operator that lives here, and leave if they must.
 
 This is the engine without Spark. It is handed the batches that an exchange delivered to a server and yields
-the batches for the next exchange. Spark code only moves them.
+the batches for the next exchange. Whoever runs it only moves them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
-import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,75 +17,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.arrays import load_arrays, save_arrays, write_table
-from weir.engine.documents import (
-    DEAD_LETTERS,
-    BatchPlan,
-    EdgeReport,
-    MadeSegment,
-    Manifest,
-    OperatorReport,
-    TaskReport,
-)
+from weir.engine.documents import DEAD_LETTERS, EdgeReport, TaskReport
 from weir.engine.exchange import wire
 from weir.engine.exchange.parcels import Depot, Parcels
-from weir.engine.feedback import weighted_in
-from weir.engine.instances import AggregateInstance, Context, Instance, make_instance
-from weir.engine.learning import Learning, Sightings
+from weir.engine.job import DEAD_LETTER_SCHEMA, SOURCE_NUMBER, Job, column_name, host_name
+from weir.engine.learning import Sightings
 from weir.engine.metrics.latency import count_age, now
-from weir.engine.migrate import homes_of
-from weir.engine.tables import buckets_in_force, grouping_in_force
-from weir.engine.take_over import take_over
-from weir.engine.whereabouts import places_of
+from weir.engine.routers import Routers
+from weir.engine.state_keeper import StateKeeper
+from weir.engine.tables import buckets_in_force, homes_of
+from weir.engine.task_files import TaskFiles
 from weir.errors import NullKeyError
-from weir.graph.model import Edge, Node, Topology
-from weir.hashing import mix
-from weir.network.distance import distances
-from weir.operators.read import Read
-from weir.routing.base import Grouping, Router
-from weir.routing.consistent import ConsistentRouter
-from weir.routing.locality_aware import LearntSplit, StayRouter
-from weir.routing.weighted import WeightedRouter
+from weir.graph.model import Edge, Node
+from weir.operators.instance import Context, Instance
+from weir.operators.report import OperatorReport
 from weir.rows import Rows, canonical_order
-from weir.state.segment import (
-    H1,
-    SegmentRef,
-    StateView,
-    newest,
-    stored_schema,
-    write_segment,
-)
+from weir.state.segment import H1, newest, stored_schema
 from weir.state.storage import Storage
-
-SOURCE_NUMBER = "__source"
-DEAD_LETTER_SCHEMA = pa.schema(
-    [("operator", pa.string()), ("key", pa.string()), ("row", pa.string()), ("error", pa.string())]
-)
-
-
-@dataclass(frozen=True)
-class EntryLayout:
-    """How the rows of the first exchange look: which columns belong to which source."""
-
-    tagged: bool  # has the columns kind, edge (a set of entry edges, as bits) and payload
-    native: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # source → number, column names
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every task of a batch needs to know."""
-
-    topology: Topology
-    plan: BatchPlan
-    manifest: Manifest
-    location: str
-    slots: list[int]
-    layout: EntryLayout
-    learning: Learning | None = None
-    before: Manifest | None = None  # the state by the servers' old numbers, in a batch that changes these
-    began: int = 0  # µs; the marker of rows that the JVM takes from a source
-    query: str = ""  # a name of this run of the query alone
-    hosts: list[str] | None = None  # where servers are expected; None: nobody leaves rows in files
 
 
 class Server:
@@ -112,14 +57,14 @@ class Server:
             host=host_name(),
             process=f"{host_name()}:{os.getppid()}",
         )
+        self.files = TaskFiles(self.storage, self.report, job.plan.batch, task)
+        self.keeper = StateKeeper(job, self.storage, self.files, server)
+        self.routers = Routers(job, self.storage, server, task)
         self.carried: list[bytes] = []  # reports of earlier steps, on their way to the driver
-        self.fresh: dict[str, list[SegmentRef]] = {}  # segments this server wrote in this batch
         self.instances: dict[str, Instance] = {}
-        self.routers: dict[int, Router] = {}
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
         self.sinks: dict[str, list[pa.RecordBatch]] = {}
         self.dead: list[dict[str, str]] = []
-        self.arrived: dict[str, list[pa.RecordBatch]] = {}  # states from servers that change places
         self.sightings = Sightings(job.learning) if job.learning else None
         self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
@@ -173,7 +118,7 @@ class Server:
         for number, (source, schema) in enumerate(self.topology.sources.items()):
             part = batch if numbers is None else batch.filter(pa.array(numbers == number))
             if part.num_rows:
-                whole = wire.normalised(part, schema, [f"{number}:{c}" for c in schema.names])
+                whole = wire.normalised(part, schema, [column_name(number, c) for c in schema.names])
                 self._count_entry(source, whole)
                 for edge in self.topology.out_edges[source]:
                     self._route(edge, Rows(whole, born=now()))
@@ -237,14 +182,11 @@ class Server:
                 self._instance(node).absorb(wire.unpack(payload, partial_schema(node)))
             elif kind == wire.STATE:
                 node = self.topology.nodes[edge]
-                self.arrived.setdefault(node.name, []).append(wire.unpack(payload, stored_schema(node.state)))
+                self.keeper.arrive(node, wire.unpack(payload, stored_schema(node.state)))
 
     def _carry(self, payload: bytes) -> None:
         self.carried.append(payload)
-        report = msgspec.json.decode(payload, type=TaskReport)
-        for made in report.segments:
-            if made.replaces is None and made.ref is not None and report.server == self.server:
-                self.fresh.setdefault(made.operator, []).append(made.ref)
+        self.keeper.hear(msgspec.json.decode(payload, type=TaskReport))
 
     # ------------------------------------------------------------------ rows through operators
 
@@ -256,7 +198,7 @@ class Server:
         if node.waits and self.step < node.level:
             self._send(edge, self.server, rows)
             return
-        if isinstance(node.operator, Read):
+        if node.operator.reads_files:
             self.unread.append((node, rows))
             return
         instance = self._instance(node)
@@ -295,7 +237,7 @@ class Server:
             count_age(report.ages, born, rows, done)
 
     def _emit(self, node: Node, rows: Rows) -> None:
-        passed = node.operator.stateful and node.operator.passes_rows and node.window is None
+        passed = node.operator.stateful and node.passes
         if node.name in self.topology.sinks and not passed:
             self.sinks.setdefault(node.name, []).append(rows.to_batch(node.sink_out))
             self.sunk.setdefault(node.name, []).append((rows.born, len(rows)))
@@ -315,7 +257,7 @@ class Server:
             self._count(edge).local += len(rows)
             self._deliver(edge, rows)
         elif edge.grouping.order_free:
-            self._dispatch(edge, rows, self._router(edge, node).route(rows.hash(node.key)))
+            self._dispatch(edge, rows, self.routers.router(edge, node).route(rows.hash(node.key)))
         else:
             self.waiting.setdefault(edge.index, []).append(rows)
 
@@ -375,8 +317,8 @@ class Server:
 
     def _finish(self) -> None:
         if self.server >= 0 and self.step == 1:
-            self._change_owners()
-            self._merge_segments()
+            self.keeper.change_owners(self.report)
+            self.keeper.merge_segments()
         for source in self.topology.sources:
             self._flush_waiting(source)
         for node in self.topology.nodes:
@@ -384,7 +326,7 @@ class Server:
                 self._flush_waiting(node.name)
                 continue
             idle = self.server not in node.placement and node.name not in self.instances
-            if idle and not (node.operator.stateful and self._has_state(node)):
+            if idle and not (node.operator.stateful and self.keeper.has_state(node)):
                 continue
             instance = self._instance(node)
             began = time.perf_counter()
@@ -394,16 +336,14 @@ class Server:
                 emitted.born = self.oldest.get(node.name, 0)
                 self._emit(node, emitted)
             if node.held is not None and self.step == node.level:
-                self._hold_or_release(node, instance)
+                self.keeper.hold_or_release(node, instance)
             self._send_partials(node, instance)
             if node.operator.stateful:
                 self._save(node, instance)
             self._flush_waiting(node.name)
         self._write_outputs()
-        self._save_counters()
-
-    def _has_state(self, node: Node) -> bool:
-        return any(self.job.manifest.get(node.name, [[]] * self.plan.servers)[self.server])
+        self.routers.save(self.files)
+        self.report.weights = self.routers.shares()
 
     def _flush_waiting(self, source: str) -> None:
         """Routes what waited for a router that must see all rows of the task, in canonical order."""
@@ -420,21 +360,7 @@ class Server:
             born = min((r.born for r in kept if r.born > 0), default=0)
             rows = Rows(batch.take(pa.array(canonical_order(batch))), born=born)
             keys = rows.hash(node.key) if node.key else np.zeros(len(rows), np.uint64)
-            self._dispatch(edge, rows, self._router(edge, node).route(keys))
-
-    def _hold_or_release(self, node: Node, instance: Instance) -> None:
-        """Periodic aggregation: partial states wait on this server, or all leave for their homes."""
-        assert node.held is not None
-        assert isinstance(instance, AggregateInstance)
-        refs = self.job.manifest[node.held][self.server]
-        held = StateView(self.storage, refs, node.state)
-        if node.aggregates(self.plan.batch, self.plan.end_of_input):
-            made = instance.release(held)
-        else:
-            made = instance.hold(held)
-        if made is not None and made.num_rows:
-            ref = write_segment(self.storage, self._file(f"state/{node.held}"), newest(made))
-            self.report.segments.append(MadeSegment(node.held, ref))
+            self._dispatch(edge, rows, self.routers.router(edge, node).route(keys))
 
     def _send_partials(self, node: Node, instance: Instance) -> None:
         table = instance.partials()
@@ -446,7 +372,7 @@ class Server:
                 self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch), born)
             return
         buckets = buckets_in_force(self.storage, self.plan.layout, node.name)
-        homes = homes_of(node, self._grouping(node), table[H1].to_numpy(), buckets)
+        homes = homes_of(node, self.routers.grouping(node), table[H1].to_numpy(), buckets)
         for server in np.unique(homes).tolist():
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():
@@ -455,70 +381,23 @@ class Server:
                 _add(self.report.partials, server, batch.num_rows, payload.size)
 
     def _save(self, node: Node, instance: Instance) -> None:
-        made = instance.written()
-        if made is not None and made.num_rows:
-            self._write_segment(node, newest(made))
+        table = instance.written()
+        if table is not None and table.num_rows:
+            self.keeper.write(node, newest(table))
         final = self.step == node.state_level
-        if final and node.name in self.topology.sinks and node.operator.passes_rows and node.window is None:
+        if final and node.name in self.topology.sinks and node.passes:
             updates = instance.updates()
             if updates is not None and updates.num_rows:
                 self.sinks.setdefault(node.name, []).append(updates)
                 self.sunk.setdefault(node.name, []).append((self.oldest.get(node.name, 0), updates.num_rows))
 
-    def _write_segment(self, node: Node, table: pa.Table) -> SegmentRef:
-        ref = write_segment(self.storage, self._file(f"state/{node.name}"), table)
-        self.report.segments.append(MadeSegment(node.name, ref))
-        self.fresh.setdefault(node.name, []).append(ref)
-        return ref
-
-    def _change_owners(self) -> None:
-        """States of keys that move here become this server's own before any state is read; others go."""
-        for name, batches in self.arrived.items():
-            node = self.topology.by_name[name]
-            table = newest(pa.Table.from_batches(batches))
-            self._operator(node).keys_delta += table.num_rows
-            self._write_segment(node, table)
-        for move in self.plan.moves:
-            node = self.topology.by_name[move.operator]
-            segments = self.job.manifest.get(node.name, [])
-            changes = take_over(self.storage, node.state, segments, move, self.server)
-            if changes.entries.num_rows:
-                self._operator(node).keys_delta += changes.arrived - changes.left
-                self._write_segment(node, changes.entries)
-
-    def _merge_segments(self) -> None:
-        """Merges runs of old segments as planned."""
-        for name, runs in self.plan.merges.items():
-            run = runs[self.server]
-            if run is None:
-                continue
-            node = self.topology.by_name[name.removesuffix("~held")]
-            refs = self.job.manifest[name][self.server]
-            view = StateView(self.storage, refs[run[0] : run[1]], node.state)
-            table = view.everything(keep_dead=run[0] > 0)
-            ref = None
-            if table.num_rows:
-                ref = write_segment(self.storage, self._file(f"state/{name}", "merged"), table)
-            self.report.segments.append(MadeSegment(name, ref, (run[0], run[1])))
-
     def _write_outputs(self) -> None:
         for name, batches in self.sinks.items():
-            self._write_output(name, pa.Table.from_batches(batches))
+            self.files.output(name, pa.Table.from_batches(batches))
             for born, rows in self.sunk.pop(name, []):
                 count_age(self.report.sink_ages.setdefault(name, {}), born, rows)
         if self.dead:
-            self._write_output(DEAD_LETTERS, pa.Table.from_pylist(self.dead, schema=DEAD_LETTER_SCHEMA))
-
-    def _write_output(self, sink: str, table: pa.Table) -> None:
-        ref = write_table(self.storage, self._file(f"outputs/{sink}"), table.combine_chunks())
-        self.report.outputs.setdefault(sink, []).append(ref)
-
-    def _save_counters(self) -> None:
-        for edge, router in self.routers.items():
-            counters = router.counters()
-            if counters:
-                key = f"{edge}/{self._source_number()}"
-                self.report.counters[key] = save_arrays(self.storage, self._file("routers"), counters)
+            self.files.output(DEAD_LETTERS, pa.Table.from_pylist(self.dead, schema=DEAD_LETTER_SCHEMA))
 
     def _send_reports(self) -> None:
         self.report.left_bytes = self.depot.bytes if self.depot is not None else 0
@@ -534,84 +413,28 @@ class Server:
     def _instance(self, node: Node) -> Instance:
         instance = self.instances.get(node.name)
         if instance is None:
-            sink = node.name in self.topology.sinks
             plan = self.plan
             context = Context(
+                node=node,
+                report=self._operator(node),
                 step=self.step,
                 clock=plan.clock,
                 previous_clock=plan.previous_clock,
                 watermark=plan.watermarks.get(node.name),
                 previous_watermark=plan.previous_watermarks.get(node.name),
-                view=lambda: self._view(node),
+                view=lambda: self.keeper.view(node),
                 divert=self._divert,
-                want_updates=sink,
-                passes_on=node.operator.passes_rows
-                and node.window is None
-                and bool(self.topology.out_edges[node.name]),
+                want_updates=node.name in self.topology.sinks,
+                passes_on=node.passes and bool(self.topology.out_edges[node.name]),
             )
-            instance = make_instance(node, context, self._operator(node))
-            self.instances[node.name] = instance
+            instance = self.instances[node.name] = node.operator.instance(context)
         return instance
-
-    def _view(self, node: Node) -> StateView:
-        saved = self.job.manifest.get(node.name)
-        refs = list(saved[self.server]) if saved else []
-        return StateView(self.storage, [*refs, *self.fresh.get(node.name, ())], node.state)
 
     def _operator(self, node: Node) -> OperatorReport:
         return self.report.operators.setdefault(node.name, OperatorReport())
 
     def _count(self, edge: Edge) -> EdgeReport:
         return self.report.edges.setdefault(edge.index, EdgeReport())
-
-    def _grouping(self, node: Node) -> Grouping:
-        return grouping_in_force(self.storage, self.plan, node.name, self.topology.grouping_of(node))
-
-    def _source_number(self) -> int:
-        return self.server if self.server >= 0 else self.plan.servers + self.task
-
-    def _router(self, edge: Edge, node: Node) -> Router:
-        router = self.routers.get(edge.index)
-        if router is None:
-            grouping = self._grouping(node)
-            source = self._source_number()
-            # the same for every batch and source: a key must keep its choices
-            seed = int(mix(np.uint64(self.plan.salt), np.uint64(edge.index))) >> 1
-            local = node.instance_on.get(self.server, -1) if self.server >= 0 else -1
-            router = self._made(grouping, node, seed=seed, source=source, local=local)
-            saved = self.plan.counters.get(f"{edge.index}/{source}")
-            if saved is not None:
-                router.restore(load_arrays(self.storage, saved))
-            if isinstance(router, ConsistentRouter):
-                for slot, signals in self.plan.signals.get(node.name, ()):
-                    router.feedback(np.array(signals, np.int8), slot)
-            weights = router.overflow if isinstance(router, StayRouter) else router
-            if isinstance(weights, WeightedRouter):
-                if node.name in self.plan.times:
-                    slot, execution, waiting = self.plan.times[node.name]
-                    weights.observe(np.array(execution, float), np.array(waiting, float), slot)
-                self.report.weights[edge.index] = weights.weights.tolist()
-            self.routers[edge.index] = router
-        return router
-
-    def _made(self, grouping: Grouping, node: Node, **terms: int) -> Router:
-        """A router; one with weights is told how far its receivers are.
-
-        Distances are those of the plan, never those of the place where this task happens to run: run again
-        elsewhere, it must route the same. A source task has no place that the plan could know of, so all receivers
-        are equally far from it.
-        """
-        n = len(node.placement)
-        weighted = weighted_in(grouping)
-        if weighted is None:
-            return grouping.router(n, **terms)
-        places, far = places_of(self.plan.network), None
-        if places and self.server >= 0:
-            far = distances([places[self.server]], [places[s] for s in node.placement])[0]
-        if isinstance(grouping, LearntSplit):
-            weighted = grouping_in_force(self.storage, self.plan, node.name, weighted)  # type: ignore[assignment]
-            return grouping.router(n, **terms, overflow=weighted.router(n, **terms, distances=far))
-        return weighted.router(n, **terms, distances=far)
 
     def _divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
         self.dead.append(
@@ -622,11 +445,6 @@ class Server:
                 "error": f"{type(error).__name__}: {error}",
             }
         )
-
-    def _file(self, folder: str, what: str = "") -> str:
-        who = f"s{self.server}" if self.server >= 0 else f"t{self.task}"
-        suffix = f"-{what}" if what else ""
-        return f"{folder}/{self.plan.batch:012d}/{who}-{self.step}{suffix}-{uuid.uuid4().hex[:12]}.arrow"
 
 
 class _Busy:
@@ -649,11 +467,6 @@ def _depot(job: Job, folder: str | None) -> Depot | None:
     return Depot(folder, job.query, job.plan.batch, [host == here for host in job.hosts])
 
 
-def host_name() -> str:
-    """The host as Spark knows it: a name given to it, else the machine's own."""
-    return os.environ.get("SPARK_LOCAL_HOSTNAME") or socket.gethostname()
-
-
 def _add(sent: dict[int, tuple[int, int]], server: int, rows: int, size: int) -> None:
     before = sent.get(server, (0, 0))
     sent[server] = before[0] + rows, before[1] + size
@@ -666,6 +479,3 @@ def partial_schema(node: Node) -> pa.Schema:
 
 def _as_json(row: Any) -> str:
     return msgspec.json.encode(row, enc_hook=str).decode()
-
-
-__all__ = ["EntryLayout", "Job", "Server"]

@@ -13,14 +13,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, write_table
-from weir.engine.documents import BatchPlan, FileRef, Layout, TableRef
+from weir.engine.documents import BatchPlan, Commit, FileRef, Layout, TableRef
 from weir.errors import EngineError
+from weir.graph.model import Node
 from weir.network.profile import Profile
-from weir.routing.base import Grouping
+from weir.routing.base import Grouping, PlannedRouting
 from weir.routing.buckets import Buckets
-from weir.routing.locality_aware import NO_TABLE, Learnt, LearntSplit
-from weir.routing.table import Table
-from weir.routing.weighted import Weighted
+from weir.routing.hash import Hash
+from weir.routing.locality_aware import NO_TABLE
+from weir.routing.table import Patch, Table
 from weir.state.storage import Storage
 
 PATCHES_AT_MOST = 32
@@ -41,7 +42,7 @@ def changed_table(
     if before is None:
         return whole_table(storage, None, operator, batch, hashes, servers)
     if len(before.files) >= PATCHES_AT_MOST:
-        whole = patched(load_table(storage, before), hashes, servers)
+        whole = load_table(storage, before).patch(Patch(hashes, servers))
         return whole_table(storage, before, operator, batch, whole.hashes, whole.instances)
     version = before.version + 1
     patch = _write_entries(
@@ -70,16 +71,6 @@ def _write_entries(
     return write_table(storage, name, pa.table({"hash": hashes, "instance": np.asarray(servers, np.int32)}))
 
 
-def patched(table: Table, hashes: NDArray[np.uint64], instances: NDArray[np.int32]) -> Table:
-    """The table with entries added, replaced, or (−1) removed."""
-    stays = ~np.isin(table.hashes, hashes)
-    enters = instances >= 0
-    return Table(
-        np.concatenate([table.hashes[stays], hashes[enters]]),
-        np.concatenate([table.instances[stays], instances[enters]]),
-    )
-
-
 def load_table(storage: Storage, ref: TableRef) -> Table:
     """A table from the checkpoint; goes on from the longest part of it that this process has."""
     keys = [(storage.location, file.name, file.crc) for file in ref.files]
@@ -90,7 +81,7 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
             break
     for key, file in zip(keys[start:], ref.files[start:], strict=True):
         data = pa.ipc.open_file(storage.read_checked(file.name, file.bytes, file.crc)).read_all()
-        table = patched(table, data["hash"].to_numpy(), data["instance"].to_numpy())
+        table = table.patch(Patch(data["hash"].to_numpy(), data["instance"].to_numpy()))
         _loaded[key] = table
         while len(_loaded) > 16:
             _loaded.popitem(last=False)
@@ -98,29 +89,29 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
 
 
 def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
-    """The grouping of an operator in a batch: with the plan's table and buckets, where these decide.
+    """Return the grouping of an operator in a batch: with what the plan says, where that decides."""
+    ref, hot = plan.tables.get(operator), plan.hot.get(operator)
+    profile = None if plan.network is None else plan.network.profile
+    if declared.measures_network and profile is None:
+        raise EngineError(f"operator {operator!r}: the plan of batch {plan.batch} names no measured profile")
+    planned = PlannedRouting(
+        table=None if ref is None else load_table(storage, ref),
+        buckets=buckets_in_force(storage, plan.layout, operator),
+        hot=None if hot is None else np.array(hot, np.uint64),
+        profile=None if profile is None else Profile.from_dict(profile),
+    )
+    return declared.in_force(planned)
 
-    Weights by a measured profile get the numbers that the plan names.
+
+def homes_of(
+    node: Node, grouping: Grouping, h1: NDArray[np.uint64], buckets: Buckets | None = None
+) -> NDArray[np.int32]:
+    """Return the server on which each key's state lives, also where its rows are worked on elsewhere.
+
+    ``grouping`` is the one in force; ``buckets`` say where keys live that a grouping splits.
     """
-    if isinstance(declared, Weighted):
-        if declared.profile != "measure":
-            return declared
-        if plan.network is None or plan.network.profile is None:
-            raise EngineError(
-                f"operator {operator!r}: the plan of batch {plan.batch} names no measured profile"
-            )
-        return declared.with_profile(Profile.from_dict(plan.network.profile))
-    ref, buckets = plan.tables.get(operator), buckets_in_force(storage, plan.layout, operator)
-    table = NO_TABLE if ref is None else load_table(storage, ref)
-    if isinstance(declared, Learnt):
-        grouping = declared.with_table(table, buckets)
-        hot = plan.hot.get(operator)
-        if isinstance(grouping, LearntSplit) and hot is not None:
-            grouping = grouping.with_hot(np.array(hot, np.uint64))
-        return grouping
-    if buckets is not None and not declared.splits_keys and declared.keyed:
-        return Buckets(buckets.homes, table if len(table) else None)
-    return declared
+    rule = grouping.home_rule or buckets or Hash()
+    return np.asarray(node.placement, np.int32)[rule.router(len(node.placement)).route(h1)]
 
 
 def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> Buckets | None:
@@ -134,3 +125,19 @@ def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> 
         while len(_buckets) > 16:
             _buckets.popitem(last=False)
     return _buckets[known]
+
+
+def table_in_force(storage: Storage, last: Commit | None, node: Node) -> Table:
+    """Return an operator's learnt table by server, with where unlisted keys live, as of the last commit."""
+    ref = last.tables.get(node.name) if last else None
+    table = NO_TABLE if ref is None else load_table(storage, ref)
+    places = np.asarray(node.placement, np.int32)
+    rule = buckets_in_force(storage, last.layout, node.name) if last else None
+    return Table(
+        table.hashes,
+        places[table.instances],
+        last.servers if last else len(places),
+        node.name,
+        0 if ref is None else ref.version,
+        buckets=None if rule is None else places[rule.homes],
+    )

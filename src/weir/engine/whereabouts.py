@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from weir.engine.documents import Network, TaskReport
-from weir.engine.feedback import weighted_in
 from weir.engine.metrics.traffic import whereabouts
 from weir.graph.model import Topology
 from weir.network.distance import Place
@@ -15,7 +14,7 @@ from weir.network.racks import Racks
 from weir.network.tree import Tree
 
 
-class Neighbourhood:
+class Whereabouts:
     """The driver's side of the network locator.
 
     A batch routes by the places that its plan names, which are those where servers were last seen: where a task
@@ -27,9 +26,8 @@ class Neighbourhood:
         self.moved: list[int] = []
         self.profile: Profile | None = None
         self.probed: dict[str, Any] = {}
-        used = [weighted_in(e.grouping) for e in topology.edges]
-        self.wants_places = wants_places or any(w is not None for w in used)
-        self.wants_profile = any(w is not None and w.profile == "measure" for w in used)
+        self.wants_places = wants_places or any(e.grouping.uses_distances for e in topology.edges)
+        self.wants_profile = any(e.grouping.measures_network for e in topology.edges)
 
     def start(self, said: dict[int, tuple[str, str]]) -> list[Place]:
         """Takes in where servers say they are before the first batch."""
@@ -56,10 +54,6 @@ class Neighbourhood:
             places=[(p.process, p.host, p.rack) for p in known],
             profile=None if self.profile is None else self.profile.to_dict(),
         )
-
-    def summary(self) -> dict[str, Any]:
-        """For the progress of a batch: who is elsewhere than before, and what was probed."""
-        return {"moved_servers": self.moved, **({"probe": self.probed} if self.probed else {})}
 
     def tree(self, servers: int) -> Tree | None:
         """So many servers by rack and host, if all are known and there is anything to choose between."""

@@ -23,7 +23,7 @@ def _spread(left, right):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def insert_all(index, lefts, rights, n, left, right):  # type: ignore[no-untyped-def]
-    """The entry of each pair, added at the end where it is new; the caller made room. Returns (ids, n)."""
+    """Return the entry of each pair, new ones added at the end, and the number of entries; the caller made room."""
     mask = np.uint64(len(index) - 1)
     ids = np.empty(len(left), np.int64)
     for i in range(len(left)):
@@ -48,7 +48,7 @@ def insert_all(index, lefts, rights, n, left, right):  # type: ignore[no-untyped
 
 @nb.njit(cache=True, nogil=True)
 def find_all(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
-    """The entry of each pair, −1 where there is none."""
+    """Return the entry of each pair, −1 where there is none."""
     mask = np.uint64(len(index) - 1)
     ids = np.empty(len(left), np.int64)
     for i in range(len(left)):
@@ -66,7 +66,7 @@ def find_all(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def rebuild(index, lefts, rights, n):  # type: ignore[no-untyped-def]
-    """Fills an index afresh from the dense arrays, whose entries are all different."""
+    """Fill an index anew from the dense arrays, whose entries are all different."""
     mask = np.uint64(len(index) - 1)
     index[:] = EMPTY
     for e in range(n):
@@ -112,7 +112,7 @@ class PairIndex:
         rebuild(self._index, self._left, self._right, self.n)
 
     def add(self, left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of each pair; new ones get the next numbers."""
+        """Return the number of each pair; new pairs get the next numbers."""
         ids = np.empty(len(left), np.int64)
         # in pieces, so that repeated pairs don't make it reserve room for every row
         step = max(65_536, self.n)
@@ -125,11 +125,11 @@ class PairIndex:
         return ids
 
     def find(self, left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of each pair, −1 for one never added."""
+        """Return the number of each pair, −1 for pairs never added."""
         return np.asarray(find_all(self._index, self._left, self._right, left, right))
 
     def keep(self, entries: NDArray[np.int64]) -> None:
-        """Keeps these entries only, renumbered in the order given."""
+        """Keep only these entries, renumbered in the order given."""
         left, right = self._left[entries], self._right[entries]
         self.n = len(entries)
         room = max(512, len(entries))

@@ -1,4 +1,4 @@
-"""Counts that fade, in bounded memory: what the manager remembers of keys and of pairs."""
+"""Counts that decay with time, in bounded memory: for what the manager remembers of keys and of pairs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FadingCounts:
         return self.index.n
 
     def tick(self) -> None:
-        """Lets time pass."""
+        """Let one unit of time pass."""
         self._unit *= self._growth
         if self._unit > _RENORMALISE:
             self._renormalise()
@@ -51,7 +51,7 @@ class FadingCounts:
     def add(
         self, left: NDArray[np.uint64], right: NDArray[np.uint64], count: NDArray[np.float64]
     ) -> NDArray[np.int64]:
-        """Counts distinct pairs; returns their entries."""
+        """Add counts of distinct pairs; return their entries."""
         ids = self.index.add(left, right)
         if len(self._count) < len(self):
             grown = np.zeros(2 * len(self))
@@ -61,11 +61,11 @@ class FadingCounts:
         return ids
 
     def values(self) -> NDArray[np.float64]:
-        """The faded count of each entry."""
+        """Return the decayed count of each entry."""
         return self._count[: len(self)] / self._unit
 
     def prune(self) -> NDArray[np.int64] | None:
-        """Drops the lightest if too many are held; returns the old numbers of those kept, or None."""
+        """Drop the lightest entries if there are too many; return the old numbers of those kept, or None."""
         if len(self) <= self.capacity + self.capacity // 4:
             return None
         tie = mix(self.index.left ^ mix(self.index.right, np.uint64(0)), np.uint64(self.seed))
@@ -77,7 +77,7 @@ class FadingCounts:
         return kept
 
     def counts(self, least: float = 0.0) -> PairCounts:
-        """Entries of at least that count, in canonical order."""
+        """Return the entries of at least that count, in ascending order of the pairs."""
         values = self.values()
         chosen = np.flatnonzero(values >= least)
         left, right = self.index.left[chosen], self.index.right[chosen]
@@ -85,12 +85,12 @@ class FadingCounts:
         return PairCounts(left[order], right[order], values[chosen][order])
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """All there is, as arrays."""
+        """Return everything that later answers depend on, as arrays."""
         self._renormalise()  # so that the original and its copy round alike from here on
         return {"left": self.index.left.copy(), "right": self.index.right.copy(), "count": self.values()}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Goes on from :meth:`state`."""
+        """Go on from :meth:`state`."""
         self.index = PairIndex()
         self._unit = 1.0
         self._count = np.zeros(512)

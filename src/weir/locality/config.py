@@ -1,4 +1,4 @@
-"""What a user says about locality-aware routing."""
+"""Settings of locality-aware routing."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from weir.errors import TopologyError, did_you_mean
+from weir.errors import GroupingError, TopologyError, did_you_mean
 from weir.locality.partition import METHODS, Tree
-from weir.routing.base import Grouping
-from weir.routing.weighted import Weighted
+from weir.routing.base import Grouping, OperatorTraits
+from weir.routing.hash import Hash
+from weir.routing.locality_aware import LocalityAware, LocalityAwareSplit
 
 NEW_KEYS = ("company", "first_seen", "hash")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the forecast weighs against each other; rough figures do.
+    """Costs that a forecast weighs against the gain; rough figures are enough.
 
     Attributes
     ----------
     row_bytes
-        What a row weighs that has to leave its server.
+        Size of a row that has to leave its server.
     state_bytes
-        What the state of an average key weighs when it moves.
+        Size of the state of an average key.
     bytes_per_second
-        What the network carries.
+        Bandwidth of the network.
     horizon
         Periods within which a reconfiguration must have paid for itself.
     confidence
         By how many standard deviations the gain on held-out rows must exceed chance.
     calm
-        Locality that moving the whole state would have to gain; moving a part of it, that part. Keeps two
+        Locality that moving the whole state has to gain; moving a part of it, that part. Keeps two
         equally good assignments from taking turns.
     """
 
@@ -45,7 +46,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Locality:
-    """Locality-aware routing: keys that travel together live together, learnt and changed as the stream runs.
+    """Locality-aware routing: keys that are seen together live on one server, learnt as the stream runs.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ class Locality:
         A routing table to start with: a file, or one file per operator.
     new_keys
         Where a key lives that no reconfiguration has seen: ``"company"`` places it at the next batch boundary
-        by the company it keeps; ``"first_seen"`` also lets it start, in its first batch, on the server that
+        near the keys it was seen with; ``"first_seen"`` also lets it start, in its first batch, on the server that
         sees it (operators whose states merge); ``"hash"`` leaves it where its hash says, as the paper does.
     split_hot
         Work on keys heavier than a server's fair share where their rows are, where the operator merges. With a
@@ -104,7 +105,7 @@ class Locality:
 
     @property
     def batches(self) -> int:
-        """The period, or what stands for one where reconfigurations come on demand."""
+        """Return the period, or 20 where reconfigurations come on demand only."""
         return 20 if self.period is None else self.period
 
     def __post_init__(self) -> None:
@@ -126,9 +127,29 @@ class Locality:
             raise TopologyError(
                 f"racks={self.racks!r}: {did_you_mean(self.racks, ['hosts'])}; or nested lists of servers"
             )
-        if not isinstance(self.split_hot, bool) and not isinstance(self.split_hot, Weighted):
+        if not isinstance(self.split_hot, bool) and not (
+            isinstance(self.split_hot, Grouping) and self.split_hot.splits_keys
+        ):
             raise TopologyError(
                 f"split_hot={self.split_hot!r}: expected True, False or a weir.Weighted(…) that deals hot keys out"
             )
         if self.new_keys not in NEW_KEYS:
             raise TopologyError(f"new_keys={self.new_keys!r}: {did_you_mean(self.new_keys, NEW_KEYS)}")
+
+    def for_operator(self, operator: OperatorTraits) -> Grouping:
+        """Return how a learning operator routes: keys stay with their rows at times only where states merge.
+
+        An operator that is not on every server cannot follow its keys' company; it stays with the hash.
+        """
+        if not operator.everywhere:
+            if operator.explicit:
+                raise GroupingError(
+                    f"operator {operator.name!r}: locality-aware routing needs the operator on every server; "
+                    "leave out parallelism and placement, or use Hash"
+                )
+            return Hash()
+        first_seen = self.new_keys == "first_seen"
+        if operator.mergeable and not operator.timed and (first_seen or self.split_hot):
+            overflow = None if isinstance(self.split_hot, bool) else self.split_hot
+            return LocalityAwareSplit(settings=self, first_seen=first_seen, overflow=overflow)
+        return LocalityAware(settings=self)

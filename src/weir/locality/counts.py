@@ -1,9 +1,8 @@
-"""Which keys travel together: pair counts on the edges between keyed operators, in bounded memory.
+"""Counts of the keys, and pairs of keys, that rows carry between keyed operators; in bounded memory.
 
 A row that passes operator *a* with key ``k`` and operator *b* with key ``k'`` is one sighting of the pair
-``(k, k')``. Two counters find the frequent pairs. :class:`~weir_evaluation.locality.space_saving.SpaceSaving` is the
-stream summary of the locality-aware routing paper; :class:`BatchCounter` counts a micro-batch exactly, keeps
-the heaviest pairs, and forgets with time. The second is closer to the truth on data that arrives in batches.
+``(k, k')``. A micro-batch is counted exactly, and its heaviest pairs are kept; on data that arrives in batches this
+is closer to the truth than the stream summary of the locality-aware routing paper.
 
 Counts are canonical: whatever the order in which rows arrived, the same rows give the same arrays, so a task
 that Spark runs again reports the same statistics.
@@ -32,7 +31,7 @@ _NO_KEYS = np.zeros(0, np.uint64)
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Distinct pairs in ascending order with how often each was seen.
+    """Distinct pairs in ascending order, and how often each was seen.
 
     ``right`` is all zero where single keys are counted instead of pairs, see :func:`count_keys`.
 
@@ -54,11 +53,11 @@ class PairCounts:
 
     @property
     def total(self) -> float:
-        """All sightings."""
+        """Return the sum of the counts."""
         return float(self.count.sum())
 
     def truncate(self, capacity: int, seed: int = 0) -> PairCounts:
-        """The ``capacity`` most frequent pairs; among equals a random choice that the seed fixes.
+        """Return the ``capacity`` most frequent pairs; among equals a random choice that the seed fixes.
 
         A tail of pairs seen once is mostly ties. Taking the first ones of a sorted list would favour the same
         keys in every batch and on every server; a seeded draw doesn't.
@@ -74,18 +73,18 @@ class PairCounts:
         return PairCounts(self.left, self.right, self.count * factor)
 
     def to_arrow(self) -> pa.Table:
-        """As an Arrow table with the columns ``left``, ``right`` and ``count``."""
+        """Return an Arrow table with the columns ``left``, ``right`` and ``count``."""
         return pa.table([self.left, self.right, self.count], schema=SCHEMA)
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> PairCounts:
-        """Back from :meth:`to_arrow`, or from any number of such tables one below the other."""
+        """Make counts from one or several concatenated tables of :meth:`to_arrow`."""
         left, right, count = (table.column(name).to_numpy() for name in ("left", "right", "count"))
         return count_pairs(left, right, count)
 
 
 def heaviest(count: NDArray[np.float64], capacity: int, tie: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Positions, ascending, of the ``capacity`` largest counts; equals are ranked by ``tie``."""
+    """Return the positions, ascending, of the ``capacity`` largest counts; equals are ranked by ``tie``."""
     if capacity <= 0:
         return np.zeros(0, np.int64)
     if len(count) <= capacity:
@@ -100,7 +99,7 @@ def heaviest(count: NDArray[np.float64], capacity: int, tie: NDArray[np.uint64])
 def count_pairs(
     left: NDArray[np.uint64], right: NDArray[np.uint64], count: NDArray[np.float64] | None = None
 ) -> PairCounts:
-    """Exact counts of the pairs of two columns; with ``count``, rows stand for that many sightings."""
+    """Count the pairs of two columns exactly; with ``count``, each row stands for that many."""
     index = PairIndex()
     ids = index.add(np.ascontiguousarray(left, np.uint64), np.ascontiguousarray(right, np.uint64))
     sums = np.bincount(ids, weights=count, minlength=index.n).astype(np.float64)
@@ -109,7 +108,7 @@ def count_pairs(
 
 
 def count_keys(keys: NDArray[np.uint64], count: NDArray[np.float64] | None = None) -> PairCounts:
-    """Exact counts of single keys, as pairs whose right side is zero.
+    """Count single keys exactly, as pairs whose right side is zero.
 
     >>> count_keys(np.array([4, 3, 4], np.uint64)).count.tolist()
     [1.0, 2.0]
@@ -118,7 +117,7 @@ def count_keys(keys: NDArray[np.uint64], count: NDArray[np.float64] | None = Non
 
 
 def merge(counts: Sequence[PairCounts], capacity: int | None = None, seed: int = 0) -> PairCounts:
-    """One count from those of several servers or batches, truncated again if a capacity is given.
+    """Add up the counts of several servers or batches, truncated again if a capacity is given.
 
     >>> one = count_keys(np.array([1, 2], np.uint64))
     >>> merge([one, one]).count.tolist()
@@ -135,51 +134,3 @@ def merge(counts: Sequence[PairCounts], capacity: int | None = None, seed: int =
             np.concatenate([c.count for c in whole]),
         )
     return merged if capacity is None else merged.truncate(capacity, seed)
-
-
-class BatchCounter:
-    """Counts each batch exactly, keeps its heaviest pairs, and merges batches with decay. The default.
-
-    Parameters
-    ----------
-    capacity
-        Pairs kept of one batch and in all. Between batches nothing else is remembered.
-    decay
-        What a sighting is still worth one batch later, in (0, 1].
-    seed
-        Fixes which of several equally frequent pairs survive.
-
-    Guarantees: a pair's count is never above its true (decayed) count, and is exact as long as at most
-    ``capacity`` distinct pairs were seen. The order of the rows within a batch makes no difference.
-
-    >>> counter = BatchCounter(capacity=2)
-    >>> counter.observe(np.array([1, 1, 2, 3], np.uint64), np.array([1, 1, 2, 3], np.uint64))
-    >>> counter.observe(np.array([1, 2], np.uint64), np.array([1, 2], np.uint64))
-    >>> sorted(counter.counts().count.tolist())[-1]
-    3.0
-    """
-
-    def __init__(self, capacity: int, *, decay: float = 1.0, seed: int = 0) -> None:
-        check_capacity(capacity)
-        if not 0 < decay <= 1:
-            raise ValueError(f"decay must be in (0, 1], got {decay}")
-        self.capacity, self.decay, self.seed = capacity, decay, seed
-        self._counts = PairCounts.empty()
-
-    def observe(self, left: NDArray[np.uint64], right: NDArray[np.uint64]) -> None:
-        """Takes in one batch: all rows that one task saw."""
-        batch = count_pairs(left, right).truncate(self.capacity, self.seed)
-        self._counts = merge([self._counts.scaled(self.decay), batch], self.capacity, self.seed)
-
-    def counts(self) -> PairCounts:
-        """The pairs kept and their counts."""
-        return self._counts
-
-    def reset(self) -> None:
-        self._counts = PairCounts.empty()
-
-
-def check_capacity(capacity: int) -> None:
-    """Refuses a counter without counters."""
-    if capacity < 1:
-        raise ValueError(f"capacity must be at least 1 pair, got {capacity}")

@@ -1,4 +1,4 @@
-"""Does it pay? What a new table would gain on rows it has not seen, against what moving the keys costs."""
+"""Forecast whether a new table pays: its gain on rows it has not seen against the cost of moving the keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weir.locality.graph import KeyGraph
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a table promises, measured on held-out recent rows.
+    """What a table would gain, measured on recent rows that it was not made from.
 
     Attributes
     ----------
@@ -52,10 +52,10 @@ class Forecast:
 
 
 @dataclass
-class Decision:
-    """One reconfiguration that was considered: what was foretold, what was done, what came of it.
+class Reconfiguration:
+    """One reconfiguration that was considered: its forecast, whether it was adopted, and its outcome.
 
-    ``outcome`` is filled in by the batches that follow: the mean locality they had, and how many they were.
+    ``outcome`` is filled in by the batches that follow: their mean locality and their number.
     """
 
     batch: int
@@ -66,22 +66,27 @@ class Decision:
     seconds: float
     outcome: dict[str, float] = field(default_factory=dict)
 
+    def record(self, locality: float) -> None:
+        """Add the locality of one more batch to the outcome."""
+        n = self.outcome.get("batches", 0.0)
+        self.outcome["locality"] = (self.outcome.get("locality", 0.0) * n + locality) / (n + 1)
+        self.outcome["batches"] = n + 1
+
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return it as JSON can hold it."""
         out = asdict(self)
         if out["forecast"] and not math.isfinite(out["forecast"]["break_even"]):
             out["forecast"]["break_even"] = None
         return out
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Decision:
-        """Back from :meth:`to_dict`."""
-        told = data["forecast"]
-        if told is not None:
-            told = Forecast(
-                **{**told, "break_even": math.inf if told["break_even"] is None else told["break_even"]}
-            )
-        return cls(**{**data, "forecast": told})
+    def from_dict(cls, data: dict[str, Any]) -> Reconfiguration:
+        """Return what :meth:`to_dict` was called on."""
+        saved = data["forecast"]
+        if saved is None:
+            return cls(**data)
+        break_even = math.inf if saved["break_even"] is None else saved["break_even"]
+        return cls(**{**data, "forecast": Forecast(**{**saved, "break_even": break_even})})
 
 
 def forecast(
@@ -100,7 +105,7 @@ def forecast(
     shares: NDArray[np.float64] | None = None,
     worsens: NDArray[np.bool_] | None = None,
 ) -> Forecast:
-    """Compares two assignments on a graph of rows that neither was computed from.
+    """Compare two assignments on a graph of rows that neither was computed from.
 
     Parameters
     ----------
@@ -124,8 +129,8 @@ def forecast(
     -----
     A proposal is worth it when (1) more held-out rows become local than become remote, by more than chance:
     of ``c`` rows whose fate changes, chance alone makes a difference of about ``√c``; and (2) the bytes saved
-    until the horizon exceed the bytes moved, and (3) the gain is worth the stir. Or, for balance, when an
-    operator beyond its limit by a tenth comes down by half of that.
+    until the horizon exceed the bytes moved, and (3) the gain is worth the disturbance (``calm``).
+    Or, for balance, when an operator beyond its limit by a tenth comes down by half of that.
 
     Examples
     --------
@@ -133,8 +138,8 @@ def forecast(
     >>> a, b = np.repeat(np.array([1, 2], np.uint64), 50), np.repeat(np.array([3, 4], np.uint64), 50)
     >>> rows = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
     >>> apart, together = np.array([0, 1, 1, 0], np.int32), np.array([0, 1, 0, 1], np.int32)
-    >>> told = forecast(rows, apart, together, 2, moved=2, keys=4, batches=1, period=10, costs=Costs())
-    >>> told.locality_now, told.locality_then, told.break_even, told.pays
+    >>> result = forecast(rows, apart, together, 2, moved=2, keys=4, batches=1, period=10, costs=Costs())
+    >>> result.locality_now, result.locality_then, result.break_even, result.pays
     (0.0, 1.0, 0.01, True)
     """
     tail = np.repeat(np.arange(len(held_out)), np.diff(held_out.indptr))

@@ -1,4 +1,4 @@
-"""The key graph: who travels with whom, and how often."""
+"""The key graph: which keys are seen together, and how often."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class KeyGraph:
 
     @classmethod
     def build(cls, keys: Sequence[PairCounts], pairs: Mapping[Edge, PairCounts]) -> KeyGraph:
-        """From the key counts of each operator and the pair counts of each edge.
+        """Make a graph from the key counts of each operator and the pair counts of each edge.
 
         A key that occurs only in pairs (its own count was truncated away) weighs what its pairs weigh.
         """
@@ -91,28 +91,28 @@ class KeyGraph:
 
     @property
     def operators(self) -> int:
-        """How many operators the keys belong to."""
+        """Return the number of operators."""
         return len(self.starts) - 1
 
     def vertices(self, operator: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The vertex of each key of an operator, −1 for keys that are not in the graph."""
+        """Return the vertex of each key of an operator, −1 for keys that are not in the graph."""
         first, last = self.starts[operator], self.starts[operator + 1]
         own = self.key[first:last]
         at = np.searchsorted(own, keys)
-        found = at < len(own)
-        found[found] = own[at[found]] == keys[found]
-        return np.where(found, first + at, -1)
+        present = at < len(own)
+        present[present] = own[at[present]] == keys[present]
+        return np.where(present, first + at, -1)
 
     def among(self, operators: Iterable[int]) -> NDArray[np.bool_]:
-        """Which vertices are keys of some operators."""
+        """Return which vertices are keys of these operators."""
         return np.isin(self.operator, np.fromiter(operators, np.int32))
 
     def weightless(self, operators: Iterable[int]) -> KeyGraph:
-        """The same graph, in which the keys of some operators are nothing to balance."""
+        """Return the graph with weight 0 for the keys of these operators, so that they don't count for balance."""
         return replace(self, weight=np.where(self.among(operators), 0.0, self.weight))
 
     def subgraph(self, keep: NDArray[np.bool_]) -> KeyGraph:
-        """The graph of some of the vertices and the edges among them; operators keep their numbers."""
+        """Return the graph of some vertices and the edges among them; operators keep their numbers."""
         number = np.cumsum(keep) - 1
         indptr, indices, edge_weight = _induce(self.indptr, self.indices, self.edge_weight, keep, number)
         before = np.concatenate([[0], np.cumsum(keep)])
@@ -127,12 +127,12 @@ class KeyGraph:
         )
 
     def locality(self, parts: NDArray[np.int32]) -> float:
-        """The share of pair sightings whose two keys are on the same server."""
+        """Return the share of the pairs, by count, whose two keys are on the same server."""
         total = float(self.edge_weight.sum())
         return float(_inside(self.indptr, self.indices, self.edge_weight, parts)) / total if total else 1.0
 
     def loads(self, parts: NDArray[np.int32], n: int) -> NDArray[np.float64]:
-        """Rows per operator (first axis) and server (second)."""
+        """Return the rows of each operator (first axis) on each server (second axis)."""
         flat = self.operator.astype(np.int64) * n + parts
         loads = np.bincount(flat, weights=self.weight, minlength=self.operators * n)
         return loads.astype(np.float64).reshape(-1, n)
@@ -140,13 +140,13 @@ class KeyGraph:
     def overload(
         self, parts: NDArray[np.int32], n: int, shares: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
-        """Per operator: the busiest server's load over its fair share; 1 is perfect balance."""
+        """Return, per operator, the busiest server's load over its fair share; 1 is perfect balance."""
         loads = self.loads(parts, n)
         fair = loads.sum(axis=1, keepdims=True) * (np.full(n, 1 / n) if shares is None else shares)
         return np.max(np.divide(loads, fair, out=np.ones_like(loads), where=fair > 0), axis=1)
 
     def floor(self, n: int, shares: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """Per operator: the overload that its heaviest key alone forces, whatever is done about the rest."""
+        """Return, per operator, the overload that its heaviest key alone forces."""
         largest = 1 / n if shares is None else float(np.max(shares))
         out = np.ones(self.operators)
         for o in range(self.operators):
@@ -156,11 +156,11 @@ class KeyGraph:
         return out
 
 
-def within(known: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which keys are among the known ones, which are sorted."""
-    at = np.searchsorted(known, keys)
-    out = at < len(known)
-    out[out] = known[at[out]] == keys[out]
+def within(others: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which keys are among others, which are sorted."""
+    at = np.searchsorted(others, keys)
+    out = at < len(others)
+    out[out] = others[at[out]] == keys[out]
     return out
 
 

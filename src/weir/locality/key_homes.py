@@ -1,4 +1,4 @@
-"""The keys of one operator: how busy they are, where they live, and which are still settling in."""
+"""The keys of one operator: how many rows each has, where it lives, and which are new."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from weir.hashing import hash_home
 from weir.locality._memory import FadingCounts
 from weir.locality.counts import PairCounts
 from weir.locality.placement import place
-from weir.locality.table import Moves, Patch
 from weir.locality.young import YoungKeys
+from weir.routing.table import Moves, Patch
 
 _INERTIA = 1.0  # rows by which another server must beat a young key's home
 
 Where = Callable[[NDArray[np.uint64], int], NDArray[np.int32]]
-"""The server, of so many, on which each key lives, for keys that somebody else has placed."""
+"""Returns the server, of so many, on which each key lives; for keys that the manager doesn't place."""
 Tie = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.float64]]
 
 
-class Residents:
-    """Every known key of an operator has one home: the table's, or, without an entry, its hash's.
+class KeyHomes:
+    """The keys of one operator and the server of each: the table's or, without an entry, the one of its hash.
 
     Parameters
     ----------
     n
         Servers.
     capacity
-        Most keys known; beyond it the least busy ones leave, and live by their hash again.
+        Most keys remembered; beyond it those with the fewest rows are dropped, and live by their hash again.
     half_life
         Batches after which a row counts half.
     age
-        Batches for which a new key's home is looked at again.
+        Batches for which the home of a new key is chosen anew whenever it is seen.
     seed
-        Fixes which of equally busy keys leave.
+        Fixes which keys of equally many rows are dropped.
 
     Examples
     --------
     >>> from weir.locality.counts import count_keys
     >>> keys = np.array([6, 7], np.uint64)
-    >>> residents = Residents(4, capacity=100, half_life=10, age=5)
-    >>> residents.observe(count_keys(keys), [])
-    >>> residents.adopt(keys[:1], np.array([1], np.int32))
-    >>> residents.route(keys).tolist()
+    >>> homes = KeyHomes(4, capacity=100, half_life=10, age=5)
+    >>> homes.observe(count_keys(keys), [])
+    >>> homes.adopt(keys[:1], np.array([1], np.int32))
+    >>> homes.route(keys).tolist()
     [1, 3]
-    >>> patch, moves, first = residents.publish()
-    >>> moves.source.tolist(), moves.target.tolist(), first.tolist()
-    ([2], [1], [6])
+    >>> patch, moves = homes.publish()
+    >>> patch.hashes.tolist(), moves.source.tolist(), moves.target.tolist()
+    ([6], [2], [1])
     """
 
     def __init__(self, n: int, *, capacity: int, half_life: float, age: int, seed: int = 0) -> None:
@@ -65,7 +65,7 @@ class Residents:
 
     @property
     def homes(self) -> NDArray[np.int32]:
-        """The table's server of each known key, −1 where its hash decides."""
+        """Return the table's server of each remembered key, −1 where its hash decides."""
         return self._homes[: len(self)]
 
     def _grow(self) -> None:
@@ -78,17 +78,17 @@ class Residents:
             self._hashed = np.concatenate([self._hashed, hash_home(fresh, self.n, self.buckets)])
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of each key, −1 for one never met."""
+        """Return the number of each key, −1 for keys that are not remembered."""
         return self.counts.index.find(hashes, np.zeros(len(hashes), np.uint64))
 
     def route(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Where keys live now, hash fallback included."""
+        """Return the server of each key now, by its hash if the table doesn't list it."""
         entries = self.find(hashes)
         home = np.where(entries >= 0, self._homes[entries], -1)
         return np.where(home >= 0, home, hash_home(hashes, self.n, self.buckets)).astype(np.int32)
 
     def observe(self, seen: PairCounts, others: Sequence[NDArray[np.uint64]]) -> None:
-        """Takes in one batch's key counts, and keys that only occur in pairs."""
+        """Take in one batch's key counts, and keys that only occur in pairs."""
         self.counts.tick()
         self.counts.add(seen.left, seen.right, seen.count)
         for keys in others:
@@ -97,20 +97,20 @@ class Residents:
         self._grow()
 
     def adopt(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
-        """Gives keys new homes; those no longer known are passed over."""
+        """Give keys new homes; keys that are no longer remembered are skipped."""
         entries = self.find(hashes)
-        known = entries >= 0
-        self._homes[entries[known]] = servers[known]
+        remembered = entries >= 0
+        self._homes[entries[remembered]] = servers[remembered]
         self.young.clear()
 
     def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
-        """Makes keys known together with their homes, as a table from elsewhere has them."""
+        """Add keys together with their homes, as a table made elsewhere has them."""
         entries = self.counts.add(hashes, np.zeros(len(hashes), np.uint64), np.zeros(len(hashes)))
         self._grow()
         self._homes[entries] = self._published[entries] = servers
 
     def agree(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
-        """Believes a table in all respects: what it doesn't list lives by its hash."""
+        """Take over all homes of a table: keys that it doesn't list live by their hash."""
         self._homes[:] = -1
         self._published[:] = -1
         self.young.clear()
@@ -125,7 +125,7 @@ class Residents:
         share: NDArray[np.float64],
         near: NDArray[np.float64] | None = None,
     ) -> None:
-        """Homes for new keys by the company they keep, and a second look at those of young ones.
+        """Place new keys on the servers of the keys they were seen with; young keys are placed again.
 
         ``ties`` are keys of this operator with the server of the key they were seen with, and how often; ``near``
         is how close any two servers are, if that is known.
@@ -151,8 +151,8 @@ class Residents:
         limit = alpha * weight.sum() * share
         homes[entries] = place(bonds, weight[entries], load, limit, self.counts.index.left[entries], near)
 
-    def publish(self) -> tuple[Patch, Moves, NDArray[np.uint64]] | None:
-        """What has changed since the last time: patch, moves, and keys with their first home. Old keys leave."""
+    def publish(self) -> tuple[Patch, Moves] | None:
+        """Return what has changed since the last call, the table's patch and the moves; drop excess keys."""
         hashes = self.counts.index.left
         old, new = self._published[: len(self)], self.homes.copy()
         hashed, kept = self._hashed, self.counts.prune()
@@ -174,10 +174,10 @@ class Residents:
         if not len(changed):
             return None
         moves = source != target
-        return Patch(keys, after), Moves(keys[moves], source[moves], target[moves]), keys[before < 0]
+        return Patch(keys, after), Moves(keys[moves], source[moves], target[moves])
 
     def resize(self, n: int, buckets: NDArray[np.int32] | None = None) -> None:
-        """Changes the number of servers; keys of servers that go live by their hash until they are placed."""
+        """Change the number of servers; keys of servers that go live by their hash until they are placed."""
         self.n, self.buckets = n, buckets
         for homes in (self._homes, self._published):
             homes[homes >= n] = -1
@@ -185,12 +185,12 @@ class Residents:
         self.young = YoungKeys(n, self.young.age, self.young.capacity)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """All there is, as arrays."""
+        """Return everything that later answers depend on, as arrays."""
         young = {f"young.{k}": v for k, v in self.young.state().items()}
         return {**self.counts.state(), "home": self.homes.copy(), **young}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Goes on from :meth:`state`."""
+        """Go on from :meth:`state`."""
         self.counts.restore({k: state[k] for k in ("left", "right", "count")})
         self._homes = np.full(max(512, 2 * len(self)), -1, np.int32)
         self._homes[: len(self)] = state["home"]
@@ -200,19 +200,20 @@ class Residents:
         self.young.restore({k: state[f"young.{k}"] for k in ("entry", "born", "ties")})
 
 
-class Anchored(Residents):
-    """Keys that live where somebody else has put them: they attract others, and never move.
+class FixedKeyHomes(KeyHomes):
+    """Keys that live where a given function says: they attract other keys, and never move.
 
-    The partitions of a source that are read at given places are such keys.
+    The partitions of a source that are read on given servers are such keys.
 
     Examples
     --------
     >>> from weir.locality.counts import count_keys
     >>> keys = np.array([6, 7], np.uint64)
-    >>> anchored = Anchored(4, lambda hashes, n: (hashes % np.uint64(n)).astype(np.int32), capacity=9, half_life=9)
-    >>> anchored.observe(count_keys(keys), [])
-    >>> anchored.adopt(keys, np.array([0, 0], np.int32))
-    >>> anchored.route(keys).tolist(), anchored.publish()
+    >>> where = lambda hashes, n: (hashes % np.uint64(n)).astype(np.int32)
+    >>> fixed = FixedKeyHomes(4, where, capacity=9, half_life=9)
+    >>> fixed.observe(count_keys(keys), [])
+    >>> fixed.adopt(keys, np.array([0, 0], np.int32))
+    >>> fixed.route(keys).tolist(), fixed.publish()
     ([2, 3], None)
     """
 
@@ -230,10 +231,10 @@ class Anchored(Residents):
         return self._where(hashes, self.n)
 
     def adopt(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
-        """Nobody moves."""
+        """Change nothing: these keys never move."""
 
     def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
-        """No table is asked."""
+        """Change nothing: no table places these keys."""
 
     def place(
         self,
@@ -244,14 +245,14 @@ class Anchored(Residents):
         share: NDArray[np.float64],
         near: NDArray[np.float64] | None = None,
     ) -> None:
-        """New ones are in their place already."""
+        """Change nothing: new keys have their home already."""
 
-    def publish(self) -> tuple[Patch, Moves, NDArray[np.uint64]] | None:
+    def publish(self) -> tuple[Patch, Moves] | None:
         kept = self.counts.prune()
         if kept is not None:
             self._hashed = self._hashed[kept]
         return None
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        # no table names these homes: whoever may move the keys after a restart must not believe one does
+        # no table names these homes: after a restart in which the keys may move, none must seem to
         return {**super().state(), "home": np.full(len(self), -1, np.int32)}

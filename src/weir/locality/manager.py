@@ -1,10 +1,10 @@
-"""The manager: fed with every batch's statistics, it decides where keys live from the next batch on.
+"""The manager: takes in every batch's statistics and decides where keys live from the next batch on.
 
-It knows nothing of Spark. One turn of the wheel is::
+It doesn't depend on Spark. Per batch, the caller does::
 
     manager.observe(stats)                     # what the batch's tasks counted, merged
-    if manager.due:                            # a period is over, or somebody asked
-        proposal = propose(manager.snapshot()) # pure and slow: in the background if you like
+    if manager.due:                            # a period is over, or a reconfiguration was requested
+        proposal = propose(manager.snapshot()) # a pure function, slow: may run in the background
         manager.offer(proposal)
     plan = manager.plan_next()                 # None, or what changes before the next batch
 
@@ -23,17 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.errors import CheckpointMismatch
-from weir.locality._memory import FadingCounts
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, merge
-from weir.locality.forecast import Decision
-from weir.locality.graph import within
-from weir.locality.key_homes import Anchored, Residents, Where
+from weir.locality.forecast import Reconfiguration
+from weir.locality.history import PairHistory
+from weir.locality.key_homes import FixedKeyHomes, KeyHomes, Where
 from weir.locality.partition.base import check_shares
-from weir.locality.proposal import Proposal, Snapshot, propose
+from weir.locality.proposal import Proposal, Snapshot
+from weir.locality.schedule import Schedule
 from weir.locality.stats import BatchStats, Edge
-from weir.locality.table import Moves, Patch, RoutingTable
 from weir.network.tree import Tree, check_tree, closeness
+from weir.routing.table import Moves, Patch, Table
 
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
 _DECISIONS = 1000
@@ -43,33 +43,29 @@ _DECISIONS = 1000
 class Plan:
     """What changes before the next batch: per operator (by number), the table's patch and the states to move.
 
-    Moves are between the servers where keys really live, hash fallback included; a key that enters the table
-    where its hash had put it anyway is in the patch but doesn't move. ``first`` lists the keys that get their
-    first home: with ``new_keys="first_seen"`` their partial states are on the servers that saw them, not where
-    their hash says, and are merged at the target.
+    Moves are between the servers where keys live in fact, be it by table or by hash. A key that enters the table
+    at the server where its hash had put it is in the patch but doesn't move.
     """
 
     version: int
     patches: Mapping[int, Patch]
     moves: Mapping[int, Moves]
-    first: Mapping[int, NDArray[np.uint64]]
-    decision: Decision | None = None
 
     @property
     def moved(self) -> int:
-        """Keys whose state moves."""
+        """Return how many keys' states move."""
         return sum(len(m) for m in self.moves.values())
 
 
 class LocalityManager:
-    """Where keys live, batch after batch.
+    """Decides, batch after batch, on which server each key lives.
 
     Parameters
     ----------
     config
         What the user asked for.
     operators
-        Names of the keyed operators in topological order. They are known by their position.
+        Names of the keyed operators in topological order. Elsewhere they are numbered by their position.
     edges
         Pairs of operators (names or positions) that rows pass one after the other.
     servers
@@ -79,13 +75,14 @@ class LocalityManager:
     topology
         Fingerprint of the application, written into its tables.
     fixed
-        Operators (by position) whose keys somebody else has placed, and how: partitions of a source that are
-        read at given places. Their keys never move, and attract the keys of the others.
+        Operators (by position) whose keys live where a given function says, such as partitions of a source that
+        are read on given servers. Their keys never move, and attract the keys of the others.
     free
         Operators (by position) that keep no state, so that their keys move at no cost.
 
     Examples
     --------
+    >>> from weir.locality.proposal import propose
     >>> rng = np.random.default_rng(0)
     >>> manager = LocalityManager(Locality(period=4), ["states", "tags"], [("states", "tags")], servers=2)
     >>> for _ in range(3):
@@ -123,9 +120,9 @@ class LocalityManager:
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._tree: Tree | None = None
-        self._near: NDArray[np.float64] | None = None
+        self._closeness: NDArray[np.float64] | None = None
         if config.racks is not None and config.racks != "hosts":
-            self.surround(config.racks)
+            self.set_racks(config.racks)
         half_life = config.memory * config.batches
         self.fixed, self.free = dict(fixed or {}), frozenset(free) | frozenset(fixed or {})
         terms: dict[str, Any] = {
@@ -134,46 +131,42 @@ class LocalityManager:
             "age": config.batches,
             "seed": config.seed,
         }
-        self._residents = [
-            Anchored(servers, self.fixed[o], **terms) if o in self.fixed else Residents(servers, **terms)
+        self._homes = [
+            FixedKeyHomes(servers, self.fixed[o], **terms) if o in self.fixed else KeyHomes(servers, **terms)
             for o in range(len(self.operators))
         ]
-        self._history = {e: FadingCounts(config.capacity, half_life, config.seed) for e in self.edges}
-        self._held_out = max(1, config.batches // 5)
-        self._recent: deque[dict[Edge, PairCounts]] = deque()
-        self._news: list[BatchStats] = []
+        self._pairs = PairHistory(
+            self.edges,
+            capacity=config.capacity,
+            half_life=half_life,
+            held_out=max(1, config.batches // 5),
+            seed=config.seed,
+        )
+        self._unplanned: list[BatchStats] = []  # batches since the last plan
         self._proposal: Proposal | None = None
-        self._asked = self._resized = False
-        self._last = 0
-        self._started = False
-        self._reconfigurations = 0
+        self._schedule = Schedule(config.period, config.batches)
+        self._started = False  # whether any table is in force
         self.version = 0
         self.batch = 0
         self.locality = 1.0
         self.imbalance: list[float] = [1.0] * len(self.operators)
-        self.decisions: deque[Decision] = deque(maxlen=_DECISIONS)
+        self.decisions: deque[Reconfiguration] = deque(maxlen=_DECISIONS)
 
     # ---------------------------------------------------------------- what it sees
 
     def observe(self, stats: BatchStats) -> None:
-        """Takes in the merged statistics of one batch, routed by the tables as they are."""
+        """Take in the merged statistics of one batch, routed by the tables as they are."""
         self.batch += 1
-        for o, residents in enumerate(self._residents):
+        for o, homes in enumerate(self._homes):
             sides = [p.left for (a, _), p in stats.pairs.items() if a == o]
             sides += [p.right for (_, b), p in stats.pairs.items() if b == o]
-            residents.observe(stats.keys.get(o, PairCounts.empty()), sides)
+            homes.observe(stats.keys.get(o, PairCounts.empty()), sides)
         self._measure(stats)
-        room = max(1, self.config.capacity // self._held_out)
-        self._recent.append({e: stats.pairs.get(e, PairCounts.empty()).truncate(room) for e in self.edges})
-        for counts in self._history.values():
-            counts.tick()
-        while len(self._recent) > self._held_out:
-            for e, old in self._recent.popleft().items():
-                self._history[e].add(old.left, old.right, old.count)
-                self._history[e].prune()
-        self._news.append(stats)
+        self._pairs.observe(stats)
+        self._unplanned.append(stats)
 
     def _measure(self, stats: BatchStats) -> None:
+        """Set the locality and imbalance of a batch, and add it to the outcome of the tables in force."""
         local = rows = 0.0
         for (a, b), pairs in stats.pairs.items():
             same = self.route(a, pairs.left) == self.route(b, pairs.right)
@@ -186,98 +179,117 @@ class LocalityManager:
             self.imbalance[o] = float((load / share).max() / load.sum()) if seen.total else 1.0
         standing = next((d for d in reversed(self.decisions) if d.adopted), None)
         if standing is not None and rows:
-            outcome = standing.outcome
-            n = outcome.get("batches", 0.0)
-            outcome["locality"] = (outcome.get("locality", 0.0) * n + self.locality) / (n + 1)
-            outcome["batches"] = n + 1
+            standing.record(self.locality)
 
     def route(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Where keys live now, hash fallback included."""
-        return self._residents[operator].route(hashes)
+        """Return the server of each key now, by its hash if no table lists it."""
+        return self._homes[operator].route(hashes)
 
     def knows(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which keys it has met before; all others are new."""
-        return self._residents[operator].find(hashes) >= 0
+        """Return which keys have been seen before; all others are new."""
+        return self._homes[operator].find(hashes) >= 0
 
     # ---------------------------------------------------------------- what it plans
 
     @property
     def due(self) -> bool:
-        """Whether it is time for a proposal: a period is over, the start is fresh, or somebody asked."""
-        if self._proposal is not None or not self.batch:
-            return False
-        if self.config.period is None:
-            return self._asked
-        last, period = self._last, self.config.period
-        return self._asked or self.batch - last >= min(period, max(1, last)) or last < period <= self.batch
+        """Return whether a proposal is due: a period is over, the stream is young, or one was requested."""
+        return self._proposal is None and self._schedule.due(self.batch)
 
     def request(self) -> None:
-        """Asks for a reconfiguration at the next opportunity."""
-        self._asked = True
+        """Request a reconfiguration as soon as possible."""
+        self._schedule.requested = True
 
     def snapshot(self) -> Snapshot:
-        """What a proposal needs, copied: batches may go on while it is computed."""
-        keys, homes = [], []
-        for residents in self._residents:
-            faded = residents.counts.counts(_FAINT)
+        """Return a copy of what a proposal needs: batches may go on while it is computed."""
+        keys, servers = [], []
+        for homes in self._homes:
+            faded = homes.counts.counts(_FAINT)
             keys.append(faded)
-            homes.append(residents.homes[residents.find(faded.left)])
-        early = self._last < self.config.batches
-        # for another number of servers the present homes are no good beginning
-        fresh = early or self._resized or self._reconfigurations % 4 == 3
-        self._asked = self._resized = False
-        self._last = self.batch
-        self._reconfigurations += 1
+            servers.append(homes.homes[homes.find(faded.left)])
+        early, fresh = self._schedule.begin(self.batch)
         return Snapshot(
             replace(self.config, racks=self._tree),
             self.servers,
             self.version,
             keys,
-            homes,
-            {e: _among(h.counts(_FAINT), keys[e[0]], keys[e[1]]) for e, h in self._history.items()},
-            {e: merge([r[e] for r in self._recent]) for e in self.edges},
-            len(self._recent),
+            servers,
+            self._pairs.older(_FAINT, keys),
+            self._pairs.recent(),
+            self._pairs.batches,
             self.shares,
-            first=not self._started or not any(len(h) for h in self._history.values()),
+            first=not self._started or not self._pairs.has_older,
             fresh=fresh,
             early=early,
-            buckets=[residents.buckets for residents in self._residents],
+            buckets=[homes.buckets for homes in self._homes],
             fixed=self.fixed,
             free=self.free,
         )
 
     def offer(self, proposal: Proposal) -> None:
-        """Hands over a proposal; the next plan decides with it. One for another number of servers is dropped."""
+        """Hand over a proposal for the next plan; one for another number of servers is dropped and requested anew."""
         if proposal.n == self.servers:
             self._proposal = proposal
         else:
-            self._asked = True
+            self._schedule.requested = True
 
     def plan_next(self) -> Plan | None:
-        """What changes before the next batch; None if nothing does."""
-        decision = self._decide()
+        """Return what changes before the next batch, None if nothing does."""
+        self._decide()
         if self._started and self.config.new_keys != "hash":
-            self._place()
-        self._news.clear()
+            self._place_new_keys()
+        self._unplanned.clear()
         patches: dict[int, Patch] = {}
         moves: dict[int, Moves] = {}
-        first: dict[int, NDArray[np.uint64]] = {}
-        for o, residents in enumerate(self._residents):
-            changes = residents.publish()
+        for o, homes in enumerate(self._homes):
+            changes = homes.publish()
             if changes is not None:
-                patches[o], moves[o], first[o] = changes
+                patches[o], moves[o] = changes
         if not patches:
-            return Plan(self.version, {}, {}, {}, decision) if decision else None
+            return None
         self.version += 1
-        return Plan(self.version, patches, moves, first, decision)
+        return Plan(self.version, patches, moves)
 
-    def table(self, operator: int) -> RoutingTable:
-        """The table of an operator as it is now."""
-        residents = self._residents[operator]
-        known = np.flatnonzero(residents.homes >= 0)
-        return RoutingTable(
-            residents.counts.index.left[known],
-            residents.homes[known],
+    def _decide(self) -> None:
+        """Adopt the proposal handed over, if it pays, and record it either way."""
+        proposal, self._proposal = self._proposal, None
+        if proposal is None:
+            return
+        if proposal.adopt:
+            for homes, hashes, servers in zip(self._homes, proposal.hashes, proposal.servers, strict=True):
+                homes.adopt(hashes, servers)
+            self._started = True
+        self.decisions.append(
+            Reconfiguration(
+                self.batch,
+                self.version,
+                proposal.method,
+                proposal.adopt,
+                proposal.forecast,
+                proposal.seconds,
+            )
+        )
+
+    def _place_new_keys(self) -> None:
+        """Give keys that no reconfiguration has placed a home near the keys they were seen with."""
+        batches = self._unplanned
+        pairs = {e: merge([s.pairs[e] for s in batches if e in s.pairs]) for e in self.edges}
+        share = check_shares(self.servers, self.shares)
+        for o, homes in enumerate(self._homes):
+            ties = [(p.left, self.route(b, p.right), p.count) for (a, b), p in pairs.items() if a == o]
+            ties += [(p.right, self.route(a, p.left), p.count) for (a, b), p in pairs.items() if b == o]
+            seen = merge([s.keys[o] for s in batches if o in s.keys])
+            homes.place(seen, ties, self.batch, self.config.alpha, share, self._closeness)
+
+    # ---------------------------------------------------------------- what others ask
+
+    def table(self, operator: int) -> Table:
+        """Return the table of an operator as it is now."""
+        homes = self._homes[operator]
+        listed = np.flatnonzero(homes.homes >= 0)
+        return Table(
+            homes.counts.index.left[listed],
+            homes.homes[listed],
             self.servers,
             self.operators[operator],
             self.version,
@@ -286,40 +298,42 @@ class LocalityManager:
 
     @property
     def known_keys(self) -> int:
-        """How many keys it remembers, of all operators."""
-        return sum(map(len, self._residents))
+        """Return how many keys are remembered, of all operators."""
+        return sum(map(len, self._homes))
 
     def hot_keys(self, operator: int) -> NDArray[np.uint64]:
-        """Keys heavier than a fair share of their operator: no placement balances them, only splitting does."""
-        counts = self._residents[operator].counts
+        """Return the keys heavier than a server's fair share: no placement balances them, only splitting does."""
+        counts = self._homes[operator].counts
         weight = counts.values()
         fair = weight.sum() * float(check_shares(self.servers, self.shares).max())
         return np.sort(counts.index.left[weight > fair])
 
     def weights(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Recent rows of keys, 0 for those it doesn't know."""
-        residents = self._residents[operator]
-        at = residents.find(hashes)
-        return (
-            np.where(at >= 0, residents.counts.values()[at], 0.0) if len(residents) else np.zeros(len(hashes))
-        )
+        """Return the recent rows of each key, 0 for keys never seen."""
+        homes = self._homes[operator]
+        if not len(homes):
+            return np.zeros(len(hashes))
+        at = homes.find(hashes)
+        return np.where(at >= 0, homes.counts.values()[at], 0.0)
 
-    def start_from(self, tables: Mapping[int, RoutingTable]) -> None:
-        """Takes tables made offline as the beginning."""
+    # ---------------------------------------------------------------- what others tell
+
+    def start_from(self, tables: Mapping[int, Table]) -> None:
+        """Start with tables that were made offline."""
         for o, table in tables.items():
-            self._residents[o].enter(table.hashes, table.servers)
+            self._homes[o].enter(table.hashes, table.instances)
         self._started = True
 
-    def agree_with(self, tables: Mapping[int, RoutingTable]) -> None:
-        """Takes the tables in force as the truth, whatever the memory says: after a restart or a replay."""
-        for o, residents in enumerate(self._residents):
+    def agree_with(self, tables: Mapping[int, Table]) -> None:
+        """Take over the tables in force, whatever was remembered: after a restart or a replay."""
+        for o, homes in enumerate(self._homes):
             table = tables.get(o)
             if table is None:
-                residents.agree(np.zeros(0, np.uint64), np.zeros(0, np.int32))
+                homes.agree(np.zeros(0, np.uint64), np.zeros(0, np.int32))
             else:
-                residents.agree(table.hashes, table.servers)
+                homes.agree(table.hashes, table.instances)
         self._started = self._started or bool(tables)
-        self._news.clear()
+        self._unplanned.clear()
 
     def resize(
         self,
@@ -328,62 +342,37 @@ class LocalityManager:
         *,
         buckets: Mapping[int, NDArray[np.int32]] | None = None,
     ) -> None:
-        """Changes the number of servers: keys of servers that go are placed anew, and a new plan is due.
+        """Change the number of servers: keys of servers that go are placed anew, and a new plan is due.
 
         Call it at a batch boundary. Keys that live by hash move with the hash, or with ``buckets``, the server
-        of each bucket of hashes per operator; that is the caller's to see to. What was learnt stays.
+        of each bucket of hashes per operator; moving their states is the caller's task. What was learnt stays.
         """
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._proposal = None
-        self.surround(None)
-        for o, residents in enumerate(self._residents):
-            residents.resize(servers, (buckets or {}).get(o))
-        self._asked = self._resized = True
+        self.set_racks(None)
+        for o, homes in enumerate(self._homes):
+            homes.resize(servers, (buckets or {}).get(o))
+        self._schedule.requested = self._schedule.resized = True
 
     def fall_back(self, buckets: Mapping[int, NDArray[np.int32]]) -> None:
-        """Takes over where keys without an entry live: per operator the server of each bucket of hashes."""
-        for o, residents in enumerate(self._residents):
-            residents.resize(self.servers, buckets.get(o))
+        """Set where keys without an entry live: per operator the server of each bucket of hashes."""
+        for o, homes in enumerate(self._homes):
+            homes.resize(self.servers, buckets.get(o))
 
-    def surround(self, tree: Tree | None) -> None:
-        """Which servers share a host or a rack, from now on; later proposals and new keys go by it."""
+    def set_racks(self, tree: Tree | None) -> None:
+        """Set which servers share a host or a rack; later proposals and new keys take it into account."""
         if tree is not None:
             check_tree(tree, self.servers)
         self._tree = tree
-        self._near = None if tree is None else closeness(tree, self.servers)
-
-    def _decide(self) -> Decision | None:
-        proposal, self._proposal = self._proposal, None
-        if proposal is None:
-            return None
-        if proposal.adopt:
-            for residents, hashes, servers in zip(
-                self._residents, proposal.hashes, proposal.servers, strict=True
-            ):
-                residents.adopt(hashes, servers)
-            self._started = True
-        decision = Decision(
-            self.batch, self.version, proposal.method, proposal.adopt, proposal.forecast, proposal.seconds
-        )
-        self.decisions.append(decision)
-        return decision
-
-    def _place(self) -> None:
-        pairs = {e: merge([s.pairs[e] for s in self._news if e in s.pairs]) for e in self.edges}
-        share = check_shares(self.servers, self.shares)
-        for o, residents in enumerate(self._residents):
-            ties = [(p.left, self.route(b, p.right), p.count) for (a, b), p in pairs.items() if a == o]
-            ties += [(p.right, self.route(a, p.left), p.count) for (a, b), p in pairs.items() if b == o]
-            seen = merge([s.keys[o] for s in self._news if o in s.keys])
-            residents.place(seen, ties, self.batch, self.config.alpha, share, self._near)
+        self._closeness = None if tree is None else closeness(tree, self.servers)
 
     # ---------------------------------------------------------------- what it keeps
 
     def state(self) -> dict[str, Any]:
-        """Everything that later answers depend on: NumPy arrays and plain JSON values, by name.
+        """Return everything that later answers depend on: NumPy arrays and plain JSON values, by name.
 
-        Take it after :meth:`plan_next`. A proposal under way is not part of it: it is computed again from the
+        Take it after :meth:`plan_next`. A proposal being computed is not part of it: it is computed again from the
         restored statistics.
         """
         out: dict[str, Any] = {
@@ -393,12 +382,12 @@ class LocalityManager:
                 "servers": self.servers,
                 "version": self.version,
                 "batch": self.batch,
-                "last": self._last,
-                "asked": self._asked or self._proposal is not None,
+                "last": self._schedule.last,
+                "asked": self._schedule.requested or self._proposal is not None,
                 "started": self._started,
-                "resized": self._resized,
-                "reconfigurations": self._reconfigurations,
-                "recent": len(self._recent),
+                "resized": self._schedule.resized,
+                "reconfigurations": self._schedule.count,
+                "recent": self._pairs.batches,
                 "locality": self.locality,
                 "imbalance": self.imbalance,
                 "decisions": [d.to_dict() for d in self.decisions],
@@ -406,22 +395,17 @@ class LocalityManager:
         }
         if self.shares is not None:
             out["shares"] = self.shares
-        for o, residents in enumerate(self._residents):
-            out.update({f"keys.{o}.{k}": v for k, v in residents.state().items()})
-        for i, e in enumerate(self.edges):
-            out.update({f"history.{i}.{k}": v for k, v in self._history[e].state().items()})
-            for j, batch in enumerate(self._recent):
-                for name in ("left", "right", "count"):
-                    out[f"recent.{j}.{i}.{name}"] = getattr(batch[e], name)
-        return out
+        for o, homes in enumerate(self._homes):
+            out.update({f"keys.{o}.{k}": v for k, v in homes.state().items()})
+        return {**out, **self._pairs.state()}
 
     def understands(self, state: Mapping[str, Any]) -> bool:
-        """Whether a saved state is about the same operators and edges."""
+        """Return whether a saved state is of the same operators and edges."""
         about = state["about"]
         return list(about["operators"]) == self.operators and [tuple(e) for e in about["edges"]] == self.edges
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from :meth:`state`."""
+        """Go on from :meth:`state`."""
         about = state["about"]
         if not self.understands(state):
             raise CheckpointMismatch(
@@ -430,31 +414,15 @@ class LocalityManager:
             )
         self.servers, self.version, self.batch = about["servers"], about["version"], about["batch"]
         self.shares = state.get("shares")
-        self._last, self._asked, self._started = about["last"], about["asked"], about["started"]
-        self._reconfigurations, self._resized = about["reconfigurations"], about.get("resized", False)
+        self._started = about["started"]
+        self._schedule.last, self._schedule.count = about["last"], about["reconfigurations"]
+        self._schedule.requested, self._schedule.resized = about["asked"], about.get("resized", False)
         self.locality, self.imbalance = about["locality"], list(about["imbalance"])
-        self.decisions = deque((Decision.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)
-        for o, residents in enumerate(self._residents):
-            residents.resize(self.servers)
+        self.decisions = deque((Reconfiguration.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)
+        for o, homes in enumerate(self._homes):
+            homes.resize(self.servers)
             start = f"keys.{o}."
-            residents.restore({k.removeprefix(start): v for k, v in state.items() if k.startswith(start)})
-        for i, e in enumerate(self.edges):
-            self._history[e].restore({k: state[f"history.{i}.{k}"] for k in ("left", "right", "count")})
-        self._recent = deque(
-            {
-                e: PairCounts(*(state[f"recent.{j}.{i}.{name}"] for name in ("left", "right", "count")))
-                for i, e in enumerate(self.edges)
-            }
-            for j in range(about["recent"])
-        )
+            homes.restore({k.removeprefix(start): v for k, v in state.items() if k.startswith(start)})
+        self._pairs.restore(state, about["recent"])
         self._proposal = None
-        self._news = []
-
-
-def _among(pairs: PairCounts, left: PairCounts, right: PairCounts) -> PairCounts:
-    # a key that has faded away keeps its home without taking part in planning, and so do its pairs
-    alive = within(left.left, pairs.left) & within(right.left, pairs.right)
-    return PairCounts(pairs.left[alive], pairs.right[alive], pairs.count[alive])
-
-
-__all__ = ["LocalityManager", "Plan", "propose"]
+        self._unplanned = []

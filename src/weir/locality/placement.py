@@ -1,28 +1,10 @@
-"""New keys, placed at every batch boundary by the company they keep."""
+"""Placement of new keys, at every batch boundary, by the keys they were seen with."""
 
 from __future__ import annotations
 
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
-
-
-def affinity(
-    keys: int,
-    n: int,
-    key: NDArray[np.int64],
-    server: NDArray[np.int32],
-    count: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """How many rows tie each of ``keys`` new keys to each of ``n`` servers.
-
-    One entry of ``key``, ``server`` and ``count`` per pair: which new key, where its partner lives, how often.
-
-    >>> affinity(2, 3, np.array([0, 0, 1]), np.array([2, 2, 0]), np.array([1.0, 4.0, 2.0])).tolist()
-    [[0.0, 0.0, 5.0], [2.0, 0.0, 0.0]]
-    """
-    flat = np.bincount(key * n + server, weights=count, minlength=keys * n)
-    return flat.astype(np.float64).reshape(keys, n)
 
 
 def place(
@@ -33,17 +15,19 @@ def place(
     hashes: NDArray[np.uint64],
     near: NDArray[np.float64] | None = None,
 ) -> NDArray[np.int32]:
-    """A server for each new key of one operator: the best company that has room. −1 for a key without company.
+    """Return a server for each new key of one operator: the one with the most ties that has room.
+
+    A key without any ties gets −1.
 
     Heaviest keys choose first, equals in the order of their hashes, so the answer doesn't depend on the order
     in which keys are given. A key goes to the server with the most rows tied to it whose load, with the key,
-    stays within its limit; when all with any tie are full, to the one that is nearest to its company and has room;
-    without anything known of distances, or without room anywhere, to the one with the most room.
+    stays within its limit; when all with any tie are full, to the one nearest to those that has room;
+    without distances, or without room anywhere, to the one with the most room.
 
     Parameters
     ----------
     ties
-        Rows by which each key is tied to each server, see :func:`affinity`.
+        Rows in which each key (first axis) was seen with a key of each server (second axis).
     weight
         Rows of each key.
     load, limit
@@ -61,11 +45,11 @@ def place(
     >>> place(ties, np.array([6.0, 7.0, 1.0]), np.zeros(2), np.full(2, 10.0), keys).tolist()
     [1, 0, -1]
 
-    The company's server is full: the key goes next door (server 1), although server 2 has more room.
+    The server it is tied to is full: the key goes to the nearest (server 1), although server 2 has more room.
 
-    >>> doors = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 2.0]])
+    >>> near = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 2.0]])
     >>> full = np.array([10.0, 5.0, 0.0])
-    >>> place(np.array([[5.0, 0.0, 0.0]]), np.array([3.0]), full, np.full(3, 10.0), keys[:1], doors).tolist()
+    >>> place(np.array([[5.0, 0.0, 0.0]]), np.array([3.0]), full, np.full(3, 10.0), keys[:1], near).tolist()
     [1]
     """
     order = np.lexsort((hashes, -weight))

@@ -1,4 +1,4 @@
-"""The expensive step, apart: from a snapshot of the statistics to a proposal for new tables.
+"""From a snapshot of the statistics to a proposal for new tables: the expensive step, by itself.
 
 :func:`propose` is a pure function, so an engine can run it in the background while batches go on.
 """
@@ -27,12 +27,12 @@ _STARTS = 24
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a proposal depends on.
+    """Everything that a proposal depends on.
 
     Attributes
     ----------
     keys
-        Per operator: known keys and their recent rows, sorted by hash.
+        Per operator: remembered keys and their recent rows, sorted by hash.
     homes
         Per operator: the table's server of each of those keys, −1 where its hash decides.
     history, recent
@@ -45,7 +45,7 @@ class Snapshot:
     buckets
         Per operator: the server of each bucket of hashes, where keys without an entry live by these.
     fixed
-        Operators whose keys somebody else has placed, and how: vertices that attract others and never move.
+        Operators whose keys live where a given function says: vertices that attract others and never move.
     free
         Operators that keep no state: giving their keys another home moves nothing.
     """
@@ -69,7 +69,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Proposal:
-    """New homes for keys, per operator, and what they promise."""
+    """New homes for keys, per operator, and the forecast for them."""
 
     version: int
     n: int
@@ -82,10 +82,10 @@ class Proposal:
 
 
 def propose(snapshot: Snapshot) -> Proposal:
-    """Partitions what the history says, judges it by the recent rows, and takes the best candidate that pays.
+    """Partition the keys by older pairs, judge the result by recent ones, and return the best candidate.
 
     Candidates are the present assignment, refined, and (where the snapshot asks for it, or nothing is placed
-    yet) a fresh partition named after the servers that hold most of each part. The one adopted is refined once
+    yet) a fresh partition numbered after the servers that hold most of each part. The one adopted is refined once
     more with the recent rows included; the forecast stays that of the candidate that had not seen them.
     """
     began = time.perf_counter()
@@ -105,10 +105,8 @@ def propose(snapshot: Snapshot) -> Proposal:
         if config.racks is None and held is None:
             fresh = relabel(fresh, live, None, n)
         candidates.append(("fresh", fresh))
-    told: list[tuple[Forecast, str, Servers]] = []
-    for method, parts in candidates:
-        told.append((_judge(snapshot, graph, live, parts), method, parts))
-    best, method, parts = max(told, key=lambda c: (c[0].pays, c[0].locality_then))
+    judged = [(_judge(snapshot, graph, live, parts), method, parts) for method, parts in candidates]
+    best, method, parts = max(judged, key=lambda c: (c[0].pays, c[0].locality_then))
     adopt = config.forecast is None or best.pays or snapshot.first
     if adopt and not snapshot.first and config.partitioner == "multilevel":
         whole = {e: merge([learnt[e], snapshot.recent[e]], config.capacity) for e in learnt}
@@ -131,7 +129,7 @@ def propose(snapshot: Snapshot) -> Proposal:
 
 
 def _present(snapshot: Snapshot, graph: KeyGraph) -> tuple[Servers, Servers]:
-    """Where each vertex lives: by table (−1: not in it), and in fact (by hash where not in it)."""
+    """Return the server of each vertex by table (−1: not in it), and in fact (by hash where not in it)."""
     warm = np.full(len(graph), -1, np.int32)
     for o, (counted, homes) in enumerate(zip(snapshot.keys, snapshot.homes, strict=True)):
         at = graph.vertices(o, counted.left)
@@ -150,7 +148,7 @@ def _present(snapshot: Snapshot, graph: KeyGraph) -> tuple[Servers, Servers]:
 
 
 def _held(snapshot: Snapshot, graph: KeyGraph, live: Servers) -> Servers | None:
-    """The server of each vertex that may not be placed, −1 for all others; None if all may."""
+    """Return the server of each vertex that may not move, −1 for all others; None if all may."""
     if not snapshot.fixed:
         return None
     return np.where(graph.among(snapshot.fixed), live, -1).astype(np.int32)
@@ -167,8 +165,8 @@ def _carry(old: KeyGraph, parts: Servers, new: KeyGraph, otherwise: Servers) -> 
 
 def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -> Forecast:
     config, n = snapshot.config, snapshot.servers
-    # keys that the history doesn't know were placed by the very rows that judge here: they would flatter the
-    # present assignment, and go with their company under any
+    # keys that are not in the history were placed by the same rows that judge here: they would favour the present
+    # assignment, and under any other they are placed by their ties as well
     rows = {}
     for (a, b), p in snapshot.recent.items():
         old = (graph.vertices(a, p.left) >= 0) & (graph.vertices(b, p.right) >= 0)

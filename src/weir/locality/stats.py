@@ -1,4 +1,4 @@
-"""What one batch tells the manager: key counts per operator and pair counts per edge, in one small parcel."""
+"""The statistics of one batch: key counts per operator and pair counts per edge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BatchStats:
     """Counts of one task, or of a whole batch once the tasks' counts are merged.
 
     Operators are numbered in topological order; an edge is a pair of such numbers. Key counts are of the rows
-    that *arrived* at the operator; a pair is counted where both its keys are known, at the later operator.
+    that *arrived* at the operator; a pair is counted at the later operator, where both its keys are at hand.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class BatchStats:
         capacity: int = 100_000,
         seed: int = 0,
     ) -> BatchStats:
-        """Counts the rows of one task: key hashes per operator, pairs of key hashes per edge."""
+        """Count the rows of one task: key hashes per operator, pairs of key hashes per edge."""
         return cls(
             {o: count_keys(k).truncate(capacity, seed) for o, k in sorted(keys.items())},
             {e: count_pairs(*p).truncate(capacity, seed) for e, p in sorted(pairs.items())},
@@ -66,7 +66,7 @@ class BatchStats:
 
     @classmethod
     def merge(cls, parts: Sequence[BatchStats], *, capacity: int | None = None, seed: int = 0) -> BatchStats:
-        """One parcel from those of all tasks, whatever their order."""
+        """Add up the statistics of all tasks, whatever their order."""
         operators = sorted({o for p in parts for o in p.keys})
         edges = sorted({e for p in parts for e in p.pairs})
         nothing = PairCounts.empty()
@@ -77,7 +77,7 @@ class BatchStats:
         )
 
     def to_arrow(self) -> pa.Table:
-        """One table: ``part`` says which counts a row belongs to, the metadata say what the parts are."""
+        """Return one table: ``part`` says which counts a row belongs to, the metadata say what the parts are."""
         parts = [*self.keys.values(), *self.pairs.values()]
         sizes = [len(p) for p in parts]
         about = {
@@ -96,7 +96,7 @@ class BatchStats:
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> BatchStats:
-        """Back from :meth:`to_arrow`."""
+        """Make statistics from a table of :meth:`to_arrow`."""
         about = msgspec.json.decode(table.schema.metadata[b"weir.stats"])
         part, left, right, count = (table.column(name).to_numpy() for name in _SCHEMA.names)
         ends = np.searchsorted(part, np.arange(len(about["keys"]) + len(about["pairs"]) + 1))
@@ -109,7 +109,7 @@ class BatchStats:
         )
 
     def to_ipc(self) -> bytes:
-        """As bytes, to ride home in one cell of a control row."""
+        """Return the statistics as bytes, for one cell of a control row."""
         sink = pa.BufferOutputStream()
         table = self.to_arrow()
         with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as out:
@@ -118,6 +118,6 @@ class BatchStats:
 
     @classmethod
     def from_ipc(cls, data: bytes) -> BatchStats:
-        """Back from :meth:`to_ipc`."""
+        """Make statistics from the bytes of :meth:`to_ipc`."""
         with pa.ipc.open_stream(data) as stream:
             return cls.from_arrow(stream.read_all())

@@ -1,4 +1,4 @@
-"""Young keys: what ties each to each server, until it has settled."""
+"""Young keys, seen for the first time a few batches ago: the servers of the keys they were seen with."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 
 class YoungKeys:
-    """Ties of recently met keys to servers, added up over batches.
+    """Ties of young keys to servers, added up over batches.
 
-    One row seen is little to place a key by. While a key is young its ties are kept, and each time it is seen
-    its home is looked at again: a young key's state is small, so putting a first guess right is cheap. After
-    ``age`` batches a key is left to the next reconfiguration.
+    A key cannot be placed well by the first row seen. While a key is young its ties are kept, and each time it is
+    seen its home is chosen anew: a young key's state is small, so moving it is cheap. After ``age`` batches only
+    reconfigurations move it.
 
-    Keys are known by their entry numbers in the manager's memory.
+    Keys are given by their entry numbers in :class:`~weir.locality.key_homes.KeyHomes`.
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ class YoungKeys:
             self._row = grown
 
     def has(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which entries are young."""
+        """Return which entries are young."""
         self._reserve(entries)
         return self._row[entries] >= 0
 
     def admit(self, entries: NDArray[np.int64], batch: int) -> None:
-        """New keys, met in this batch."""
+        """Add new keys, first seen in this batch."""
         self._reserve(entries)
         self._row[entries] = len(self._entry) + np.arange(len(entries))
         self._entry = np.concatenate([self._entry, entries])
@@ -61,15 +61,15 @@ class YoungKeys:
         self._ties = np.concatenate([self._ties, np.zeros((len(entries), self.n), np.float32)])
 
     def add(self, entries: NDArray[np.int64], servers: NDArray[np.int32], count: NDArray[np.float64]) -> None:
-        """Rows that tie young keys to servers."""
+        """Add rows that tie young keys to servers."""
         np.add.at(self._ties, (self._row[entries], servers), count.astype(np.float32))
 
     def ties(self, entries: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Rows that tie each of these keys to each server."""
+        """Return the rows that tie each of these keys to each server."""
         return self._ties[self._row[entries]].astype(np.float64)
 
     def forget(self, batch: int) -> None:
-        """Lets those go that have come of age, and the oldest if there are too many."""
+        """Drop keys older than ``age`` batches, and the oldest ones if there are too many."""
         first = int(np.searchsorted(self._born, batch - self.age, side="right"))
         first = max(first, len(self._entry) - self.capacity)
         if first > 0:
@@ -78,12 +78,12 @@ class YoungKeys:
             self._row[self._entry] = np.arange(len(self._entry))
 
     def clear(self) -> None:
-        """Lets all go: homes of others have changed, and old ties point to where they were."""
+        """Drop all keys: homes of others have changed, and old ties point to where they were."""
         self._row[self._entry] = -1
         self._entry, self._born, self._ties = self._entry[:0], self._born[:0], self._ties[:0]
 
     def renumber(self, kept: NDArray[np.int64]) -> None:
-        """Follows a renumbering of entries: ``kept[i]`` is now ``i``."""
+        """Follow a renumbering of entries: ``kept[i]`` is now ``i``."""
         number = np.full(max(len(self._row), int(kept.max(initial=-1)) + 1), -1, np.int64)
         number[kept] = np.arange(len(kept))
         now = number[self._entry]
@@ -93,11 +93,11 @@ class YoungKeys:
         self._row[self._entry] = np.arange(len(self._entry))
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """All there is, as arrays."""
+        """Return everything that later answers depend on, as arrays."""
         return {"entry": self._entry.copy(), "born": self._born.copy(), "ties": self._ties.copy()}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Goes on from :meth:`state`."""
+        """Go on from :meth:`state`."""
         self.clear()
         self.admit(np.asarray(state["entry"], np.int64), 0)
         self._born = np.asarray(state["born"], np.int64)

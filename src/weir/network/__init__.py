@@ -1,5 +1,28 @@
-"""Where instances run and what the way between them costs. Spark-free.
+"""Where instances run, and what sending a row from one to another costs. Independent of Spark and of the engine.
 
-* :mod:`~weir.network.distance`: process, host and rack of an instance; how far two of them are apart
+* :mod:`~weir.network.distance`: process, host and rack of an instance; the distance of two of them
 * :mod:`~weir.network.profile`: latency, bandwidth and serialisation by distance, and the weights that follow
+* :mod:`~weir.network.probe`: measures such a profile
+* :mod:`~weir.network.racks`: the rack of each host
+* :mod:`~weir.network.locator`: the process, host and rack of every server of a query, as servers move
+* :mod:`~weir.network.tree`: racks, hosts and servers as a tree
 """
+
+from weir.network.distance import Distance, Place, distances
+from weir.network.locator import Locator, tree_of
+from weir.network.profile import PAPER, Profile, initial_weights
+from weir.network.racks import Racks
+from weir.network.tree import Tree
+
+__all__ = [
+    "PAPER",
+    "Distance",
+    "Locator",
+    "Place",
+    "Profile",
+    "Racks",
+    "Tree",
+    "distances",
+    "initial_weights",
+    "tree_of",
+]

@@ -34,7 +34,7 @@ class Place:
     host
         Names the machine.
     rack
-        Names the rack. Where nobody knows racks it stays empty, and all such hosts count as one rack.
+        Names the rack. Where racks are unknown it stays empty, and all such hosts count as one rack.
     """
 
     process: str
@@ -43,7 +43,7 @@ class Place:
 
 
 def distance(a: Place, b: Place) -> Distance:
-    """The distance of two places; the same in both directions.
+    """Return the distance of two places; the same in both directions.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def distance(a: Place, b: Place) -> Distance:
 
 
 def distances(a: Sequence[Place], b: Sequence[Place]) -> NDArray[np.int8]:
-    """:func:`distance` of every place in ``a`` (rows) and every place in ``b`` (columns).
+    """Return the :func:`distance` of every place in ``a`` (rows) and every place in ``b`` (columns).
 
     Examples
     --------

@@ -14,9 +14,9 @@ from weir.network.tree import Tree
 
 
 class Locator:
-    """Where the servers of a query are, as far as anybody has said.
+    """The places of the servers of a query, as far as tasks have reported them.
 
-    Tasks say where they run. A server that moves to another host or executor is known to be there from then on.
+    Tasks report where they run; a server that moves to another host or executor is there from the next report on.
     The process of a server is its own Python worker: what passes between two servers of one executor is packed and
     unpacked like anything else that leaves a process, so their distance is "node".
 
@@ -44,16 +44,16 @@ class Locator:
         self.racks = racks
         self._places: list[Place | None] = [None] * servers
 
-    def place(self, host: str, executor: str, who: object) -> Place:
-        """The place of a server, or of anything else that runs tasks of its own."""
-        return Place(f"{executor}/{who}", host, "" if self.racks is None else self.racks[host])
+    def place(self, host: str, executor: str, owner: object) -> Place:
+        """Return the place of a server, or of anything else that runs tasks of its own."""
+        return Place(f"{executor}/{owner}", host, "" if self.racks is None else self.racks[host])
 
-    def update(self, said: Mapping[int, tuple[str, str]]) -> list[int]:
-        """Takes in (host, executor) of servers; returns those that are elsewhere than before."""
+    def update(self, reported: Mapping[int, tuple[str, str]]) -> list[int]:
+        """Take in (host, executor) of servers; return the servers that have moved."""
         if self.racks is not None:
-            self.racks.find(host for host, _ in said.values())
+            self.racks.find(host for host, _ in reported.values())
         moved = []
-        for server, (host, executor) in sorted(said.items()):
+        for server, (host, executor) in sorted(reported.items()):
             self._places += [None] * (server + 1 - len(self._places))
             now = self.place(host, executor, server)
             if now != self._places[server]:
@@ -62,28 +62,28 @@ class Locator:
         return moved
 
     def resize(self, servers: int) -> None:
-        """Another number of servers; new ones are nowhere until they say so."""
+        """Change the number of servers; the places of new ones are unknown until tasks report them."""
         self._places = self._places[:servers] + [None] * (servers - len(self._places))
 
     @property
     def known(self) -> bool:
-        """Whether every server has said where it is."""
+        """Return whether the places of all servers are known."""
         return all(p is not None for p in self._places)
 
     @property
     def places(self) -> list[Place]:
-        """The place of each server; empty until all are known."""
+        """Return the place of each server; empty until all are known."""
         return [p for p in self._places if p is not None] if self.known else []
 
     def distances(self) -> NDArray[np.int8]:
-        """The distance of any two servers."""
+        """Return the distance of any two servers."""
         return distances(self.places, self.places)
 
 
 def tree_of(places: Sequence[Place]) -> Tree | None:
-    """Racks of hosts of processes of servers, as nested lists; levels at which there is no choice are left out.
+    """Return racks of hosts of processes of servers as nested lists, without levels that have a single branch.
 
-    None if there is only one kind of neighbour: then a hierarchy has nothing to say.
+    None if all servers are equally far from each other: then there is no hierarchy.
 
     >>> spots = [Place("1", "a", "r"), Place("2", "a", "r"), Place("3", "b", "r"), Place("4", "c", "s")]
     >>> tree_of(spots)

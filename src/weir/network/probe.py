@@ -1,9 +1,9 @@
-"""A short probe of what distances cost here: latency and bandwidth, over real sockets.
+"""A short measurement of latency and bandwidth by distance, over real sockets.
 
 Within a process: Arrow rows are taken out of a batch, as one operator hands them to the next. Within a host: through
 the loopback device to a process of its own. Further: over TCP between two hosts. Latency is half the median round trip
 of a small message; bandwidth is what arrives while sending for a fraction of a second. Serialisation is packing and
-unpacking rows as the exchange does; what the exchange itself takes per byte is Spark's, and measured there.
+unpacking rows as the exchange does; what Spark's exchange itself takes per byte is measured there.
 
 This file also runs by itself, as the other process on a host, and so imports nothing but the standard library
 when it is loaded.
@@ -32,20 +32,20 @@ _LENGTH = struct.Struct("!Q")
 
 
 class Link(NamedTuple):
-    """What a way costs: seconds of an empty message, and bytes per second."""
+    """Latency of an empty message in seconds, and bandwidth in bytes per second."""
 
     latency_s: float
     bandwidth_Bps: float
 
 
 def listen(host: str) -> socket.socket:
-    """A listening socket on any free port of a host's address."""
+    """Return a listening socket on any free port of a host's address."""
     listener = socket.create_server((host, 0))
     return listener
 
 
 def serve(listener: socket.socket, seconds: float) -> bool:
-    """Answers one prober; gives up after ``seconds``. Returns whether one came."""
+    """Answer one prober, give up after ``seconds``; return whether one came."""
     listener.settimeout(seconds)
     try:
         peer, _ = listener.accept()
@@ -55,18 +55,18 @@ def serve(listener: socket.socket, seconds: float) -> bool:
         peer.settimeout(seconds)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while True:
-            kind = _exactly(peer, 1)
+            kind = _receive(peer, 1)
             if kind == PING:
                 peer.sendall(PING)
             elif kind == BULK:
-                _swallow(peer, _LENGTH.unpack(_exactly(peer, _LENGTH.size))[0])
+                _discard(peer, _LENGTH.unpack(_receive(peer, _LENGTH.size))[0])
                 peer.sendall(BULK)
             else:
                 return True
 
 
 def probe(address: tuple[str, int], seconds: float = 5.0) -> Link:
-    """Measures the way to a listener that is being served; gives up after ``seconds`` of silence."""
+    """Measure the link to a listener that is being served; give up after ``seconds`` of silence."""
     with socket.create_connection(address, timeout=seconds) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         trips: list[float] = []
@@ -74,19 +74,19 @@ def probe(address: tuple[str, int], seconds: float = 5.0) -> Link:
         while len(trips) < PINGS and (len(trips) < 5 or time.perf_counter() < until):
             began = time.perf_counter()
             peer.sendall(PING)
-            _exactly(peer, 1)
+            _receive(peer, 1)
             trips.append(time.perf_counter() - began)
         latency = statistics.median(trips) / 2
         size, best = CHUNK, 0.0
         until = time.perf_counter() + BULK_SECONDS
-        # doubling sizes: what a shaper lets through in a first burst is not what the way carries
+        # in doubling sizes: a traffic shaper lets a first burst through that is above the link's bandwidth
         while True:
             began = time.perf_counter()
             peer.sendall(BULK + _LENGTH.pack(size))
             chunk = bytes(min(size, CHUNK))
             for _ in range(size // len(chunk)):
                 peer.sendall(chunk)
-            _exactly(peer, 1)
+            _receive(peer, 1)
             took = time.perf_counter() - began
             best = size / max(1e-9, took - 2 * latency)
             if time.perf_counter() > until or size >= 1 << 28:
@@ -97,7 +97,7 @@ def probe(address: tuple[str, int], seconds: float = 5.0) -> Link:
 
 
 def probe_loopback(host: str = "127.0.0.1", seconds: float = 10.0) -> Link:
-    """The way to another process on this host: one is started for it."""
+    """Measure the link to another process on this host, which is started for it."""
     other = subprocess.Popen(
         [sys.executable, __file__, host, str(seconds)], stdout=subprocess.PIPE, text=True
     )
@@ -113,7 +113,7 @@ def probe_loopback(host: str = "127.0.0.1", seconds: float = 10.0) -> Link:
 
 
 def probe_memory(rows: int = 20_000, row_bytes: int = 100) -> Link:
-    """Within a process: what handing rows on takes, per call and per byte."""
+    """Measure what handing rows on within a process takes, per call and per byte."""
     import numpy as np
 
     from weir.rows import Rows
@@ -126,7 +126,7 @@ def probe_memory(rows: int = 20_000, row_bytes: int = 100) -> Link:
 
 
 def probe_serialisation(rows: int = 20_000, row_bytes: int = 100) -> float:
-    """Seconds of a processor per byte, to pack rows for the exchange and to unpack them."""
+    """Measure the processor's seconds per byte to pack rows for the exchange and to unpack them."""
     import pyarrow as pa
 
     batch = _rows(rows, row_bytes)
@@ -135,28 +135,28 @@ def probe_serialisation(rows: int = 20_000, row_bytes: int = 100) -> float:
 
 
 def far_pairs(places: Sequence[Place]) -> dict[Distance, tuple[int, int]]:
-    """Two servers on different hosts for each distance that there is beyond one host.
+    """Return two servers on different hosts for each distance that occurs beyond one host.
 
     >>> from weir.network.distance import Place
-    >>> found = far_pairs([Place("1", "a", "r"), Place("2", "a", "r"), Place("3", "b", "r"), Place("4", "c", "s")])
-    >>> {d.name: pair for d, pair in found.items()}
+    >>> pairs = far_pairs([Place("1", "a", "r"), Place("2", "a", "r"), Place("3", "b", "r"), Place("4", "c", "s")])
+    >>> {d.name: pair for d, pair in pairs.items()}
     {'RACK': (0, 2), 'ANY': (0, 3)}
     """
     from weir.network.distance import Distance, distance
 
-    found: dict[Distance, tuple[int, int]] = {}
+    pairs: dict[Distance, tuple[int, int]] = {}
     for i, one in enumerate(places):
         for j, other in enumerate(places[:i]):
             far = distance(one, other)
-            if far >= Distance.RACK and far not in found:
-                found[far] = (j, i)
-    return dict(sorted(found.items()))
+            if far >= Distance.RACK and far not in pairs:
+                pairs[far] = (j, i)
+    return dict(sorted(pairs.items()))
 
 
 def measured_profile(links: Mapping[Distance, Link], serialise: float) -> Profile:
-    """A profile from what was measured; distances that nobody could measure are as in the paper.
+    """Return a profile from measurements; distances that could not be measured are as in the paper.
 
-    The work on a row and its size are the paper's, too: an operator's own work is not part of the way, and how much
+    The work on a row and its size are the paper's, too: an operator's own work is not part of the link, and how much
     nearness is worth depends on both.
 
     >>> from weir.network.distance import Distance
@@ -167,17 +167,17 @@ def measured_profile(links: Mapping[Distance, Link], serialise: float) -> Profil
     from weir.network.distance import Distance
     from weir.network.profile import PAPER, Profile
 
-    known = {d: links.get(d, Link(PAPER.latency_s[d], PAPER.bandwidth_Bps[d])) for d in Distance}
+    by_distance = {d: links.get(d, Link(PAPER.latency_s[d], PAPER.bandwidth_Bps[d])) for d in Distance}
     return Profile(
-        latency_s=tuple(known[d].latency_s for d in Distance),  # type: ignore[arg-type]
-        bandwidth_Bps=tuple(known[d].bandwidth_Bps for d in Distance),  # type: ignore[arg-type]
+        latency_s=tuple(by_distance[d].latency_s for d in Distance),  # type: ignore[arg-type]
+        bandwidth_Bps=tuple(by_distance[d].bandwidth_Bps for d in Distance),  # type: ignore[arg-type]
         serialise_s_per_byte=(0.0, serialise, serialise, serialise),
         handling_s=PAPER.handling_s,
         row_bytes=PAPER.row_bytes,
     )
 
 
-def _exactly(peer: socket.socket, n: int) -> bytes:
+def _receive(peer: socket.socket, n: int) -> bytes:
     data = b""
     while len(data) < n:
         part = peer.recv(n - len(data))
@@ -187,7 +187,7 @@ def _exactly(peer: socket.socket, n: int) -> bytes:
     return data
 
 
-def _swallow(peer: socket.socket, n: int) -> None:
+def _discard(peer: socket.socket, n: int) -> None:
     buffer = memoryview(bytearray(CHUNK))
     while n:
         got = peer.recv_into(buffer, min(n, CHUNK))
@@ -211,11 +211,11 @@ def _median(call: Callable[[], object], times: int) -> float:
     return statistics.median(took)
 
 
-def _alone(host: str, seconds: str) -> None:
+def _answer_one(host: str, seconds: str) -> None:
     listener = listen(host)
     print(listener.getsockname()[1], flush=True)
     serve(listener, float(seconds))
 
 
 if __name__ == "__main__":
-    _alone(*sys.argv[1:])
+    _answer_one(*sys.argv[1:])

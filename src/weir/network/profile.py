@@ -1,4 +1,4 @@
-"""What a row pays by distance, and the weights of channels that follow from it."""
+"""What sending a row costs by distance, and the weights of channels that follow from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weir.errors import ParameterError
 from weir.network.distance import Distance
 
 ByDistance = tuple[float, float, float, float]  # process, node, rack, any
@@ -50,22 +51,22 @@ class Profile:
         for name in ("latency_s", "bandwidth_Bps", "serialise_s_per_byte"):
             values = tuple(float(v) for v in getattr(self, name))
             if len(values) != len(Distance) or not all(isfinite(v) and v >= 0 for v in values):
-                raise ValueError(
+                raise ParameterError(
                     f"{name} must be four numbers from 0 up (process, node, rack, any), got {values}"
                 )
             object.__setattr__(self, name, values)
         if min(self.bandwidth_Bps) <= 0:
-            raise ValueError(f"bandwidth_Bps must be above 0 at every distance, got {self.bandwidth_Bps}")
+            raise ParameterError(f"bandwidth_Bps must be above 0 at every distance, got {self.bandwidth_Bps}")
         for name in ("handling_s", "row_bytes"):
             if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name} must be a number from 0 up, got {getattr(self, name)}")
+                raise ParameterError(f"{name} must be a number from 0 up, got {getattr(self, name)}")
         if min(self.seconds(d) for d in Distance) <= 0:
-            raise ValueError(
+            raise ParameterError(
                 "a row must cost some time at every distance: give latency_s or handling_s, got 0"
             )
 
     def seconds(self, distance: int, row_bytes: float | None = None) -> float:
-        """Time of one row over a free channel of this distance, the work on it included.
+        """Return the time of one row over a free channel of this distance, the work on it included.
 
         >>> [round(1e6 * PAPER.seconds(d)) for d in Distance]
         [30, 96, 287, 535]
@@ -74,25 +75,25 @@ class Profile:
         return self.handling_s + size * self.serialise_s_per_byte[distance] + self.travel(distance, size)
 
     def travel(self, distance: int, row_bytes: float | None = None) -> float:
-        """Time of one row from the sender's hands into the receiver's, without work on either side."""
+        """Return the time of one row from the sender to the receiver, without work on either side."""
         size = self.row_bytes if row_bytes is None else row_bytes
         return self.latency_s[distance] + size / self.bandwidth_Bps[distance]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-able data."""
+        """Return the profile as JSON can hold it."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Profile:
-        """The profile of :meth:`to_dict`; unknown and missing fields are refused."""
-        known = set(cls.__dataclass_fields__)
-        strange, missing = sorted(set(data) - known), sorted({"latency_s", "bandwidth_Bps"} - set(data))
+        """Make a profile from :meth:`to_dict`; unknown and missing fields are refused."""
+        fields = set(cls.__dataclass_fields__)
+        strange, missing = sorted(set(data) - fields), sorted({"latency_s", "bandwidth_Bps"} - set(data))
         if strange or missing:
-            raise ValueError(
+            raise ParameterError(
                 f"not a distance profile: unknown {strange}, missing {missing}, got {sorted(data)}"
             )
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**fields)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**values)
 
 
 # Latency and bandwidth: Table 1 of Squirrel. The rest follows from its Fig. 3 (wordcount between two operators):
@@ -116,7 +117,7 @@ def initial_weights(
     near: float = 1.0,
     row_bytes: float | None = None,
 ) -> NDArray[np.int64]:
-    """Weights of one upstream instance's channels: the closer, the heavier.
+    """Return the weights of one upstream instance's channels: the closer, the heavier.
 
     The nearest channel there is weighs ``scale``; another one less in proportion to how much longer a row takes
     over it (:meth:`Profile.seconds`), but at least 1. Only proportions matter: channels of one distance
@@ -127,7 +128,7 @@ def initial_weights(
     distances
         :class:`~weir.network.distance.Distance` of each channel.
     profile
-        What a row pays by distance.
+        Costs of a row by distance.
     scale
         Weight of the nearest channel: finer shares with more, longer rounds too.
     near
@@ -146,10 +147,10 @@ def initial_weights(
     """
     far = np.asarray(distances, dtype=np.int64)
     if far.ndim != 1 or not len(far) or far.min() < 0 or far.max() > max(Distance):
-        raise ValueError(f"distances must be a list of 0 (process) … 3 (any), got {far.tolist()}")
+        raise ParameterError(f"distances must be a list of 0 (process) … 3 (any), got {far.tolist()}")
     if scale < 1 or not near >= 0:
-        raise ValueError(f"scale must be at least 1 and near at least 0, got {scale} and {near}")
+        raise ParameterError(f"scale must be at least 1 and near at least 0, got {scale} and {near}")
     seconds = np.array([profile.seconds(d, row_bytes) for d in Distance])
-    # a measured profile may find a far channel no slower than a near one; it shall not weigh more
+    # a measured profile may find a far channel no slower than a near one; it must not weigh more
     seconds = np.maximum.accumulate(seconds)[far]
     return np.maximum(1, np.rint(scale * (seconds.min() / seconds) ** near)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Which rack a host is in: from a file, a script in the manner of Hadoop's topology script, a dict or a function."""
+"""The rack of each host: from a file, a script like Hadoop's topology script, a dict or a function."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Racks:
     def __init__(self, lookup: Lookup, about: str) -> None:
         self._lookup = lookup
         self.about = about
-        self._known: dict[str, str] = {}
+        self._racks: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"Racks({self.about})"
@@ -42,27 +42,27 @@ class Racks:
         return self.find([host])[0]
 
     def find(self, hosts: Iterable[str]) -> list[str]:
-        """The rack of each host; new hosts are looked up in one go."""
+        """Return the rack of each host; new hosts are looked up in one call."""
         hosts = list(hosts)
-        new = [h for h in dict.fromkeys(hosts) if h not in self._known]
+        new = [h for h in dict.fromkeys(hosts) if h not in self._racks]
         if new:
-            found = self._lookup(new)
-            if len(found) != len(new):
+            racks = self._lookup(new)
+            if len(racks) != len(new):
                 raise TopologyError(
-                    f"{self.about} names {len(found)} racks for {len(new)} hosts ({', '.join(new)}); "
+                    f"{self.about} names {len(racks)} racks for {len(new)} hosts ({', '.join(new)}); "
                     "one rack per host is needed, in the hosts' order"
                 )
-            bad = next((h for h, r in zip(new, found, strict=True) if not isinstance(r, str) or not r), None)
+            bad = next((h for h, r in zip(new, racks, strict=True) if not isinstance(r, str) or not r), None)
             if bad is not None:
                 raise TopologyError(
                     f"{self.about} names no rack for host {bad!r}; a rack is a non-empty text"
                 )
-            self._known.update(zip(new, found, strict=True))
-        return [self._known[h] for h in hosts]
+            self._racks.update(zip(new, racks, strict=True))
+        return [self._racks[h] for h in hosts]
 
     @classmethod
     def of(cls, racks: RacksLike) -> Racks:
-        """From a dict from hosts to racks, or a function of one host; a :class:`Racks` is handed back."""
+        """Make racks from a dict of hosts or a function of one host; return a :class:`Racks` as it is."""
         if isinstance(racks, Racks):
             return racks
         if isinstance(racks, Mapping):
@@ -81,7 +81,7 @@ class Racks:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Racks:
-        """From a text file: a host and its rack per line, as Hadoop's table mapping; ``#`` begins a comment."""
+        """Read a text file with a host and its rack per line, as Hadoop's table mapping; ``#`` begins a comment."""
         try:
             lines = Path(path).read_text().splitlines()
         except OSError as error:
@@ -103,15 +103,15 @@ class Racks:
 
     @classmethod
     def from_script(cls, path: str | Path) -> Racks:
-        """From a program that is given hosts as arguments and prints a rack for each, one per line or word."""
+        """Ask a program that is given hosts as arguments and prints a rack for each, one per line or word."""
         if not Path(path).is_file():
             raise TopologyError(f"{path}: there is no such rack script")
 
         def lookup(hosts: list[str]) -> list[str]:
-            found: list[str] = []
+            racks: list[str] = []
             for start in range(0, len(hosts), SCRIPT_HOSTS):
-                found += _ask(path, hosts[start : start + SCRIPT_HOSTS])
-            return found
+                racks += _ask(path, hosts[start : start + SCRIPT_HOSTS])
+            return racks
 
         return cls(lookup, f"the script {path}")
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.errors import ParameterError
+
 Tree = int | Sequence["Tree"]
 
 
 def servers_of(tree: Tree) -> list[int]:
-    """The servers below a place in the hierarchy.
+    """Return the servers below a node of the tree.
 
     >>> servers_of([[[0, 1], [2]], [[3]]])
     [0, 1, 2, 3]
@@ -20,12 +22,12 @@ def servers_of(tree: Tree) -> list[int]:
 
 
 def depth_of(tree: Tree) -> int:
-    """How many choices lie between the root and a server."""
+    """Return the number of levels between the root and the deepest server."""
     return 0 if isinstance(tree, int) else 1 + max((depth_of(branch) for branch in tree), default=0)
 
 
 def closeness(tree: Tree, n: int) -> NDArray[np.float64]:
-    """For any two servers, the number of levels (rack, host …) that they share below the root.
+    """Return, for any two servers, the number of levels (rack, host …) that they share below the root.
 
     >>> closeness([[0, 1], [2, 3]], 4)[0].tolist()
     [2.0, 1.0, 0.0, 0.0]
@@ -43,6 +45,6 @@ def closeness(tree: Tree, n: int) -> NDArray[np.float64]:
 
 
 def check_tree(tree: Tree, n: int) -> None:
-    """Refuses a hierarchy that doesn't name each of the n servers once."""
+    """Raise unless a tree names each of the n servers once."""
     if sorted(servers_of(tree)) != list(range(n)):
-        raise ValueError(f"racks must name each server 0 … {n - 1} once, got {servers_of(tree)}")
+        raise ParameterError(f"racks must name each server 0 … {n - 1} once, got {servers_of(tree)}")

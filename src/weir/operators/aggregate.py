@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,126 +13,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
-from weir.operators.base import Operator
-from weir.operators.distinct import REGISTERS, estimate, fill, merge_registers
+from weir.hashing import SECOND_SEED, hash_columns
+from weir.operators.aggregate_functions import FUNCTIONS, Columns, Function, Groups, merge_column
+from weir.operators.base import WINDOW_START, Operator
+from weir.operators.instance import NO_TIME, Context, Instance, among, keyed_schema, one_array
+from weir.rows import Rows
+from weir.state.index import group_rows
+from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
+from weir.state.view import StateView
 
-Groups = NDArray[np.int64]
-Columns = list[pa.Array]
-
-
-@dataclass(frozen=True)
-class _Function:
-    """One aggregate function: how to begin, how to merge, how to finish."""
-
-    fields: Callable[[pa.DataType | None], list[tuple[str, pa.DataType]]]
-    begin: Callable[[pa.Array | None, Groups, int], Columns]
-    merge: Sequence[str]
-    finish: Callable[[Sequence[pa.Array]], pa.Array]
-    result: Callable[[pa.DataType | None], pa.DataType]
-    accepts: Callable[[pa.DataType], bool]
-
-
-def _reduce(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Array:
-    """One value per group, in the order of the groups' numbers."""
-    table = pa.table({"g": groups, "v": column})
-    out = pa.TableGroupBy(table, "g", use_threads=False).aggregate([("v", how)])
-    numbers, values = out["g"].to_numpy(), out[f"v_{how}"].combine_chunks()
-    if len(numbers) == n and np.array_equal(numbers, np.arange(n)):
-        return values
-    position = np.full(n, -1, dtype=np.int64)
-    position[numbers] = np.arange(len(numbers))
-    return values.take(pa.array(position, mask=position < 0))
-
-
-def _sum_type(kind: pa.DataType | None) -> pa.DataType:
-    if kind is not None and pa.types.is_decimal(kind):
-        return pa.decimal128(38, kind.scale)
-    return pa.float64() if kind is not None and pa.types.is_floating(kind) else pa.int64()
-
-
-def _numeric(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _ordered(kind: pa.DataType) -> bool:
-    t = pa.types
-    return bool(
-        _numeric(kind) or t.is_string(kind) or t.is_binary(kind) or t.is_temporal(kind) or t.is_boolean(kind)
-    )
-
-
-def _hashable(kind: pa.DataType) -> bool:
-    return not pa.types.is_nested(kind)
-
-
-def _count(column: pa.Array | None, groups: Groups, n: int) -> Columns:
-    if column is not None and column.null_count:
-        groups = groups[column.is_valid().to_numpy(zero_copy_only=False)]
-    return [pa.array(np.bincount(groups, minlength=n).astype(np.int64))]
-
-
-def _mean(column: pa.Array | None, groups: Groups, n: int) -> Columns:
-    assert column is not None
-    total = _reduce(column.cast(pa.float64()), groups, n, "sum")
-    return [pc.fill_null(total, 0.0), *_count(column, groups, n)]
-
-
-def _need(column: pa.Array | None) -> pa.Array:
-    assert column is not None
-    return column
-
-
-FUNCTIONS: dict[str, _Function] = {
-    "count": _Function(
-        lambda kind: [("", pa.int64())],
-        _count,
-        ["sum"],
-        lambda c: c[0],
-        lambda kind: pa.int64(),
-        lambda kind: True,
-    ),
-    "sum": _Function(
-        lambda kind: [("", _sum_type(kind))],
-        lambda c, g, n: [_reduce(_need(c).cast(_sum_type(_need(c).type)), g, n, "sum")],
-        ["sum"],
-        lambda c: c[0],
-        _sum_type,
-        _numeric,
-    ),
-    "min": _Function(
-        lambda kind: [("", kind)],
-        lambda c, g, n: [_reduce(_need(c), g, n, "min")],
-        ["min"],
-        lambda c: c[0],
-        lambda kind: kind,
-        _ordered,
-    ),
-    "max": _Function(
-        lambda kind: [("", kind)],
-        lambda c, g, n: [_reduce(_need(c), g, n, "max")],
-        ["max"],
-        lambda c: c[0],
-        lambda kind: kind,
-        _ordered,
-    ),
-    "mean": _Function(
-        lambda kind: [(".sum", pa.float64()), (".count", pa.int64())],
-        _mean,
-        ["sum", "sum"],
-        lambda c: pc.if_else(pc.greater(c[1], 0), pc.divide(c[0], pc.cast(c[1], pa.float64())), None),
-        lambda kind: pa.float64(),
-        _numeric,
-    ),
-    "approx_distinct": _Function(
-        lambda kind: [(".registers", pa.binary(REGISTERS))],
-        lambda c, g, n: [fill(_need(c), g, n)],
-        ["registers"],
-        lambda c: estimate(c[0]),
-        lambda kind: pa.int64(),
-        _hashable,
-    ),
-}
-FUNCTIONS["avg"] = FUNCTIONS["mean"]
+REDUCE_AT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -142,7 +32,7 @@ class _Spec:
     column: str | None
 
     @property
-    def rule(self) -> _Function:
+    def rule(self) -> Function:
         return FUNCTIONS[self.function]
 
 
@@ -171,6 +61,8 @@ class Aggregate(Operator):
     """
 
     stateful = True
+    windowed = True
+    defers_merging = True
 
     def __init__(self, *, emit: Literal["rows", "updates"] = "rows", **values: str) -> None:
         if not values:
@@ -230,10 +122,7 @@ class Aggregate(Operator):
     def merge(self, states: Sequence[pa.Array], groups: Groups, n: int) -> Columns:
         """Merges partial states: rows of equal group become one."""
         how = [m for s in self.specs for m in s.rule.merge]
-        return [
-            merge_registers(c, groups, n) if h == "registers" else _reduce(c, groups, n, h)
-            for c, h in zip(states, how, strict=True)
-        ]
+        return [merge_column(c, groups, n, h) for c, h in zip(states, how, strict=True)]
 
     def finish(self, states: Sequence[pa.Array]) -> Columns:
         """The values that users see, from states."""
@@ -243,6 +132,21 @@ class Aggregate(Operator):
             out.append(s.rule.finish(states[at : at + width]))
             at += width
         return out
+
+    def updates(self, schema: pa.Schema, heads: Sequence[pa.Field]) -> pa.Schema:
+        return pa.schema([*heads, *self.emits(schema)])
+
+    def merge_entries(self, table: pa.Table, heads: int) -> pa.Table:
+        table = table.combine_chunks()
+        groups, first = group_rows(table[H1].to_numpy(), table[H2].to_numpy())
+        if len(first) == table.num_rows:
+            return table
+        head = table.select(range(heads)).take(pa.array(first))
+        merged = self.merge([one_array(c) for c in table.columns[heads:]], groups, len(first))
+        return pa.Table.from_arrays([*head.columns, *merged], schema=table.schema)
+
+    def instance(self, context: Context) -> Instance:
+        return _AggregateInstance(self, context)
 
     def signature(self) -> dict[str, Any]:
         return {"kind": "Aggregate", "values": [[s.name, s.function, s.column] for s in self.specs]}
@@ -257,6 +161,222 @@ class Count(Aggregate):
 
     def __init__(self, name: str = "count", *, emit: Literal["rows", "updates"] = "rows") -> None:
         super().__init__(emit=emit, **{name: "count"})
+
+
+class _AggregateInstance(Instance):
+    """Reduces rows to partial states per key, and merges them into the saved state once per batch."""
+
+    def __init__(self, operator: Aggregate, context: Context) -> None:
+        super().__init__(context)
+        node = self.node
+        self.operator = operator
+        self.schema = node.state
+        self.width = len(node.key) + (1 if node.window else 0)  # key columns and the window's start
+        self.pieces: list[pa.Table] = []
+        self.piece_rows = 0
+        self._result: pa.Table | None = None
+        self._written: pa.Table | None = None
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        node, window = self.node, self.node.window
+        if self.context.passes_on:
+            self.report.rows_out += len(rows)
+            yield rows
+        starts: NDArray[np.int64] | None = None
+        if window:
+            times = rows.column(window.column)
+            if times.null_count:
+                self.report.late += times.null_count
+                rows = rows.select(np.asarray(times.is_valid().to_numpy(zero_copy_only=False)))
+                times = rows.column(window.column)
+            if not len(rows):
+                return
+            micros = times.cast(pa.int64()).to_numpy()
+            newest = int(micros.max())
+            seen = self.report.max_event_time
+            self.report.max_event_time = newest if seen is None else max(seen, newest)
+            starts = micros - np.mod(micros, window.size)
+            if self.context.watermark is not None:
+                on_time = starts + window.size > self.context.watermark
+                if not on_time.all():
+                    self.report.late += int((~on_time).sum())
+                    rows, starts = rows.select(on_time), starts[on_time]
+        if not len(rows):
+            return
+        h1, h2 = rows.hash(node.key), rows.second_hash(node.key)
+        if starts is not None:
+            h2 = hash_columns([pa.array(h2.view(np.int64)), pa.array(starts)], SECOND_SEED)
+        groups, first = group_rows(h1, h2)
+        at = pa.array(first)
+        keys = [rows.column(k).take(at) for k in node.key]
+        if starts is not None:
+            keys.append(pa.array(starts[first]).cast(self.schema.field(WINDOW_START).type))
+        states = self.operator.begin(rows.column, groups, len(first))
+        self._add(
+            pa.Table.from_arrays(
+                [pa.array(h1[first]), pa.array(h2[first]), *keys, *states], schema=self._wire
+            )
+        )
+
+    @property
+    def _wire(self) -> pa.Schema:
+        return keyed_schema(self.schema)
+
+    def _add(self, piece: pa.Table) -> None:
+        self.pieces.append(piece)
+        self.piece_rows += piece.num_rows
+        if self.piece_rows > REDUCE_AT and len(self.pieces) > 1:
+            self.pieces = [self._reduced()]
+            self.piece_rows = self.pieces[0].num_rows
+
+    def absorb(self, partial: pa.RecordBatch) -> None:
+        self._add(pa.Table.from_batches([partial]))
+
+    def _reduced(self) -> pa.Table:
+        """All pieces so far, one row per key."""
+        table = pa.concat_tables(self.pieces).combine_chunks()
+        if len(self.pieces) == 1:
+            return table
+        return self._merge(table)
+
+    def _merge(self, table: pa.Table) -> pa.Table:
+        h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
+        groups, first = group_rows(h1, h2)
+        if len(first) == len(h1):
+            return table
+        keys = table.select(range(2 + self.width)).take(pa.array(first))
+        states = [one_array(table.column(i)) for i in range(2 + self.width, table.num_columns)]
+        merged = self.operator.merge(states, groups, len(first))
+        return pa.Table.from_arrays([*keys.columns, *merged], schema=table.schema)
+
+    def hold(self, held: StateView) -> pa.Table | None:
+        """Partial states stay on this server until their aggregation: as entries, merged with what waits here."""
+        if not self.pieces:
+            return None
+        table = self._reduced()
+        self.report.pairs += table.num_rows
+        before, _ = held.take(*held.find(table[H1].to_numpy(), table[H2].to_numpy()))
+        merged = self._merge(pa.concat_tables([before.select(self._wire.names), table]).combine_chunks())
+        self.pieces = []
+        return entries(merged.select(self.schema.names), merged[H1].to_numpy(), merged[H2].to_numpy())
+
+    def release(self, held: StateView) -> pa.Table | None:
+        """Adds all that waits here to what goes to the keys' homes now; returns what marks it as gone."""
+        waiting = held.everything()
+        if not waiting.num_rows:
+            return None
+        self._add(waiting.select(self._wire.names))
+        return tombstones(waiting[H1].to_numpy(), waiting[H2].to_numpy(), self.schema)
+
+    def partials(self) -> pa.Table | None:
+        if self.context.step >= self.node.state_level or not self.pieces:
+            return None
+        table = self._reduced()
+        if self.node.splits and self.context.step == self.node.level:
+            self.report.pairs += table.num_rows
+        return table
+
+    def finish(self) -> Iterator[Rows]:
+        context, node = self.context, self.node
+        if context.step != node.state_level:
+            return
+        made: list[pa.Table] = []
+        results: list[pa.Table] = []
+        view: StateView | None = None
+        touched: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+        if self.pieces:
+            table = self._reduced()
+            h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
+            if not node.splits:
+                self.report.pairs += len(h1)
+            view = context.view()
+            found = view.find(h1, h2)
+            prior, _ = view.take(*found)
+            living = prior
+            if node.ttl is not None and prior.num_rows:
+                living = prior.filter(pc.greater(prior[DEADLINE], context.clock))
+            if living.num_rows:
+                merged = self._merge(
+                    pa.concat_tables([living.select(self._wire.names), table]).combine_chunks()
+                )
+            else:
+                merged = table
+            self.report.keys_delta += merged.num_rows - prior.num_rows
+            h1, h2 = merged[H1].to_numpy(), merged[H2].to_numpy()
+            touched = (h1, h2)
+            made.append(entries(merged.select(self.schema.names), h1, h2, deadline=self._deadlines(merged)))
+            if node.window is None and (context.want_updates or self.operator.emit == "updates"):
+                results.append(merged)
+        closed = self._due(view, touched)
+        if closed is not None and closed.num_rows:
+            gone1, gone2 = closed[H1].to_numpy(), closed[H2].to_numpy()
+            made.append(tombstones(gone1, gone2, self.schema))
+            self.report.keys_delta -= closed.num_rows
+            if node.window is not None:
+                results.append(closed.select(self._wire.names))
+        self._closed_now(made, results)
+        self._written = pa.concat_tables(made) if made else None
+        if results:
+            self._result = pa.concat_tables(results).combine_chunks()
+            out = self.updates()
+            assert out is not None
+            if node.window is not None or self.operator.emit == "updates":
+                self.report.rows_out += out.num_rows
+                yield Rows(out)
+
+    def _closed_now(self, made: list[pa.Table], results: list[pa.Table]) -> None:
+        """At the end of a bounded input, windows that this very batch touched close as well."""
+        window = self.node.window
+        if window is None or self.context.watermark is None or not made:
+            return
+        fresh = made[0]
+        if fresh[WINDOW_START].null_count == fresh.num_rows:
+            return
+        ends = fresh[DEADLINE].to_numpy()
+        due = ends <= self.context.watermark
+        if due.any():
+            table = fresh.filter(pa.array(due))
+            results.append(table.select(self._wire.names))
+            gone = tombstones(table[H1].to_numpy(), table[H2].to_numpy(), self.schema)
+            made[0] = pa.concat_tables([fresh.filter(pa.array(~due)), gone])
+            self.report.keys_delta -= table.num_rows
+
+    def _deadlines(self, table: pa.Table) -> NDArray[np.int64]:
+        if self.node.window is not None:
+            return table[WINDOW_START].cast(pa.int64()).to_numpy() + self.node.window.size
+        if self.node.ttl is not None:
+            return np.full(table.num_rows, self.context.clock + self.node.ttl)
+        return np.full(table.num_rows, NEVER)
+
+    def _due(self, view: StateView | None, touched: Any) -> pa.Table | None:
+        """Entries whose time is up and that this batch did not touch."""
+        context, node = self.context, self.node
+        if node.window is not None:
+            after, until = context.previous_watermark, context.watermark
+        elif node.ttl is not None:
+            after, until = context.previous_clock, context.clock
+        else:
+            return None
+        if until is None:
+            return None
+        due = (view or context.view()).due(NO_TIME if after is None else after, until)
+        return due if touched is None else due.filter(pa.array(~among(due, *touched)))
+
+    def updates(self) -> pa.RecordBatch | None:
+        if self._result is None:
+            return None
+        table, node = self._result, self.node
+        keys = [one_array(table[k]) for k in node.key]
+        if node.window is not None:
+            start = one_array(table[WINDOW_START])
+            end = pc.add(start.cast(pa.int64()), node.window.size).cast(start.type)
+            keys += [start, end]
+        states = [one_array(table.column(i)) for i in range(2 + self.width, table.num_columns)]
+        values = self.operator.finish(states)
+        return pa.RecordBatch.from_arrays([*keys, *values], schema=node.sink_out)
+
+    def written(self) -> pa.Table | None:
+        return self._written
 
 
 def _parse(name: str, text: str) -> _Spec:

@@ -1,25 +1,53 @@
-"""What every operator tells the planner about itself."""
+"""What every operator answers about itself."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from weir.operators.instance import Context, Instance
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 
 
+@dataclass(frozen=True)
+class Window:
+    """Tumbling event-time windows of ``size`` µs over ``column``; rows may be ``lateness`` µs late."""
+
+    column: str
+    size: int
+    lateness: int = 0
+
+
 class Operator:
     """Base of all operators: plain data that says what it needs, what it emits and what it keeps.
+
+    The engine never asks for an operator's class, only for what is written here. One that a user writes gets
+    everything that ours get: state that is saved, moved and scaled with its keys, replays, metrics.
 
     * ``stateful``: it keeps state per key and so needs a key.
     * ``mergeable``: partial states of one key, kept on several servers, can be merged into the true one. Only
       such operators may stand behind a grouping that splits keys.
     * ``passes_rows``: operators behind it see the rows that came in (as the papers' counters do), rather than
       rows of its own making.
+    * ``emits_early``: rows leave it as they come, before its state is final for the batch.
+    * ``waits``: it must see all rows of a batch together.
+    * ``windowed``: it can work in event-time windows.
+    * ``defers_merging``: partial states of a key may wait on their servers for some batches before they are merged
+      (``aggregate_every``).
+    * ``reads_files``: what reaches it are paths of files, and it emits their rows. ``recurs``: their partitions
+      come back with new files, so that something can be learnt about them.
     """
 
     stateful: ClassVar[bool] = False
+    windowed: ClassVar[bool] = False
+    defers_merging: ClassVar[bool] = False
+    reads_files: ClassVar[bool] = False
+    recurs: bool = False
 
     @property
     def mergeable(self) -> bool:
@@ -29,21 +57,57 @@ class Operator:
     def passes_rows(self) -> bool:
         return False
 
+    @property
+    def emits_early(self) -> bool:
+        return not self.stateful
+
+    @property
+    def waits(self) -> bool:
+        return False
+
+    def prepare(self) -> None:
+        """Complete its own description; called once, when it becomes part of an application."""
+
     def needs(self, schema: pa.Schema) -> set[str] | None:
-        """The columns it reads besides its key; None for all of them."""
+        """Return the columns it reads besides its key; None for all of them."""
         return None
 
     def check(self, schema: pa.Schema, where: str) -> None:
-        """Raises a TopologyError if it cannot work on rows of this schema."""
+        """Raise a TopologyError if it cannot work on rows of this schema."""
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of the rows it emits, given that of the rows it gets (after its key columns)."""
+        """Return the schema of the rows it emits, given that of the rows it gets."""
         raise NotImplementedError
 
+    def updates(self, schema: pa.Schema, heads: Sequence[pa.Field]) -> pa.Schema | None:
+        """Return what a sink receives of it, if that is not what it emits.
+
+        ``heads`` are the fields of its key and window.
+        """
+        return None
+
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
-        """What it keeps per key, without the key columns."""
+        """Return what it keeps per key, without the key columns."""
         return pa.schema([])
 
+    def merge_entries(self, table: pa.Table, heads: int) -> pa.Table:
+        """Merge stored entries of one key into one, for operators that defer merging.
+
+        The first ``heads`` columns of the table are not state.
+        """
+        raise NotImplementedError
+
+    def instance(self, context: Context) -> Instance:
+        """Return a running copy for one server in one step of one batch."""
+        raise NotImplementedError
+
     def signature(self) -> dict[str, Any]:
-        """What must stay the same for its saved state to remain valid, as JSON-able data."""
+        """Return what must stay the same for its saved state to remain valid, as JSON-able data.
+
+        Its ``kind`` names it; :mod:`weir.operators.saved` reads state back by that alone.
+        """
         return {"kind": type(self).__name__}
+
+    def describe(self) -> str:
+        """Return a short text for people."""
+        return type(self).__name__

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from weir.columns import to_schema
-from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean
+from weir.hashing import hash_columns
 from weir.operators.base import Operator
+from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
+from weir.operators.state_types import forget_caches
+from weir.rows import Rows, row_hashes
+from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
+from weir.state.view import StateView
 
 STATE = "state"
 
@@ -118,18 +127,27 @@ class Process(Operator):
                     f"{who}: {make.__name__} must be creatable without arguments and hold only data that "
                     f"msgspec can write (numbers, text, bytes, times, lists, dicts, dataclasses): {error}"
                 ) from None
-            _forget_caches(kind)
+            forget_caches(kind)
 
-    @property
-    def configured(self) -> Process:
-        """Itself; a subclass with an own ``__init__`` need not call ours."""
+    def prepare(self) -> None:
+        """Complete the description of a subclass whose own ``__init__`` does not call ours."""
         if "output_columns" not in self.__dict__:
             self._configure()
-        return self
 
     @property
     def mergeable(self) -> bool:
         return "merge" in self.__dict__ or type(self).merge is not Process.merge
+
+    @property
+    def emits_early(self) -> bool:
+        return True
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.order_by)
+
+    def instance(self, context: Context) -> Instance:
+        return _ProcessInstance(self, context)
 
     def process(self, key: Any, rows: Sequence[Any], state: Any) -> Iterable[Any] | None:
         """Called with a key's rows of a batch, as named tuples; yield or return the rows to emit.
@@ -166,27 +184,248 @@ class Process(Operator):
     def signature(self) -> dict[str, Any]:
         kind = self.state
         fields = None if kind is None else msgspec.json.schema(kind)
-        _forget_caches(kind)
+        forget_caches(kind)
         return {"kind": "Process", "state": fields}
 
 
-def _forget_caches(kind: Any, seen: set[int] | None = None) -> None:
-    """Removes what msgspec notes on dataclasses that it has met.
+class _ProcessInstance(Instance):
+    """Calls a user's function once per key, with the key's rows in a defined order."""
 
-    A class defined in a notebook or script travels to the executors by value, and those notes cannot travel.
-    """
-    seen = set() if seen is None else seen
-    if id(kind) in seen:
-        return
-    seen.add(id(kind))
-    for part in typing.get_args(kind):
-        _forget_caches(part, seen)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        if "__msgspec_cache__" in vars(kind):
-            del kind.__msgspec_cache__  # type: ignore[attr-defined]
+    works_at_end = True
+
+    def __init__(self, operator: Process, context: Context) -> None:
+        super().__init__(context)
+        self.operator = operator
+        self.batches: list[pa.RecordBatch] = []
+        self.absorbed: list[pa.RecordBatch] = []
+        self._decode = msgspec.msgpack.Decoder(self.operator.state) if self.operator.state else None
+        self._encode = msgspec.msgpack.Encoder(order="deterministic")
+        self._written: pa.Table | None = None
+        self._partials: pa.Table | None = None
+
+    @property
+    def _wire(self) -> pa.Schema:
+        return keyed_schema(self.node.state)
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        if len(rows):
+            self.batches.append(rows.to_batch(self.node.input))
+        return iter(())
+
+    def absorb(self, partial: pa.RecordBatch) -> None:
+        self.absorbed.append(partial)
+
+    def finish(self) -> Iterator[Rows]:
+        node, context = self.node, self.context
+        emitted: list[Any] = []
+        made: list[pa.Table] = []
+        if node.ttl is not None and context.step == 1:
+            # before any row is looked at: a key that comes back in this very batch has been away, too
+            made += self._expire(context.view(), emitted)
+        if self.batches:
+            keys, h1, h2, calls = self._by_key()
+            self.report.pairs += len(h1)
+            prior = {} if node.splits else self._prior(context.view(), h1, h2)
+            known = len(prior)
+            states: list[bytes] = []
+            kept: list[int] = []
+            for number, (key, rows) in enumerate(calls):
+                before = prior.get(number)
+                state = self._new() if before is None else self._load(before)
+                out, ok = self._call(key, rows, state)
+                emitted.extend(out)
+                if ok:
+                    states.append(self._save(state))
+                    kept.append(number)
+                elif number in prior:
+                    known -= 1
+            if len(kept) < len(h1):  # keys whose rows were diverted keep the state they had
+                keys = [k.take(pa.array(kept, pa.int64())) for k in keys]
+                h1, h2 = h1[kept], h2[kept]
+            table = pa.Table.from_arrays([*keys, pa.array(states, pa.binary())], schema=node.state)
+            if node.splits:
+                self._partials = pa.Table.from_arrays(
+                    [pa.array(h1), pa.array(h2), *table.columns], schema=self._wire
+                )
+            else:
+                made.append(entries(table, h1, h2, deadline=self._deadlines(len(h1))))
+                self.report.keys_delta += len(kept) - known
+        if self.absorbed and context.step == node.state_level:
+            made.append(self._merged(context.view()))
+        self._written = pa.concat_tables(made) if made else None
+        if emitted:
+            yield Rows(self._emitted(emitted))
+
+    def partials(self) -> pa.Table | None:
+        if self.absorbed and self.context.step < self.node.state_level:
+            tables = [pa.Table.from_batches(self.absorbed)] + (
+                [self._partials] if self._partials is not None else []
+            )
+            return pa.concat_tables(tables)
+        return self._partials
+
+    def written(self) -> pa.Table | None:
+        return self._written
+
+    def _by_key(
+        self,
+    ) -> tuple[list[pa.Array], NDArray[np.uint64], NDArray[np.uint64], Iterator[tuple[Any, list[Any]]]]:
+        """Key columns, hashes and rows of each key, in canonical order."""
+        table = pa.Table.from_batches(self.batches).combine_chunks()
+        batch = table.to_batches()[0]
+        rows = Rows(batch)
+        h1, h2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        r1, r2 = row_hashes(batch)
+        if self.operator.order_by:
+            ordering = pa.table(
+                {
+                    "a": h1,
+                    "b": h2,
+                    **{f"o{i}": batch.column(c) for i, c in enumerate(self.operator.order_by)},
+                    "y": r1,
+                    "z": r2,
+                }
+            )
+            order = pc.sort_indices(
+                ordering, sort_keys=[(n, "ascending") for n in ordering.column_names]
+            ).to_numpy()
+        else:
+            order = np.lexsort((r2, r1, h2, h1))
+        batch = batch.take(pa.array(order))
+        h1, h2 = h1[order], h2[order]
+        new = np.ones(len(h1), np.bool_)
+        new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
+        first = np.flatnonzero(new)
+        keys = [batch.column(k).take(pa.array(first)) for k in self.node.key]
+        make = namedtuple("Row", batch.schema.names, rename=True)._make  # type: ignore[misc, attr-defined]
+        everything = list(map(make, zip(*(c.to_pylist() for c in batch.columns), strict=True)))
+        names = [k.to_pylist() for k in keys]
+        labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
+        bounds = [*first.tolist(), len(everything)]
+
+        def calls() -> Iterator[tuple[Any, list[Any]]]:
+            for i, label in enumerate(labels):
+                yield label, everything[bounds[i] : bounds[i + 1]]
+
+        return keys, h1[first], h2[first], calls()
+
+    def _prior(self, view: StateView, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> dict[int, bytes]:
+        """The saved state of keys, by their position; expired ones are not among them."""
+        table, positions = view.take(*view.find(h1, h2))
+        states = table[STATE].to_pylist()
+        if self.node.ttl is None:
+            return dict(zip(positions.tolist(), states, strict=True))
+        alive = table[DEADLINE].to_numpy() > self.context.clock
+        return {p: s for p, s, ok in zip(positions.tolist(), states, alive, strict=True) if ok}
+
+    def _call(self, key: Any, rows: list[Any], state: Any) -> tuple[list[Any], bool]:
+        handed = _Handed(rows)
         try:
-            hints = typing.get_type_hints(kind)
-        except NameError:
-            hints = {}
-        for part in hints.values():
-            _forget_caches(part, seen)
+            out = self.operator.process(key, handed, state)
+            return ([] if out is None else list(out)), True
+        except Exception as error:
+            if self.node.declared.on_error == "divert":
+                self.report.diverted += len(rows)
+                for row in rows:
+                    self.context.divert(self.node, key, row._asdict(), error)
+                return [], False
+            raise failed(self.node, key, handed.last, error) from error
+
+    def _merged(self, view: StateView) -> pa.Table:
+        """Partial states of keys that live here, merged with each other and with what was saved."""
+        table = pa.Table.from_batches(self.absorbed).combine_chunks()
+        h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
+        content = hash_columns([one_array(table[STATE])])
+        order = np.lexsort((content, h2, h1))
+        table, h1, h2 = table.take(pa.array(order)), h1[order], h2[order]
+        new = np.ones(len(h1), np.bool_)
+        new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
+        first = np.flatnonzero(new)
+        prior = self._prior(view, h1[first], h2[first])
+        self.report.keys_delta += len(first) - len(prior)
+        states = table[STATE].to_pylist()
+        bounds = [*first.tolist(), len(states)]
+        merged = []
+        for i in range(len(first)):
+            parts = [prior[i]] if i in prior else []
+            parts += states[bounds[i] : bounds[i + 1]]
+            state = self._load(parts[0])
+            for part in parts[1:]:
+                state = self.operator.merge(state, self._load(part))
+            merged.append(self._save(state))
+        keys = table.select(list(self.node.key)).take(pa.array(first))
+        data = pa.Table.from_arrays([*keys.columns, pa.array(merged, pa.binary())], schema=self.node.state)
+        return entries(data, h1[first], h2[first], deadline=self._deadlines(len(first)))
+
+    def _expire(self, view: StateView, emitted: list[Any]) -> list[pa.Table]:
+        due = view.due(self.context.previous_clock, self.context.clock)
+        if not due.num_rows:
+            return []
+        self.report.keys_delta -= due.num_rows
+        if type(self.operator).expired is not Process.expired:
+            names = [due[k].to_pylist() for k in self.node.key]
+            labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
+            for key, state in zip(labels, due[STATE].to_pylist(), strict=True):
+                try:
+                    emitted.extend(self.operator.expired(key, self._load(state)) or ())
+                except Exception as error:
+                    raise failed(self.node, key, None, error) from error
+        return [tombstones(due[H1].to_numpy(), due[H2].to_numpy(), self.node.state)]
+
+    def _emitted(self, emitted: list[Any]) -> pa.RecordBatch:
+        schema = self.node.rows_out
+        if not len(schema):
+            raise OperatorError(
+                f"operator {self.node.name!r} emits rows ({emitted[0]!r}) but declares no output; "
+                'declare it: output={"column": "type"}'
+            )
+        try:
+            if isinstance(emitted[0], dict):
+                columns = [[row[name] for row in emitted] for name in schema.names]
+            else:
+                columns = [list(c) for c in zip(*emitted, strict=True)]
+                if len(columns) != len(schema):
+                    raise ValueError(f"rows of {len(columns)} values for {len(schema)} columns")
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise OperatorError(
+                f"operator {self.node.name!r} declares the output {', '.join(f'{f.name} {f.type}' for f in schema)}, "
+                f"but emitted {emitted[0]!r}: {type(error).__name__}: {error}"
+            ) from None
+        self.report.rows_out += len(emitted)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _new(self) -> Any:
+        return self.operator.state() if self.operator.state else None
+
+    def _load(self, data: bytes) -> Any:
+        return self._decode.decode(data) if self._decode else None
+
+    def _save(self, state: Any) -> bytes:
+        return self._encode.encode(state) if self._decode else b""
+
+    def _deadlines(self, n: int) -> NDArray[np.int64]:
+        ttl = self.node.ttl
+        return np.full(n, NEVER if ttl is None else self.context.clock + ttl)
+
+
+class _Handed(Sequence[Any]):
+    """A key's rows, remembering the last one looked at, so that an error can name it."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+        self.last: Any = rows[0] if rows else None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        found = self._rows[at]
+        if not isinstance(at, slice):
+            self.last = found
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self._rows:
+            self.last = row
+            yield row

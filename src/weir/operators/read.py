@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from weir.errors import TopologyError, did_you_mean
+from weir.errors import SourceError, TopologyError, did_you_mean
 from weir.operators.base import Operator
+from weir.operators.file_reader import CHUNK_ROWS, read_file
+from weir.operators.instance import Context, Instance
+from weir.rows import Rows
 
 PATH, PARTITION, BYTES, MODIFIED = "path", "partition", "bytes", "modified"
 LISTING = pa.schema(
@@ -18,6 +25,7 @@ LISTING = pa.schema(
         (MODIFIED, pa.timestamp("us", "UTC")),
     ]
 )
+CHUNK_BYTES = 16 << 20
 FORMATS = ("parquet", "arrow")
 
 
@@ -46,6 +54,8 @@ class Read(Operator):
     base: str = ""
     recurs: bool = True
 
+    reads_files: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise TopologyError(f"format={self.format!r}: {did_you_mean(self.format, FORMATS)}")
@@ -57,3 +67,55 @@ class Read(Operator):
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
         return self.schema
+
+    def instance(self, context: Context) -> Instance:
+        return _ReadInstance(self, context)
+
+
+class _ReadInstance(Instance):
+    """Read the files that are assigned to its server; rows come from the partition of their file."""
+
+    def __init__(self, operator: Read, context: Context) -> None:
+        super().__init__(context)
+        self.operator = operator
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        operator, schema = self.operator, self.node.rows_out
+        listed = [rows.column(c).to_pylist() for c in (PATH, PARTITION, BYTES)]
+        listed.append(rows.column(MODIFIED).cast(pa.int64()).to_pylist())
+        hashes = rows.hash(self.node.key)
+        kept: list[pa.RecordBatch] = []
+        origins: list[NDArray[np.uint64]] = []
+        count = size = 0
+        # small files are put together: what one of them sends to one server would be a message of few rows
+        for at in np.argsort(np.array(listed[0], object)):
+            path, partition, length, modified = (column[at] for column in listed)
+            self._check(operator, path, partition)
+            for batch in read_file(path, operator.format, schema, size=length, modified=modified):
+                kept.append(batch)
+                origins.append(np.full(batch.num_rows, hashes[at]))
+                count, size = count + batch.num_rows, size + batch.nbytes
+                if count >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                    yield self._together(kept, origins)
+                    kept, origins, count, size = [], [], 0, 0
+        if kept:
+            yield self._together(kept, origins)
+
+    def _check(self, operator: Read, path: str, partition: str | None) -> None:
+        if not partition:
+            raise SourceError(
+                f"{path}: the pattern by= finds no partition in this path; mend it, or move the file"
+            )
+        if operator.base and path.rpartition("/")[0] == operator.base:
+            raise SourceError(
+                f'{path}: lies in no folder of its own, which by="folder" takes for its partition; put files into '
+                'folders by partition, or say by="file" or by=r"a pattern with a (group)"'
+            )
+
+    def _together(self, batches: list[pa.RecordBatch], origins: list[NDArray[np.uint64]]) -> Rows:
+        batch = batches[0]
+        if len(batches) > 1:
+            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        self.report.rows_in += batch.num_rows
+        self.report.rows_out += batch.num_rows
+        return Rows(batch, origin=(self.node.name, np.concatenate(origins)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from weir.columns import to_schema
 from weir.errors import TopologyError, did_you_mean
 from weir.operators.base import Operator
+from weir.operators.instance import Context, Instance, failed
+from weir.rows import Rows
 
 ArrowFunction = Callable[[pa.RecordBatch], Any]
 
@@ -80,6 +83,9 @@ class Map(Operator):
             return made, np.arange(len(made)) if made.num_rows == batch.num_rows else None
         return made, _parents(result, self.parents, batch.num_rows)
 
+    def instance(self, context: Context) -> Instance:
+        return _MapInstance(self, context)
+
 
 class Filter(Operator):
     """Keeps the rows for which an Arrow function says so.
@@ -94,6 +100,13 @@ class Filter(Operator):
     def emits(self, schema: pa.Schema) -> pa.Schema:
         return schema
 
+    @property
+    def passes_rows(self) -> bool:
+        return True
+
+    def instance(self, context: Context) -> Instance:
+        return _FilterInstance(self, context)
+
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         """Which rows to keep."""
         mask = self.function(batch)
@@ -107,6 +120,62 @@ class Filter(Operator):
                 f"{len(mask)} values of type {mask.type}"
             )
         return pc.fill_null(mask, False)
+
+
+class _StatelessInstance(Instance):
+    """Apply a user's Arrow function; a row that it fails on is found by halving."""
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        if not len(rows):
+            return
+        for out in self._apply(rows):
+            if len(out):
+                self.report.rows_out += len(out)
+                yield out
+
+    @abstractmethod
+    def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
+        """Return what becomes of rows; ``batch`` has them with the columns that the operator reads."""
+
+    def _apply(self, rows: Rows) -> Iterator[Rows]:
+        batch = rows.to_batch(self.node.input)
+        try:
+            out = self._once(rows, batch)
+        except Exception as error:
+            if batch.num_rows > 1:
+                middle = batch.num_rows // 2
+                positions = np.arange(batch.num_rows)
+                yield from self._apply(rows.select(positions[:middle]))
+                yield from self._apply(rows.select(positions[middle:]))
+                return
+            row = batch.to_pylist()[0]
+            if self.node.declared.on_error == "divert":
+                self.report.diverted += 1
+                self.context.divert(self.node, None, row, error)
+                return
+            raise failed(self.node, None, row, error) from error
+        yield out
+
+
+class _MapInstance(_StatelessInstance):
+    def __init__(self, operator: Map, context: Context) -> None:
+        super().__init__(context)
+        self.operator = operator
+
+    def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
+        result, parents = self.operator.apply(batch, self.node.rows_out)
+        if rows.origin is None or parents is None:
+            return Rows(result)
+        return Rows(result, origin=(rows.origin[0], rows.origin[1][parents]))
+
+
+class _FilterInstance(_StatelessInstance):
+    def __init__(self, operator: Filter, context: Context) -> None:
+        super().__init__(context)
+        self.operator = operator
+
+    def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
+        return rows.select(np.asarray(self.operator.mask(batch).to_numpy(zero_copy_only=False)))
 
 
 def _parents(result: Any, name: str, rows: int) -> NDArray[np.int64]:

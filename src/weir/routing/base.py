@@ -1,21 +1,119 @@
 """What a grouping is: the rule that picks the receiving instance of an operator for each row.
 
-A :class:`Grouping` is an immutable description that a user writes down. A :class:`Router` is one running
-copy of it, owned by one upstream instance ("source" in the papers). The engine, the simulator and the
-figures all route through the same routers.
+A :class:`Grouping` is an immutable description that a user writes down. A :class:`Router` is one running copy of
+it, owned by one upstream instance ("source" in the papers). The engine, the simulator and the figures all route
+through the same routers.
+
+A grouping answers for itself. The engine never asks for its class, only for what is written here: what is in
+force under a plan (:meth:`Grouping.in_force`), whether and how it scales, what it signs into the checkpoint, its
+rule as data (:meth:`Grouping.rule`, which the JVM can route by), what it wants to know about load and distance.
+So a grouping that a user writes gets everything that ours get.
 """
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from weir.errors import ParameterError
+
+if TYPE_CHECKING:
+    from weir.network.profile import Profile
+    from weir.routing.buckets import Buckets
+    from weir.routing.table import Table
 
 Keys = NDArray[np.uint64]
 Instances = NDArray[np.int32]
 Counters = dict[str, NDArray[np.generic]]
+Feedback = Any  # JSON-able data, from Grouping.feedback to Router.listen
+
+
+@dataclass(frozen=True)
+class RouterContext:
+    """Everything that a router may depend on.
+
+    Attributes
+    ----------
+    n
+        Receiving instances.
+    seed
+        Makes random choices repeatable; the same for every batch and source, so that a key keeps its choices.
+    source
+        Number of the upstream instance.
+    local
+        The instance on the same server, −1 if none.
+    distances
+        How far each receiver is (:class:`~weir.network.distance.Distance`); None if nobody knows.
+    """
+
+    n: int
+    seed: int = 0
+    source: int = 0
+    local: int = -1
+    distances: NDArray[np.int8] | None = None
+
+
+@dataclass(frozen=True)
+class InstanceLoad:
+    """What the instances of an operator did in a batch: rows, seconds of work, seconds that rows waited in all."""
+
+    batch: int
+    rows: NDArray[np.float64]
+    busy: NDArray[np.float64]
+    waited: NDArray[np.float64]
+    warm: bool = True  # not in the first batch of a run, which loads modules and compiles
+
+
+@dataclass(frozen=True)
+class PlannedRouting:
+    """What a batch's plan says about the routing of one operator.
+
+    Attributes
+    ----------
+    table
+        The learnt table in force; None if there is none.
+    buckets
+        Where unlisted keys live, once scaling has taken that from their plain hash.
+    hot
+        Hashes of keys that are too heavy for one server.
+    profile
+        What distances cost, if that was measured.
+    """
+
+    table: Table | None = None
+    buckets: Buckets | None = None
+    hot: Keys | None = None
+    profile: Profile | None = None
+
+
+@dataclass(frozen=True)
+class RoutingRule:
+    """A rule as data, for whoever routes without Python: keys with homes of their own, buckets for all others.
+
+    Attributes
+    ----------
+    homes
+        The instance of each bucket; a key's bucket is ``pmod(hash, len(homes))``.
+    listed, instances
+        Hashes of keys that live elsewhere than their bucket, and the instance of each.
+    spread
+        Hashes of keys whose rows are dealt out by content instead of by key.
+    grows
+        Whether other rules of this edge may list more keys. The generated code then leaves room for them, so
+        that it does not change its shape in the middle of a stream.
+    """
+
+    homes: Instances
+    listed: Keys = field(default_factory=lambda: np.empty(0, np.uint64))
+    instances: Instances = field(default_factory=lambda: np.empty(0, np.int32))
+    spread: Keys = field(default_factory=lambda: np.empty(0, np.uint64))
+    grows: bool = False
 
 
 class Router(ABC):
@@ -28,41 +126,152 @@ class Router(ABC):
 
     def __init__(self, n: int) -> None:
         if n < 1:
-            raise ValueError(f"a router needs at least one instance, got {n}")
+            raise ParameterError(f"a router needs at least one instance, got {n}")
         self.n = n
 
     @abstractmethod
     def route(self, keys: Keys) -> Instances:
-        """The receiving instance, 0 … n−1, of each key, in the order given."""
+        """Return the receiving instance, 0 … n−1, of each key, in the order given."""
 
     def counters(self) -> Counters:
-        """Everything that later answers depend on, as arrays; empty for stateless routers."""
+        """Return everything that later answers depend on, as arrays; empty for stateless routers."""
         return {}
 
     def restore(self, counters: Counters) -> None:  # noqa: B027 - a stateless router has nothing to restore
-        """Goes on from counters taken with :meth:`counters`."""
+        """Go on from counters taken with :meth:`counters`."""
+
+    def listen(self, feedback: Feedback) -> None:  # noqa: B027 - most routers don't
+        """Take in what :meth:`Grouping.feedback` made of the load of the last batch."""
+
+    def shares(self) -> list[int] | None:
+        """Return the weight of each receiver, where weights decide."""
+        return None
 
 
 class Grouping(ABC):
     """An immutable, user-facing description of a grouping; compares by value.
 
-    Class attributes say what the grouping may do, and plans are refused by them:
+    Attributes say what the grouping may do, and plans are refused by them:
 
     * ``splits_keys``: rows of one key may reach several instances, so the operator behind it must merge.
     * ``keyed``: it needs a key; otherwise it only suits stateless operators.
     * ``order_free``: the answer for a row depends on that row alone, so rows may be routed chunk by chunk
       in any order. Other groupings are handed all rows of a task at once in a canonical order: a task that
       Spark runs again must route each row as before, although its input arrives in another order.
+    * ``stays_local``: rows stay on their server wherever that has an instance.
+    * ``learnt``: tables are learnt for it while the stream runs (``settings`` says how).
+    * ``uses_distances``: routers want to know how far receivers are. ``measures_network``: and what distances
+      really cost, by a short probe before the first batch.
+    * ``scales``: keys and their state can move to another number of instances while the stream runs.
+      ``scales_by_bucket``: by moving as few buckets of keys as balance needs; otherwise its own routers for the
+      new number say where keys live.
+
+    Examples
+    --------
+    A grouping of one's own, by the parity of the key's hash. It is routed in the JVM by its rule.
+
+    >>> class Parity(Grouping):
+    ...     name = "parity"
+    ...     def make_router(self, context):
+    ...         return ParityRouter(context.n)
+    ...     def rule(self, n):
+    ...         return RoutingRule(np.arange(2, dtype=np.int32) % n)
+    >>> class ParityRouter(Router):
+    ...     def route(self, keys):
+    ...         return (keys % np.uint64(2) % np.uint64(self.n)).astype(np.int32)
+    >>> Parity().router(3).route(np.array([4, 7], np.uint64)).tolist()
+    [0, 1]
     """
 
     name: ClassVar[str]
     splits_keys: ClassVar[bool] = False
     keyed: ClassVar[bool] = True
     order_free: ClassVar[bool] = True
+    stays_local: ClassVar[bool] = False
+    learnt: ClassVar[bool] = False
+    uses_distances: bool = False
+    measures_network: bool = False
+    scales_by_bucket: ClassVar[bool] = False
+    settings: Any = None  # a weir.Locality, where tables are learnt
 
     @abstractmethod
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        """A router to ``n`` instances for upstream instance ``source``.
+    def make_router(self, context: RouterContext) -> Router:
+        """Return a router for one upstream instance."""
 
-        ``seed`` makes random choices repeatable; ``local`` is the instance on the same server, −1 if none.
+    def router(
+        self,
+        n: int,
+        *,
+        seed: int = 0,
+        source: int = 0,
+        local: int = -1,
+        distances: ArrayLike | None = None,
+    ) -> Any:
+        """Return a router to ``n`` instances; the terms are those of :class:`RouterContext`."""
+        far = None if distances is None else np.asarray(distances, np.int8)
+        if far is not None and far.shape != (n,):
+            raise ParameterError(f"expected the distances of {n} receivers, got {far.shape}")
+        return self.make_router(RouterContext(n, seed, source, local, far))
+
+    def rule(self, n: int) -> RoutingRule | None:
+        """Return the rule for ``n`` instances as data, or None if only its routers know.
+
+        It must agree with the routers: a key goes to the same instance by either.
         """
+        return None
+
+    # ------------------------------------------------------------------ where keys live
+
+    @property
+    def home_rule(self) -> Grouping | None:
+        """The rule by which every key has its one home; None: its hash decides, or its bucket."""
+        return None if self.splits_keys else self
+
+    @property
+    def scales(self) -> bool:
+        """Whether keys can move to another number of instances in mid-stream."""
+        return self.splits_keys or self.order_free
+
+    def in_force(self, planned: PlannedRouting) -> Grouping:
+        """Return the grouping of a batch: with what its plan says, where that decides."""
+        if planned.buckets is not None and self.scales_by_bucket:
+            return planned.buckets.with_listed(planned.table)
+        return self
+
+    def for_operator(self, operator: OperatorTraits) -> Grouping:
+        """Return the grouping that stands for this one in front of an operator."""
+        return self
+
+    # ------------------------------------------------------------------ what it is told, what it signs
+
+    def feedback(self, load: InstanceLoad) -> Feedback | None:
+        """Return what routers should hear of a batch's load, as JSON-able data; None if nothing."""
+        return None
+
+    def check(self, n: int, where: str) -> None:  # noqa: B027 - most fit any number
+        """Raise a GroupingError unless it fits ``n`` instances; ``where`` names the operator."""
+
+    def signature(self) -> list[Any]:
+        """Return what the homes of saved keys depend on, as JSON-able data."""
+        if self.splits_keys:
+            return [self.name]  # states live by hash
+        # an object's default representation names its address, which differs from run to run
+        plain = type(self).__repr__ is object.__repr__
+        text = repr(sorted(vars(self).items())) if plain else repr(self)
+        return [self.name, zlib.crc32(text.encode())]
+
+
+@dataclass(frozen=True)
+class OperatorTraits:
+    """What a grouping may ask about the operator behind it."""
+
+    name: str
+    mergeable: bool = False
+    timed: bool = False  # has windows or a ttl
+    everywhere: bool = True  # has an instance on every server
+    explicit: bool = False  # the routing was given for this very operator
+
+
+def part_of(counters: Mapping[str, NDArray[np.generic]], prefix: str) -> Counters:
+    """Return the counters whose names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in counters.items() if k.startswith(prefix)}

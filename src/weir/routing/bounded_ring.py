@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter
 from weir.routing.random_choices import check_bounds
 
@@ -54,8 +54,8 @@ class BoundedRing(Grouping):
     def __post_init__(self) -> None:
         check_bounds(self.epsilon, self.virtual)
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _RingRouter(n, self.virtual * n, self.epsilon, seed)
+    def make_router(self, context: RouterContext) -> Router:
+        return _RingRouter(context.n, self.virtual * context.n, self.epsilon, context.seed)
 
 
 class _RingRouter(LoadRouter):

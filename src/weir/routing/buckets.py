@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weir.errors import GroupingError
 from weir.hashing import spark_mod
-from weir.routing.base import Grouping, Instances, Keys, Router
+from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext, RoutingRule
 from weir.routing.table import Table
 
 BUCKETS = 4096
@@ -58,6 +58,15 @@ class Buckets(Grouping):
         size = n * max(1, -(-buckets // n))
         return cls((np.arange(size) % n).astype(np.int32), listed)
 
+    @classmethod
+    def of_rule(cls, rule: RoutingRule, buckets: int = BUCKETS) -> Buckets:
+        """Return buckets that route unlisted keys exactly as a rule does, some thousands of them.
+
+        >>> Buckets.of_rule(RoutingRule(np.array([1, 0], np.int32)), 5).homes.tolist()
+        [1, 0, 1, 0, 1, 0]
+        """
+        return cls(np.tile(rule.homes, max(1, -(-buckets // len(rule.homes)))))
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Buckets)
@@ -76,7 +85,7 @@ class Buckets(Grouping):
         """Keys, or their weights, per bucket, without those that have a home of their own."""
         load = np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64)
         if self.listed is not None:
-            load = np.where(self.listed.lookup(keys) < 0, load, 0.0)
+            load = np.where(self.listed.find(keys) < 0, load, 0.0)
         return np.bincount(self.bucket(keys), load, minlength=len(self.homes)).astype(np.float64)
 
     def check(self, n: int, where: str) -> None:
@@ -89,9 +98,18 @@ class Buckets(Grouping):
         if self.listed is not None:
             self.listed.check(n, where)
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        self.check(n, "grouping")
-        return _BucketRouter(n, self)
+    def make_router(self, context: RouterContext) -> Router:
+        self.check(context.n, "grouping")
+        return _BucketRouter(context.n, self)
+
+    def rule(self, n: int) -> RoutingRule:
+        if self.listed is None:
+            return RoutingRule(self.homes)
+        return RoutingRule(self.homes, self.listed.hashes, self.listed.instances)
+
+    def with_listed(self, listed: Table | None) -> Buckets:
+        """Return the same buckets with other keys that have homes of their own."""
+        return Buckets(self.homes, listed if listed is not None and len(listed) else None)
 
 
 class _BucketRouter(Router):
@@ -103,5 +121,5 @@ class _BucketRouter(Router):
         home = self._rule.homes[self._rule.bucket(keys)]
         if self._rule.listed is None:
             return home
-        own = self._rule.listed.lookup(keys)
+        own = self._rule.listed.find(keys)
         return np.where(own < 0, home, own).astype(np.int32)

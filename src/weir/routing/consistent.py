@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weir.errors import CheckpointError
-from weir.routing.base import Counters, Grouping
+from weir.errors import CheckpointError, ParameterError
+from weir.routing.base import Counters, Feedback, Grouping, InstanceLoad, RouterContext
 from weir.routing.partial_key import taken
 from weir.routing.random_choices import RandomChoicesRouter, check_bounds
 
@@ -17,6 +17,7 @@ IDLE = -1
 CONTENT = 0
 BUSY = 1
 Signals = NDArray[np.int8]
+SLOTS = 4  # time slots per batch
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,29 @@ class Consistent(Grouping):
     def __post_init__(self) -> None:
         check_bounds(self.epsilon, self.virtual)
         if not 0 <= self.idle < self.busy:
-            raise ValueError(f"thresholds must satisfy 0 <= idle < busy, got {self.idle} and {self.busy}")
+            raise ParameterError(f"thresholds must satisfy 0 <= idle < busy, got {self.idle} and {self.busy}")
         if self.patience < 0:
-            raise ValueError(f"patience is a number of time slots, got {self.patience}")
+            raise ParameterError(f"patience is a number of time slots, got {self.patience}")
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> ConsistentRouter:
-        return ConsistentRouter(n, self.virtual * n, self.epsilon, seed, self.patience)
+    def make_router(self, context: RouterContext) -> ConsistentRouter:
+        return ConsistentRouter(
+            context.n, self.virtual * context.n, self.epsilon, context.seed, self.patience
+        )
+
+    def feedback(self, load: InstanceLoad) -> list[tuple[int, list[int]]] | None:
+        """Return one signal per worker and time slot.
+
+        A batch is cut into :data:`SLOTS` slots as long as its busiest worker takes, and a worker is busy in a slot
+        as long as it still has work left.
+        """
+        longest = load.busy.max()
+        if longest <= 0:
+            return None
+        slots = []
+        for slot in range(SLOTS):
+            left = np.clip(load.busy / longest * SLOTS - slot, 0, 1)
+            slots.append((load.batch * SLOTS + slot, [int(s) for s in self.signals(left)]))
+        return slots
 
     def signals(self, utilisation: ArrayLike) -> Signals:
         """What each worker says for its utilisation: ``IDLE`` (−1), ``CONTENT`` (0) or ``BUSY`` (+1).
@@ -137,6 +155,10 @@ class ConsistentRouter(RandomChoicesRouter):
             self._enqueue(worker, int(said[worker]))
         moved = self._pair()
         return moved + self._probe() if self.patience else moved
+
+    def listen(self, feedback: Feedback) -> None:
+        for slot, signals in feedback:
+            self.feedback(np.array(signals, np.int8), slot)
 
     def _enqueue(self, worker: int, said: int) -> None:
         if said > 0:

@@ -9,8 +9,9 @@ from typing import ClassVar
 import numba as nb
 import numpy as np
 
+from weir.errors import ParameterError
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys
+from weir.routing.base import Counters, Grouping, Instances, Keys, RouterContext
 from weir.routing.heavy_hitters import COUNT, ROWS, touch
 from weir.routing.partial_key import emptier_of_two, pick, taken
 from weir.routing.w_choices import HeavyRouter, check_threshold, least_loaded
@@ -61,10 +62,10 @@ class DChoices(Grouping):
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
         if self.epsilon < 0:
-            raise ValueError(f"epsilon must not be negative, got {self.epsilon}")
+            raise ParameterError(f"epsilon must not be negative, got {self.epsilon}")
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> DChoicesRouter:
-        return DChoicesRouter(n, self.threshold, self.epsilon, seed)
+    def make_router(self, context: RouterContext) -> DChoicesRouter:
+        return DChoicesRouter(context.n, self.threshold, self.epsilon, context.seed)
 
 
 class DChoicesRouter(HeavyRouter):

@@ -9,9 +9,9 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.errors import GroupingError
+from weir.errors import GroupingError, ParameterError
 from weir.hashing import mix, spark_mod
-from weir.routing.base import Grouping, Instances, Keys, Router
+from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
 from weir.routing.heavy_hitters import SpaceSaving
 from weir.routing.partial_key import pick
 
@@ -58,15 +58,18 @@ class HeavyKeys(Grouping):
     buckets: tuple[int, ...] = ()
     instances: int = 0
     name: ClassVar[str] = "DKG"
+    scales: ClassVar[bool] = False  # type: ignore[misc] # its table is for one number of instances
 
     def __post_init__(self) -> None:
         if len(self.heavy) != len(self.homes):
-            raise ValueError(f"{len(self.heavy)} heavy keys but {len(self.homes)} homes")
+            raise ParameterError(f"{len(self.heavy)} heavy keys but {len(self.homes)} homes")
         places = self.homes + self.buckets
         if places and not 0 <= min(places) <= max(places) < self.instances:
-            raise ValueError(f"homes and buckets must name instances 0 … {self.instances - 1}")
+            raise ParameterError(f"homes and buckets must name instances 0 … {self.instances - 1}")
         if self.heavy and not self.buckets:
-            raise ValueError("a table of heavy keys needs buckets for all other keys; see HeavyKeys.learn")
+            raise ParameterError(
+                "a table of heavy keys needs buckets for all other keys; see HeavyKeys.learn"
+            )
 
     @classmethod
     def learn(cls, sample: Keys, n: int, *, capacity: int | None = None) -> HeavyKeys:
@@ -103,13 +106,13 @@ class HeavyKeys(Grouping):
         h = len(keys)
         return cls(tuple(keys.tolist()), tuple(homes[:h].tolist()), tuple(homes[h:].tolist()), n)
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        if self.buckets and n != self.instances:
+    def make_router(self, context: RouterContext) -> Router:
+        if self.buckets and context.n != self.instances:
             raise GroupingError(
-                f"this table of heavy keys was learnt for {self.instances} instances, not {n}; "
-                f"learn it again with HeavyKeys.learn(sample, {n})"
+                f"this table of heavy keys was learnt for {self.instances} instances, not {context.n}; "
+                f"learn it again with HeavyKeys.learn(sample, {context.n})"
             )
-        return _HeavyKeysRouter(n, self)
+        return _HeavyKeysRouter(context.n, self)
 
 
 class _HeavyKeysRouter(Router):

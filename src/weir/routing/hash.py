@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from weir.hashing import spark_mod
-from weir.routing.base import Grouping, Instances, Keys, Router
+from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext, RoutingRule
 
 
 @dataclass(frozen=True)
@@ -18,16 +20,19 @@ class Hash(Grouping):
 
     Examples
     --------
-    >>> import numpy as np
     >>> keys = np.array([1, 2, 1, 9], dtype=np.uint64)
     >>> Hash().router(4).route(keys).tolist()
     [1, 2, 1, 1]
     """
 
     name: ClassVar[str] = "KG"
+    scales_by_bucket: ClassVar[bool] = True
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _HashRouter(n)
+    def make_router(self, context: RouterContext) -> Router:
+        return _HashRouter(context.n)
+
+    def rule(self, n: int) -> RoutingRule:
+        return RoutingRule(np.arange(n, dtype=np.int32))
 
 
 class _HashRouter(Router):

@@ -8,7 +8,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.errors import CheckpointError
+from weir.errors import CheckpointError, ParameterError
 from weir.routing.base import Counters, Keys
 
 
@@ -59,7 +59,7 @@ class SpaceSaving:
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
-            raise ValueError(f"SpaceSaving needs at least one counter, got {capacity}")
+            raise ParameterError(f"SpaceSaving needs at least one counter, got {capacity}")
         self.capacity = capacity
         size = 1 << max(2, int(4 * capacity - 1).bit_length())
         self.arrays = Sketch(
@@ -71,26 +71,26 @@ class SpaceSaving:
 
     @property
     def messages(self) -> int:
-        """Rows counted so far."""
+        """Return the number of rows counted so far."""
         return int(self.arrays.state[ROWS])
 
     def update(self, keys: Keys) -> None:
-        """Counts each key, in the order given."""
+        """Count each key, in the order given."""
         _update(*self.arrays, keys)
 
     def heaviest(self) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
-        """Keys, counts and possible over-counts, the heaviest first."""
+        """Return keys, counts and possible over-counts, the heaviest first."""
         used = int(self.arrays.state[_USED])
         top = self.arrays.entries[self.capacity - used :][::-1].copy()
         return top[:, KEY].astype(np.uint64), top[:, COUNT], top[:, ERROR]
 
     def counters(self) -> Counters:
-        """The list and the number of rows: all that later answers depend on."""
+        """Return everything that later answers depend on, as arrays."""
         keys, counts, errors = self.heaviest()
         return {"heavy_keys": keys, "heavy_counts": counts, "heavy_errors": errors}
 
     def restore(self, counters: Counters) -> None:
-        """Goes on from :meth:`counters`."""
+        """Go on from :meth:`counters`."""
         try:
             keys, counts = counters["heavy_keys"], counters["heavy_counts"]
             errors = counters["heavy_errors"]
@@ -121,7 +121,7 @@ def _enter(entries, table, key, at):  # type: ignore[no-untyped-def]
 
 @nb.njit(forceinline=True)
 def _leave(entries, table, at):  # type: ignore[no-untyped-def]
-    """Frees an entry's place in the table, closing the gap so that no search stops short."""
+    """Free an entry's place in the table, and close the gap so that no search stops short."""
     mask = len(table) - 1
     gap = entries[at, SLOT]
     where = gap
@@ -173,7 +173,7 @@ def _increment(entries, runs, table, state, at):  # type: ignore[no-untyped-def]
 
 @nb.njit(forceinline=True)
 def touch(entries, runs, table, state, key):  # type: ignore[no-untyped-def]
-    """Counts one row of ``key`` in the arrays of a :class:`Sketch`; returns the key's count so far."""
+    """Count one row of ``key`` in the arrays of a :class:`Sketch`; return the key's count so far."""
     state[ROWS] += 1
     capacity = len(entries)
     signed = np.int64(key)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.base import (
+    Counters,
+    Feedback,
+    Grouping,
+    InstanceLoad,
+    Instances,
+    Keys,
+    PlannedRouting,
+    Router,
+    RouterContext,
+    RoutingRule,
+)
 from weir.routing.buckets import Buckets
 from weir.routing.hash import Hash
 from weir.routing.table import Table
@@ -17,10 +28,11 @@ NO_TABLE = Table(np.empty(0, np.uint64), np.empty(0, np.int32))
 
 
 @dataclass(frozen=True)
-class Learnt(Grouping):
+class LocalityAware(Grouping):
     """Each key lives where the table in force says, or by its hash if the table doesn't list it.
 
-    The table belongs to a batch's plan, not to the application; see :mod:`weir.locality`.
+    The table belongs to a batch's plan, not to the application; see :mod:`weir.locality`. ``settings`` are those
+    that the tables are learnt by.
 
     Reference: M. Caneill, A. El Rheddane, V. Leroy, N. De Palma, "Locality-aware routing in stateful streaming
     applications", Middleware 2016.
@@ -28,30 +40,39 @@ class Learnt(Grouping):
     Examples
     --------
     >>> keys = np.array([5, 6], np.uint64)
-    >>> Learnt(Table(keys[:1], np.array([2], np.int32))).router(3).route(keys).tolist()
+    >>> LocalityAware(Table(keys[:1], np.array([2], np.int32))).router(3).route(keys).tolist()
     [2, 0]
     """
 
     table: Table = NO_TABLE
     buckets: Buckets | None = None  # where unlisted keys live, if no longer simply by their hash
+    settings: Any = field(default=None, compare=False, repr=False)
 
     name: ClassVar[str] = "LAR"
-
-    def with_table(self, table: Table, buckets: Buckets | None = None) -> Learnt:
-        """The same grouping with the table of a batch."""
-        return Learnt(table, buckets)
+    learnt: ClassVar[bool] = True
+    scales_by_bucket: ClassVar[bool] = True
 
     @property
-    def homes(self) -> Table | Buckets:
+    def home_rule(self) -> Table | Buckets:
         """The rule by which every key has its one home."""
-        return self.table if self.buckets is None else Buckets(self.buckets.homes, self.table)
+        return self.table if self.buckets is None else self.buckets.with_listed(self.table)
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return self.homes.router(n)
+    def in_force(self, planned: PlannedRouting) -> LocalityAware:
+        return replace(self, table=planned.table or NO_TABLE, buckets=planned.buckets)
+
+    def make_router(self, context: RouterContext) -> Router:
+        return self.home_rule.make_router(context)
+
+    def rule(self, n: int) -> RoutingRule | None:
+        own = self.home_rule.rule(n)
+        return replace(own, grows=True)
+
+    def signature(self) -> list[Any]:
+        return [self.name]  # states live by tables that a commit names
 
 
 @dataclass(frozen=True)
-class LearntSplit(Learnt):
+class LocalityAwareSplit(LocalityAware):
     """The same for operators that merge: some keys are worked on where their rows are.
 
     Keys that nobody has placed yet (``first_seen``) and keys too hot for one server (``hot``) stay with the row
@@ -63,7 +84,7 @@ class LearntSplit(Learnt):
     --------
     >>> keys = np.array([5, 6, 7], np.uint64)
     >>> table = Table(keys[:2], np.array([2, 1], np.int32))
-    >>> grouping = LearntSplit(table, first_seen=True, hot=keys[1:2])
+    >>> grouping = LocalityAwareSplit(table, first_seen=True, hot=keys[1:2])
     >>> grouping.router(3, local=0).route(keys).tolist()
     [2, 0, 0]
     """
@@ -79,24 +100,42 @@ class LearntSplit(Learnt):
         """Not where shares decide which of a hot key's rows stay."""
         return self.overflow is None
 
-    def with_table(self, table: Table, buckets: Buckets | None = None) -> LearntSplit:
-        return LearntSplit(table, buckets, self.first_seen, self.hot, self.overflow)
+    @property
+    def uses_distances(self) -> bool:  # type: ignore[override]
+        """As whoever deals out the rows of hot keys."""
+        return self.overflow is not None and self.overflow.uses_distances
 
-    def with_hot(self, hot: NDArray[np.uint64]) -> LearntSplit:
-        """The same grouping with the hot keys of a batch."""
-        return LearntSplit(self.table, self.buckets, self.first_seen, np.sort(hot), self.overflow)
+    @property
+    def measures_network(self) -> bool:  # type: ignore[override]
+        return self.overflow is not None and self.overflow.measures_network
 
-    def router(
-        self, n: int, *, seed: int = 0, source: int = 0, local: int = -1, overflow: Router | None = None
-    ) -> Router:
-        """A router; ``overflow`` deals out the rows of hot keys, if it is there."""
-        return StayRouter(n, self, local, overflow)
+    def in_force(self, planned: PlannedRouting) -> LocalityAwareSplit:
+        return replace(
+            self,
+            table=planned.table or NO_TABLE,
+            buckets=planned.buckets,
+            hot=self.hot if planned.hot is None else np.sort(planned.hot),
+            overflow=None if self.overflow is None else self.overflow.in_force(planned),
+        )
+
+    def rule(self, n: int) -> RoutingRule | None:
+        own = super().rule(n)
+        return None if own is None else replace(own, spread=self.hot)
+
+    def feedback(self, load: InstanceLoad) -> Feedback | None:
+        return None if self.overflow is None else self.overflow.feedback(load)
+
+    def make_router(self, context: RouterContext) -> Router:
+        overflow = None if self.overflow is None else self.overflow.make_router(context)
+        return SplitRouter(context.n, self, context.local, overflow)
 
 
-class StayRouter(Router):
+class SplitRouter(Router):
     """Homes by table, but for keys that stay with their rows or overflow."""
 
-    def __init__(self, n: int, grouping: LearntSplit, local: int, overflow: Router | None = None) -> None:
+    def __init__(
+        self, n: int, grouping: LocalityAwareSplit, local: int, overflow: Router | None = None
+    ) -> None:
         super().__init__(n)
         self._grouping = grouping
         self._local = local
@@ -104,7 +143,7 @@ class StayRouter(Router):
         self._unlisted = (grouping.buckets or Hash()).router(n)
 
     def route(self, keys: Keys) -> Instances:
-        home = self._grouping.table.lookup(keys)
+        home = self._grouping.table.find(keys)
         if self._local >= 0:
             if self._grouping.first_seen:
                 home = np.where(home < 0, self._local, home)
@@ -122,3 +161,10 @@ class StayRouter(Router):
     def restore(self, counters: Counters) -> None:
         if self.overflow is not None:
             self.overflow.restore(counters)
+
+    def listen(self, feedback: Feedback) -> None:
+        if self.overflow is not None:
+            self.overflow.listen(feedback)
+
+    def shares(self) -> list[int] | None:
+        return None if self.overflow is None else self.overflow.shares()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from weir.errors import CheckpointError
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
 
 
 @nb.njit(inline="always")
@@ -89,8 +89,8 @@ class PartialKey(Grouping):
     splits_keys: ClassVar[bool] = True
     order_free: ClassVar[bool] = False
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _PartialKeyRouter(n, n, seed)
+    def make_router(self, context: RouterContext) -> Router:
+        return _PartialKeyRouter(context.n, context.n, context.seed)
 
 
 class _PartialKeyRouter(LoadRouter):

@@ -9,8 +9,9 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.errors import ParameterError
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter, pick
 
 _MEMO_BITS = 12
@@ -19,9 +20,9 @@ _MEMO_BITS = 12
 def check_bounds(epsilon: float, virtual: int) -> None:
     """Refuses parameters for which the capacity rule has no meaning."""
     if not epsilon > 0:
-        raise ValueError(f"epsilon must be above 0, got {epsilon}; 0.01 is a good start")
+        raise ParameterError(f"epsilon must be above 0, got {epsilon}; 0.01 is a good start")
     if virtual < 1:
-        raise ValueError(f"virtual (virtual workers per instance) must be at least 1, got {virtual}")
+        raise ParameterError(f"virtual (virtual workers per instance) must be at least 1, got {virtual}")
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class RandomChoices(Grouping):
     def __post_init__(self) -> None:
         check_bounds(self.epsilon, self.virtual)
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return RandomChoicesRouter(n, self.virtual * n, self.epsilon, seed)
+    def make_router(self, context: RouterContext) -> Router:
+        return RandomChoicesRouter(context.n, self.virtual * context.n, self.epsilon, context.seed)
 
 
 class RandomChoicesRouter(LoadRouter):

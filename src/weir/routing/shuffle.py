@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Shuffle(Grouping):
     keyed: ClassVar[bool] = False
     order_free: ClassVar[bool] = False
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _RoundRobin(n, seed, source)
+    def make_router(self, context: RouterContext) -> Router:
+        return _RoundRobin(context.n, context.seed, context.source)
 
 
 class _RoundRobin(Router):
@@ -66,11 +66,14 @@ class LocalOrShuffle(Grouping):
 
     name: ClassVar[str] = "LSG"
     splits_keys: ClassVar[bool] = True
+    stays_local: ClassVar[bool] = True
     keyed: ClassVar[bool] = False
     order_free: ClassVar[bool] = False
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _RoundRobin(n, seed, source) if local < 0 else _Local(n, local)
+    def make_router(self, context: RouterContext) -> Router:
+        if context.local >= 0:
+            return _Local(context.n, context.local)
+        return _RoundRobin(context.n, context.seed, context.source)
 
 
 class _Local(Router):

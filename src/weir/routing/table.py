@@ -2,60 +2,210 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.fs as pafs
+from numpy.typing import ArrayLike, NDArray
 
 from weir.errors import GroupingError
-from weir.hashing import hash_columns, spark_mod
-from weir.routing.base import Grouping, Instances, Keys, Router
+from weir.hashing import hash_columns, hash_home
+from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext, RoutingRule
+from weir.routing.table_file import HASH, SERVER, read_table, write_table
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The difference between two versions of a table: keys with their new instance, −1 for keys that left it."""
+
+    hashes: Keys
+    instances: Instances
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Keys whose home differs between two tables, with the instance that has each and the one that gets it."""
+
+    hashes: Keys
+    source: Instances
+    target: Instances
+
+    def __len__(self) -> int:
+        return len(self.hashes)
 
 
 @dataclass(frozen=True, eq=False)
 class Table(Grouping):
     """Sends each listed key to the instance that the table names, all others by their hash.
 
-    A table holds 64-bit hashes, not keys: two keys with one hash would simply share a home.
+    A table is immutable. It holds 64-bit hashes, not keys: two keys with one hash would share a home. Make one with
+    :meth:`of` from a dict, with :meth:`from_keys` from an Arrow table of keys, or with :meth:`from_file`.
 
     Parameters
     ----------
-    hashes
-        Hashes of the listed keys (:func:`weir.hashing.hash_columns`), distinct.
-    instances
-        The instance of each.
+    hashes, instances
+        Hashes of the listed keys (:func:`weir.hashing.hash_columns`), distinct, and the instance of each. They are
+        kept in ascending order of the hashes.
+    n
+        How many instances the table was made for, if that is known: :meth:`route` and :meth:`diff` then know where
+        keys live that are not listed.
+    operator, version, topology
+        Whose table it is, its place in the sequence of that operator's tables, and the application's fingerprint.
+    keys
+        The readable key columns, if known: an Arrow table with one row per hash.
+    buckets
+        The instance of each bucket of unlisted keys, if these don't live by their hash: so it is in a query that has
+        been scaled. Not saved, and no other query can be routed by it.
 
     Examples
     --------
-    >>> table = Table.of({"FR": 1, "US": 0})
+    >>> table = Table.of({"FR": 1, "US": 0}, n=2)
     >>> keys = hash_columns([pa.array(["US", "FR", "US"])])
-    >>> table.router(2).route(keys).tolist()
-    [0, 1, 0]
+    >>> table.router(2).route(keys).tolist(), table.lookup("FR")
+    ([0, 1, 0], 1)
+
+    Tables are compared and patched:
+
+    >>> moved = table.patch(Patch(keys[:1], np.array([1], np.int32)))
+    >>> moved.lookup("US"), moved.version, table.diff(moved).target.tolist()
+    (1, 1, [1])
     """
 
-    hashes: NDArray[np.uint64] = field(repr=False)
-    instances: NDArray[np.int32] = field(repr=False)
+    hashes: Keys = field(repr=False)
+    instances: Instances = field(repr=False)
+    n: int | None = None
+    operator: str = ""
+    version: int = 0
+    topology: str = ""
+    keys: pa.Table | None = field(default=None, repr=False)
+    buckets: Instances | None = field(default=None, repr=False)
 
     name: ClassVar[str] = "table"
+    scales_by_bucket: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         hashes = np.ascontiguousarray(self.hashes, np.uint64)
         instances = np.ascontiguousarray(self.instances, np.int32)
-        if len(hashes) != len(instances):
+        which = f"the routing table of {self.operator!r}" if self.operator else "a routing table"
+        if len(hashes) != len(instances) or (self.keys is not None and self.keys.num_rows != len(hashes)):
             raise GroupingError(
-                f"a table of {len(hashes)} keys needs as many instances, got {len(instances)}"
+                f"{which} of {len(hashes)} keys needs as many instances and readable keys, "
+                f"got {len(instances)} and {'none' if self.keys is None else self.keys.num_rows}"
             )
         order = np.argsort(hashes, kind="stable")
         hashes, instances = hashes[order], instances[order]
         if len(hashes) and (hashes[1:] == hashes[:-1]).any():
-            raise GroupingError("a routing table lists a key twice; every key has one home")
+            raise GroupingError(f"{which} lists a key twice; every key has one home")
         if len(instances) and instances.min() < 0:
-            raise GroupingError("a routing table names a negative instance; instances count from 0")
+            raise GroupingError(f"{which} names a negative instance; instances count from 0")
+        if self.n is not None and len(instances) and instances.max() >= self.n:
+            raise GroupingError(
+                f"{which} names instance {int(instances.max())}: those of {self.n} servers are 0 … {self.n - 1}"
+            )
+        if self.keys is not None:
+            object.__setattr__(self, "keys", self.keys.take(order))
+        for array in (hashes, instances):
+            array.flags.writeable = False
         object.__setattr__(self, "hashes", hashes)
         object.__setattr__(self, "instances", instances)
+
+    # ------------------------------------------------------------------ make one
+
+    @classmethod
+    def of(
+        cls,
+        homes: Mapping[Any, int],
+        types: Sequence[pa.DataType] | None = None,
+        *,
+        n: int | None = None,
+        operator: str = "",
+        version: int = 0,
+        topology: str = "",
+    ) -> Table:
+        """Make a table from ``{key: instance}``; a key of several columns is a tuple.
+
+        ``types`` are the key columns' Arrow types; needed when they aren't what Arrow would guess (a Python
+        int is taken as a 64-bit integer).
+        """
+        hashes = np.empty(0, np.uint64)
+        if homes:
+            keys = [k if isinstance(k, tuple) else (k,) for k in homes]
+            columns = [
+                pa.array(values, None if types is None else types[i])
+                for i, values in enumerate(zip(*keys, strict=True))
+            ]
+            hashes = hash_columns(columns)
+        return cls(hashes, np.array(list(homes.values()), np.int32), n, operator, version, topology)
+
+    @classmethod
+    def from_keys(
+        cls,
+        keys: pa.Table,
+        instances: ArrayLike,
+        *,
+        n: int | None = None,
+        operator: str = "",
+        version: int = 0,
+        topology: str = "",
+    ) -> Table:
+        """Make a table from readable keys, one column per key column and one row per key; they stay readable.
+
+        >>> table = Table.from_keys(pa.table({"state": ["CA", "NY"]}), [0, 2], n=3, operator="states")
+        >>> table.lookup("NY"), table.lookup("VT") is None
+        (2, True)
+        >>> table.find(table.hashes).tolist()  # in order of the hashes
+        [2, 0]
+        """
+        homes = np.asarray(instances, np.int32)
+        return cls(hash_columns(keys.columns), homes, n, operator, version, topology, keys)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        topology: str | None = None,
+        n: int | None = None,
+        filesystem: pafs.FileSystem | None = None,
+    ) -> Table:
+        """Read a saved table; with ``topology`` or ``n``, only one made for that application or server count."""
+        entries, keys, about = read_table(path, topology=topology, n=n, filesystem=filesystem)
+        return cls(
+            entries.column(HASH).to_numpy(),
+            entries.column(SERVER).to_numpy(),
+            n if about["n"] is None else int(about["n"]),
+            about["operator"],
+            int(about["version"]),
+            about["topology"],
+            keys,
+        )
+
+    def save(self, path: str | Path, filesystem: pafs.FileSystem | None = None) -> None:
+        """Write the table as one Arrow file, whole or not at all (local files are renamed into place)."""
+        about = {
+            "n": self.n,
+            "operator": self.operator,
+            "version": self.version,
+            "topology": self.topology,
+        }
+        write_table(self.to_arrow(), about, path, filesystem)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the readable key columns where known, then ``hash`` and ``server``."""
+        table = pa.table({HASH: self.hashes, SERVER: self.instances})
+        for at, name in enumerate(self.keys.column_names if self.keys is not None else ()):
+            table = table.add_column(at, name, self.keys.column(name))  # type: ignore[union-attr]
+        return table
+
+    # ------------------------------------------------------------------ ask
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -63,47 +213,104 @@ class Table(Grouping):
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Table)
+            and self.n == other.n
             and np.array_equal(self.hashes, other.hashes)
             and np.array_equal(self.instances, other.instances)
+            and _same(self.buckets, other.buckets)
         )
 
     def __hash__(self) -> int:
-        return hash((self.hashes.tobytes(), self.instances.tobytes()))
+        return hash((self.n, self.hashes.tobytes(), self.instances.tobytes()))
 
-    @classmethod
-    def of(cls, homes: Mapping[Any, int], types: Sequence[pa.DataType] | None = None) -> Table:
-        """A table from ``{key: instance}``; a key of several columns is a tuple.
+    def find(self, hashes: Keys) -> Instances:
+        """Return the listed instance of each key, −1 for keys that are not listed."""
+        if not len(self):
+            return np.full(len(hashes), -1, np.int32)
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self) - 1)
+        return np.where(self.hashes[at] == hashes, self.instances[at], np.int32(-1))
 
-        ``types`` are the key columns' Arrow types; needed when they aren't what Arrow would guess (a Python
-        int is taken as a 64-bit integer).
+    def lookup(self, *key: Any) -> int | None:
+        """Return the instance of one readable key (one value per key column), ``None`` if it isn't listed."""
+        types = [None] * len(key) if self.keys is None else self.keys.schema.types
+        if len(types) != len(key):
+            raise GroupingError(
+                f"a key of this table has {len(types)} columns, got {len(key)} values: {key!r}"
+            )
+        hashed = hash_columns([pa.array([k], t) for k, t in zip(key, types, strict=True)])
+        instance = int(self.find(hashed)[0])
+        return None if instance < 0 else instance
+
+    def route(self, hashes: Keys, n: int | None = None) -> Instances:
+        """Return the instance of each key among ``n``, by hash or bucket where the key is not listed.
+
+        ``n`` is the number that the table was made for, if it is not given.
         """
-        if not homes:
-            return cls(np.empty(0, np.uint64), np.empty(0, np.int32))
-        keys = [k if isinstance(k, tuple) else (k,) for k in homes]
-        columns = [
-            pa.array(values, None if types is None else types[i])
-            for i, values in enumerate(zip(*keys, strict=True))
-        ]
-        return cls(hash_columns(columns), np.array(list(homes.values()), np.int32))
-
-    def lookup(self, keys: Keys) -> Instances:
-        """The listed instance of each key, −1 for those not listed."""
-        if not len(self.hashes):
-            return np.full(len(keys), -1, np.int32)
-        at = np.searchsorted(self.hashes, keys)
-        at[at == len(self.hashes)] = 0
-        return np.where(self.hashes[at] == keys, self.instances[at], np.int32(-1)).astype(np.int32)
+        count = self.n if n is None else n
+        if count is None:
+            raise GroupingError(
+                "where unlisted keys live depends on the number of instances, which this table doesn't say: "
+                "make it with n=…, or ask route(hashes, n)"
+            )
+        homes = self.find(hashes)
+        missing = homes < 0
+        homes[missing] = hash_home(hashes[missing], count, self.buckets)
+        return homes
 
     def check(self, n: int, where: str) -> None:
-        """Raises unless every listed instance exists."""
+        """Raise unless every listed instance is one of ``n``, and all other keys live by their hash."""
         if len(self.instances) and self.instances.max() >= n:
             raise GroupingError(
                 f"{where}: its routing table names instance {int(self.instances.max())}, but there are only "
                 f"{n} (0 … {n - 1}); raise the parallelism or make the table anew for {n}"
             )
+        if self.buckets is not None:
+            raise GroupingError(
+                f"{where}: its routing table is of a query that was scaled, and only there unlisted keys live by "
+                "these buckets; save the table and open it again to route by its listed keys"
+            )
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _TableRouter(n, self, 0)
+    def make_router(self, context: RouterContext) -> Router:
+        return _TableRouter(context.n, self, 0)
+
+    def rule(self, n: int) -> RoutingRule:
+        return RoutingRule(np.arange(n, dtype=np.int32), self.hashes, self.instances)
+
+    def signature(self) -> list[Any]:
+        return [self.name, zlib.crc32(self.hashes.tobytes() + self.instances.tobytes())]
+
+    # ------------------------------------------------------------------ compare and change
+
+    def diff(self, other: Table) -> Moves:
+        """Return the keys that live elsewhere under ``other``, unlisted ones by their hash."""
+        both = np.union1d(self.hashes, other.hashes)
+        before, after = self.route(both), other.route(both)
+        moved = before != after
+        return Moves(both[moved], before[moved], after[moved])
+
+    def changes(self, other: Table) -> Patch:
+        """Return the patch that turns this table into ``other``."""
+        both = np.union1d(self.hashes, other.hashes)
+        after = other.find(both)
+        changed = self.find(both) != after
+        return Patch(both[changed], after[changed])
+
+    def patch(self, patch: Patch, *, version: int | None = None) -> Table:
+        """Return the next table: entries of the patch added, replaced, or (instance −1) removed."""
+        stays = ~np.isin(self.hashes, patch.hashes)
+        enters = patch.instances >= 0
+        return Table(
+            np.concatenate([self.hashes[stays], patch.hashes[enters]]),
+            np.concatenate([self.instances[stays], patch.instances[enters]]),
+            self.n,
+            self.operator,
+            self.version + 1 if version is None else version,
+            self.topology,
+            buckets=self.buckets,
+        )
+
+
+def _same(a: NDArray[np.int32] | None, b: NDArray[np.int32] | None) -> bool:
+    return a is b if a is None or b is None else np.array_equal(a, b)
 
 
 class _TableRouter(Router):
@@ -113,9 +320,8 @@ class _TableRouter(Router):
         self._shift = shift
 
     def route(self, keys: Keys) -> Instances:
-        home = self._table.lookup(keys)
-        home = np.where(home < 0, spark_mod(keys, self.n), home)
-        return ((home + self._shift) % self.n).astype(np.int32) if self._shift else home
+        homes = self._table.route(keys, self.n)
+        return ((homes + self._shift) % self.n).astype(np.int32) if self._shift else homes
 
 
 @dataclass(frozen=True)
@@ -135,6 +341,17 @@ class WorstCase(Grouping):
     table: Table
 
     name: ClassVar[str] = "worst"
+    scales: ClassVar[bool] = False  # type: ignore[misc] # it is the opposite of one table
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _TableRouter(n, self.table, 1)
+    def make_router(self, context: RouterContext) -> Router:
+        return _TableRouter(context.n, self.table, 1)
+
+    def rule(self, n: int) -> RoutingRule:
+        shifted = ((self.table.instances + 1) % n).astype(np.int32)
+        return RoutingRule(((np.arange(n) + 1) % n).astype(np.int32), self.table.hashes, shifted)
+
+    def check(self, n: int, where: str) -> None:
+        self.table.check(n, where)
+
+    def signature(self) -> list[Any]:
+        return [self.name, self.table.signature()]

@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 
 from weir.hashing import mix
-from weir.routing.base import Grouping, Instances, Keys, Router
+from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter, pick
 
 
@@ -39,8 +39,8 @@ class TwoChoices(Grouping):
     splits_keys: ClassVar[bool] = True
     order_free: ClassVar[bool] = False
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _TwoChoicesRouter(n, seed, source)
+    def make_router(self, context: RouterContext) -> Router:
+        return _TwoChoicesRouter(context.n, context.seed, context.source)
 
 
 class _TwoChoicesRouter(LoadRouter):

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numba as nb
 import numpy as np
 
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router
+from weir.errors import ParameterError
+from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
 from weir.routing.heavy_hitters import ROWS, SpaceSaving, touch
 from weir.routing.partial_key import LoadRouter, emptier_of_two, taken
 
@@ -16,7 +17,7 @@ from weir.routing.partial_key import LoadRouter, emptier_of_two, taken
 def check_threshold(threshold: float | None) -> None:
     """Refuses a share of rows that is none."""
     if threshold is not None and not 0 < threshold < 1:
-        raise ValueError(f"threshold is a share of the rows, between 0 and 1; got {threshold}")
+        raise ParameterError(f"threshold is a share of the rows, between 0 and 1; got {threshold}")
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class WChoices(Grouping):
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
-    def router(self, n: int, *, seed: int = 0, source: int = 0, local: int = -1) -> Router:
-        return _WChoicesRouter(n, self.threshold, seed)
+    def make_router(self, context: RouterContext) -> Router:
+        return _WChoicesRouter(context.n, self.threshold, context.seed)
 
 
 class HeavyRouter(LoadRouter):

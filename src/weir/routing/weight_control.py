@@ -1,4 +1,4 @@
-"""Dynamic weight control (DWC): which receivers deserve a greater share, judged by how long their rows take."""
+"""Dynamic weight control (DWC): greater shares for receivers whose rows take less time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weir.errors import ParameterError
 from weir.routing.base import Counters
 from weir.routing.partial_key import taken
 
 Weights = NDArray[np.int64]
 FINEST = 1 / 32  # of a full step
-QUICKER_DOWN, QUICKER_UP, AFTER_A_TURN = (
-    2.0,
-    1.2,
-    0.5,
-)  # how a step grows while its direction stands, and shrinks
+# factors of a step while its direction stands, downwards and upwards, and after it has turned
+QUICKER_DOWN, QUICKER_UP, AFTER_A_TURN = 2.0, 1.2, 0.5
 
 
 @dataclass(frozen=True)
@@ -88,35 +86,37 @@ class DynamicWeights:
 
     def __post_init__(self) -> None:
         if not self.alpha > 1:
-            raise ValueError(f"alpha must be above 1, got {self.alpha}")
+            raise ParameterError(f"alpha must be above 1, got {self.alpha}")
         if self.delta < 1:
-            raise ValueError(f"delta must be at least 1, got {self.delta}")
+            raise ParameterError(f"delta must be at least 1, got {self.delta}")
         if not 1 <= self.floor <= self.ceiling:
-            raise ValueError(
+            raise ParameterError(
                 f"bounds must satisfy 1 <= floor <= ceiling, got {self.floor} and {self.ceiling}"
             )
 
     def start(self, initial: Weights) -> ControlState:
-        """The state of channels that nothing is known of yet."""
+        """Return the state of channels that nothing is known of yet."""
         return ControlState(np.clip(initial, self.floor, self.ceiling))
 
     def step(self, state: ControlState, times: ArrayLike) -> Weights:
-        """One period: changes ``state`` by the receivers' times per row and returns the new weights.
+        """Change ``state`` by the receivers' times per row in one period and return the new weights.
 
         A time that is not a number stands for "no rows, nothing known": such a receiver goes back towards its
-        initial weight. If nothing is known of anybody, nothing changes.
+        initial weight. If no receiver has a time, nothing changes.
         """
         t = np.asarray(times, dtype=np.float64)
         if t.shape != state.weights.shape:
-            raise ValueError(f"expected one time for each of {len(state.weights)} receivers, got {t.shape}")
-        known = np.isfinite(t)
-        if not known.any():
+            raise ParameterError(
+                f"expected one time for each of {len(state.weights)} receivers, got {t.shape}"
+            )
+        measured = np.isfinite(t)
+        if not measured.any():
             return state.weights.copy()
-        if (t[known] < 0).any():
-            raise ValueError(f"times per row must not be negative, got {t[known].min()}")
-        median = np.sort(t[known])[(known.sum() - 1) // 2]
-        slow = known & (t > self.alpha * median)
-        fast = known & (t < median / self.alpha)
+        if (t[measured] < 0).any():
+            raise ParameterError(f"times per row must not be negative, got {t[measured].min()}")
+        median = np.sort(t[measured])[(measured.sum() - 1) // 2]
+        slow = measured & (t > self.alpha * median)
+        fast = measured & (t < median / self.alpha)
         goal = np.where(fast, np.inf, 1.0)
         way = np.where(slow, -1, np.sign(goal - state.factor)).astype(np.int8)
         stands = (way == state.way) & (way != 0)
@@ -138,7 +138,7 @@ class DynamicWeights:
 
 
 class ControlState:
-    """What the control remembers of one upstream instance's channels, as plain arrays."""
+    """The state of the control for one upstream instance's channels, as plain arrays."""
 
     def __init__(self, initial: Weights) -> None:
         n = len(initial)
@@ -152,7 +152,7 @@ class ControlState:
         return {k: v.copy() for k, v in vars(self).items()}
 
     def restore(self, counters: Counters) -> None:
-        """Goes on from saved counters; a channel whose initial weight is another one by now starts anew."""
+        """Go on from saved counters; a channel whose initial weight is another one by now starts anew."""
         saved = {k: taken(counters, k, v) for k, v in vars(self).items()}
         same = saved["initial"] == self.initial
         for name, mine in vars(self).items():

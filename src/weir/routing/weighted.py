@@ -9,13 +9,28 @@ import numba as nb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weir.errors import ParameterError
 from weir.network.distance import Distance
 from weir.network.profile import PAPER, Profile, initial_weights
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router
-from weir.routing.locality_aware import Learnt
+from weir.routing.base import (
+    Counters,
+    Feedback,
+    Grouping,
+    InstanceLoad,
+    Instances,
+    Keys,
+    PlannedRouting,
+    Router,
+    RouterContext,
+    part_of,
+)
+from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import taken
 from weir.routing.shuffle import Shuffle
 from weir.routing.weight_control import ControlState, DynamicWeights, Weights
+
+Seconds = list[float | None]  # per instance
+NOISE = 0.005  # seconds; less is the scheduling of tasks and threads, not load
 
 
 @dataclass(frozen=True)
@@ -90,23 +105,26 @@ class Weighted(Grouping):
     name: ClassVar[str] = "WG"
     splits_keys: ClassVar[bool] = True
     order_free: ClassVar[bool] = False
+    uses_distances = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.default, Grouping):
-            raise ValueError(f"default must be a grouping such as Shuffle() or Hash(), got {self.default!r}")
-        if isinstance(self.default, Weighted | Learnt):
-            raise ValueError(
+            raise ParameterError(
+                f"default must be a grouping such as Shuffle() or Hash(), got {self.default!r}"
+            )
+        if isinstance(self.default, Weighted | LocalityAware):
+            raise ParameterError(
                 f"default must choose by itself, e.g. Shuffle(), Hash() or Table(…), got {self.default.name}; "
                 "tables that are learnt while the stream runs cannot be weighted"
             )
         if not isinstance(self.profile, Profile) and self.profile not in ("paper", "measure"):
-            raise ValueError(f'profile must be "paper", "measure" or a Profile, got {self.profile!r}')
+            raise ParameterError(f'profile must be "paper", "measure" or a Profile, got {self.profile!r}')
         if self.scale < 1 or not self.near >= 0:
-            raise ValueError(
+            raise ParameterError(
                 f"scale must be at least 1 and near at least 0, got {self.scale} and {self.near}"
             )
         if self.control is not None and not self.control.floor <= self.scale <= self.control.ceiling:
-            raise ValueError(
+            raise ParameterError(
                 f"scale must lie between the control's floor and ceiling, {self.control.floor} and "
                 f"{self.control.ceiling}, got {self.scale}"
             )
@@ -116,40 +134,55 @@ class Weighted(Grouping):
         """As the default grouping."""
         return self.default.keyed
 
+    @property
+    def measures_network(self) -> bool:  # type: ignore[override]
+        """Whether the profile is to be measured on the running cluster."""
+        return self.profile == "measure"
+
     def with_profile(self, profile: Profile) -> Weighted:
-        """The same with a profile that has been measured."""
+        """Return the same with a profile that has been measured."""
         return replace(self, profile=profile)
 
-    def router(
-        self,
-        n: int,
-        *,
-        seed: int = 0,
-        source: int = 0,
-        local: int = -1,
-        distances: ArrayLike | None = None,
-    ) -> WeightedRouter:
-        """A router for one upstream instance; ``distances`` are those of its receivers.
+    def in_force(self, planned: PlannedRouting) -> Grouping:
+        if not self.measures_network or planned.profile is None:
+            return self
+        return self.with_profile(planned.profile)
 
-        Without them the receiver ``local`` counts as near, and all others as hosts of one rack.
+    def feedback(self, load: InstanceLoad) -> tuple[int, Seconds, Seconds] | None:
+        """Return the mean execution and waiting time of a row on each instance, None where no row came.
+
+        A few milliseconds are added to every waiting time: differences below that say nothing about a server.
         """
-        if self.profile == "measure":
-            raise ValueError(
+        if not load.warm or not load.rows.any():
+            return None
+        rows = np.where(load.rows > 0, load.rows, np.nan)
+        execution, waiting = load.busy / rows, load.waited / rows + NOISE
+        return load.batch, _or_none(execution), _or_none(waiting)
+
+    def make_router(self, context: RouterContext) -> WeightedRouter:
+        """Return a router for one upstream instance.
+
+        Where nobody knows distances, the receiver on the same server counts as near, and all others as hosts of
+        one rack.
+        """
+        if self.measures_network:
+            raise ParameterError(
                 'profile "measure" has no numbers yet: give it some by with_profile(…) first, got none'
             )
-        if distances is None:
+        n, far = context.n, context.distances
+        if far is None:
             far = np.full(n, Distance.RACK, np.int8)
-            if local >= 0:
-                far[local] = Distance.PROCESS
-        else:
-            far = np.asarray(distances, np.int8)
-        if far.shape != (n,):
-            raise ValueError(f"expected the distances of {n} receivers, got {far.shape}")
+            if context.local >= 0:
+                far[context.local] = Distance.PROCESS
         profile = self.profile if isinstance(self.profile, Profile) else PAPER
         initial = initial_weights(far, profile, scale=self.scale, near=self.near)
-        chooser = self.default.router(n, seed=seed, source=source, local=local)
+        chooser = self.default.make_router(context)
         travel = np.array([profile.travel(d) for d in Distance])[far]
-        return WeightedRouter(n, chooser, far, travel, initial, self.control, source)
+        return WeightedRouter(n, chooser, far, travel, initial, self.control, context.source)
+
+
+def _or_none(values: NDArray[np.float64]) -> Seconds:
+    return [None if np.isnan(v) else float(v) for v in values]
 
 
 class WeightedRouter(Router):
@@ -229,11 +262,18 @@ class WeightedRouter(Router):
         if waiting is not None:
             times = times + np.asarray(waiting, np.float64)
         if times.shape != (self.n,):
-            raise ValueError(f"expected one time for each of {self.n} receivers, got {times.shape}")
+            raise ParameterError(f"expected one time for each of {self.n} receivers, got {times.shape}")
         if self.control is not None:
             self.control.step(self.state, times + self.travel)
             self._rank()
         return self.weights.copy()
+
+    def listen(self, feedback: Feedback) -> None:
+        slot, execution, waiting = feedback
+        self.observe(np.array(execution, float), np.array(waiting, float), slot)
+
+    def shares(self) -> list[int]:
+        return [int(w) for w in self.weights]
 
     def _rank(self) -> None:
         self.order: NDArray[np.int64] = np.lexsort((self._turn, -self.weights, self.distances))
@@ -251,13 +291,9 @@ class WeightedRouter(Router):
     def restore(self, counters: Counters) -> None:
         self.used[:] = taken(counters, "used", self.used)
         self.heard = int(taken(counters, "heard", np.zeros(1, np.int64))[0])
-        self.state.restore(_part(counters, "weight."))
-        self.default.restore(_part(counters, "default."))
+        self.state.restore(part_of(counters, "weight."))
+        self.default.restore(part_of(counters, "default."))
         self._rank()
-
-
-def _part(counters: Counters, start: str) -> Counters:
-    return {k.removeprefix(start): v for k, v in counters.items() if k.startswith(start)}
 
 
 @nb.njit(inline="always")

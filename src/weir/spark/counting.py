@@ -1,11 +1,12 @@
-"""Counts for ``weir advise``, made by Spark where the data is large, or is a table.
+"""Count for ``weir advise`` on Spark, where the data is large or is a table.
 
-Rows become key hashes inside the JVM and are grouped there; what comes home are counts, bounded per slice of
-time. The result is the one that :func:`weir.advise.files.count_files` gives on the same rows.
+Rows become key hashes inside the JVM and are grouped there; only counts reach the driver, bounded per slice of time.
+The result is the one that :func:`weir.advise.files.count_files` returns for the same rows.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,16 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from weir.advise.counts import Counted, Question, average_bytes, bin_width, cut, empty, time_text
+from weir.advise.counts import (
+    TABLE,
+    Counted,
+    Question,
+    average_bytes,
+    bin_width,
+    cut,
+    nothing_to_count,
+    time_text,
+)
 from weir.columns import canonical
 from weir.errors import WeirError, did_you_mean
 from weir.locality.counts import PairCounts
@@ -23,31 +33,30 @@ from weir.locality.stats import BatchStats
 from weir.spark.session import arrow_schema, embedded
 from weir.spark.types import to_ddl
 
-TABLE = "table:"
 _SLICE, _TIME, _COUNT = "slice", "when", "count"
-_PEEK = 2_000
+_MEASURED = 2_000  # rows whose average size stands for all
 
 
 def session(master: str | None) -> tuple[SparkSession, bool]:
-    """The session at hand, or a new one, and whether it is new: then the caller stops it."""
-    present = SparkSession.getActiveSession()
-    if present is not None:
-        return present, False
+    """Return the active session, or a new one, and whether it is new and the caller has to stop it."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active, False
     try:
         if master is None or master.startswith("local"):
             return embedded(master or "local[*]", "weir advise"), True
         return SparkSession.builder.master(master).appName("weir advise").getOrCreate(), True
     except Exception as error:
-        raise WeirError(f"no Spark session at {master or 'local[*]'} ({error}): check --master") from error
+        raise WeirError(f"no Spark session at {master or 'local[*]'} ({error}): check the master") from error
 
 
 def open_frame(spark: SparkSession, data: str, schema: pa.Schema | None = None) -> DataFrame:
-    """The data as a DataFrame; ``schema`` is that of a CSV file, so that both readers see the same types."""
+    """Return the data as a DataFrame; ``schema`` is that of a CSV file, so that both readers see the same types."""
     if data.startswith(TABLE):
         name = data.removeprefix(TABLE)
         if not spark.catalog.tableExists(name):
-            known = [t.name for t in spark.catalog.listTables()]
-            raise WeirError(f"Spark knows no table {name!r}: {did_you_mean(name, known)}")
+            tables = [table.name for table in spark.catalog.listTables()]
+            raise WeirError(f"Spark knows no table {name!r}: {did_you_mean(name, tables)}")
         return spark.table(name)
     if data.lower().endswith((".csv", ".csv.gz")):
         reader = spark.read.option("header", True).option("nullValue", "").option("emptyValue", "")
@@ -59,38 +68,28 @@ def open_frame(spark: SparkSession, data: str, schema: pa.Schema | None = None) 
 
 
 def count_frame(question: Question, frame: DataFrame) -> Counted:
-    """Counts on Spark what :func:`~weir.advise.files.count_files` counts here."""
+    """Count keys and pairs on Spark."""
     question.check_names(frame.columns)
     schema = arrow_schema(frame.select(*[F.col(f"`{c}`") for c in question.columns]))
     question.check(schema)
-    row_bytes = average_bytes(frame.limit(_PEEK).toArrow())
+    row_bytes = average_bytes(frame.limit(_MEASURED).toArrow())
     if question.sample:
         share = min(1.0, question.sample / max(1, frame.count()))
         frame = frame.sample(share, question.seed) if share < 1 else frame
-    whole, nulls = _without_nulls(frame, question)
-    columns = {
-        f"h{o}": F.xxhash64(*[F.col(f"`{c}`") for c in key])
-        for o, key in enumerate(question.operators.values())
-    }
-    begins: list[Any] = []
-    if question.time is None:
-        # a table has no order of its own: slices are drawn by lot, and say nothing about drift
-        lot = F.pmod(F.xxhash64(F.monotonically_increasing_id()), F.lit(question.slices)).cast("int")
-        sliced = whole.select(lot.alias(_SLICE), *[c.alias(n) for n, c in columns.items()])
-    else:
-        sliced, begins = _by_time(whole, question, columns, schema)
+    complete, nulls = _without_nulls(frame, question)
+    sliced, begins = _slice(complete, question, schema)
     sliced = sliced.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        slices = _slices(sliced, question)
+        slices = _count_slices(sliced, question)
     finally:
         sliced.unpersist()
     if not slices:
-        raise empty(question, nulls)
+        raise nothing_to_count(question, nulls)
     return Counted(
         question.operators,
         slices,
         begins,
-        [_readable(whole, list(key), schema, question) for key in question.operators.values()],
+        [_readable(complete, list(key), schema, question) for key in question.operators.values()],
         int(sum(s.rows[0] for s in slices)),
         nulls,
         row_bytes,
@@ -100,58 +99,74 @@ def count_frame(question: Question, frame: DataFrame) -> Counted:
 
 
 def _ddl(schema: pa.Schema) -> str:
-    """A CSV file's columns in Spark's words; what Spark has no word for is read as text, nobody counts it."""
-    odd = (pa.types.is_time, pa.types.is_null, pa.types.is_duration)
-    fields = [pa.field(f.name, pa.string() if any(is_(f.type) for is_ in odd) else f.type) for f in schema]
+    """Return a CSV file's columns as a Spark schema; types that Spark does not have, which are not counted, as text."""
+    without = (pa.types.is_time, pa.types.is_null, pa.types.is_duration)
+    fields = [
+        pa.field(f.name, pa.string() if any(is_(f.type) for is_ in without) else f.type) for f in schema
+    ]
     return to_ddl(canonical(pa.schema(fields)))
 
 
 def _without_nulls(frame: DataFrame, question: Question) -> tuple[DataFrame, dict[str, int]]:
+    """Return the rows without nulls, and the number of rows with one, per operator and for the time."""
     missing = {}
-    for name, key in {**question.operators, **({"time": [question.time]} if question.time else {})}.items():
-        some = F.lit(False)
-        for column in key:
-            some = some | F.col(f"`{column}`").isNull()
-        missing[name] = some
-    totals = frame.agg(
-        *[F.sum(m.cast("long")).alias(f"n{i}") for i, m in enumerate(missing.values())]
-    ).first()
+    for name, columns in question.required.items():
+        has_null = F.lit(False)
+        for column in columns:
+            has_null = has_null | F.col(f"`{column}`").isNull()
+        missing[name] = has_null
+    sums = [F.sum(has_null.cast("long")).alias(f"n{i}") for i, has_null in enumerate(missing.values())]
+    totals = frame.agg(*sums).first()
     nulls = {name: int((totals[i] if totals else 0) or 0) for i, name in enumerate(missing)}
-    for some in missing.values():
-        frame = frame.where(~some)
+    for has_null in missing.values():
+        frame = frame.where(~has_null)
     return frame, nulls
 
 
-def _by_time(
-    whole: DataFrame, question: Question, columns: dict[str, Column], schema: pa.Schema
+def _slice(complete: DataFrame, question: Question, schema: pa.Schema) -> tuple[DataFrame, list[Any]]:
+    """Return the slice of each row with its key hashes, and when each slice begins."""
+    hashes = {
+        f"h{o}": F.xxhash64(*[F.col(f"`{c}`") for c in key])
+        for o, key in enumerate(question.operators.values())
+    }
+    if question.time is not None:
+        return _slice_by_time(complete, question, hashes, schema)
+    # a table has no order of its own: slices are drawn at random, and say nothing about drift
+    drawn = F.pmod(F.xxhash64(F.monotonically_increasing_id()), F.lit(question.slices)).cast("int")
+    return complete.select(drawn.alias(_SLICE), *[c.alias(name) for name, c in hashes.items()]), []
+
+
+def _slice_by_time(
+    complete: DataFrame, question: Question, hashes: dict[str, Column], schema: pa.Schema
 ) -> tuple[DataFrame, list[Any]]:
-    """Cuts time by a histogram, exactly as the other reader does."""
+    """Cut time by a histogram, exactly as the reader for files does."""
     kind = schema.field(question.time).type
     clock = F.col(f"`{question.time}`")
     if pa.types.is_timestamp(kind):
         clock = F.unix_micros(clock.cast("timestamp"))
     elif pa.types.is_date(kind):
         clock = F.unix_date(clock)
-    timed = whole.select(clock.cast("long").alias(_TIME), *[c.alias(n) for n, c in columns.items()])
+    timed = complete.select(clock.cast("long").alias(_TIME), *[c.alias(name) for name, c in hashes.items()])
     span = timed.agg(F.min(_TIME), F.max(_TIME)).first()
     if span is None or span[0] is None:
-        raise empty(question, {})
+        raise nothing_to_count(question, {})
     first = int(span[0])
     width = bin_width(first, int(span[1]))
-    place = F.expr(f"({_TIME} - ({first}L)) div {width}L")
-    histogram = timed.groupBy(place.alias("bin")).agg(F.count("*").alias("n"), F.min(_TIME).alias("t"))
+    bin_ = F.expr(f"({_TIME} - ({first}L)) div {width}L")
+    histogram = timed.groupBy(bin_.alias("bin")).agg(F.count("*").alias("n"), F.min(_TIME).alias("t"))
     bins, rows, start = (c.to_numpy() for c in histogram.orderBy("bin").toArrow().columns)
     edges = cut(bins, rows, question.slices)
-    # one look-up per row, in a constant array that is made from one string
-    by_bin = np.searchsorted(edges, np.arange(int(bins[-1]) + 1), side="right")
-    slices = F.split(F.lit(",".join(map(str, by_bin.tolist()))), ",").cast("array<int>")
-    number = F.element_at(slices, (place + 1).cast("int"))
-    found, at = np.unique(np.searchsorted(edges, bins, side="right"), return_index=True)
-    begins = [time_text(int(start[i]), kind) for i in at[: len(found)]]
-    return timed.select(number.alias(_SLICE), *columns), begins
+    # one look-up per row, in a constant array; as one string it is a small plan
+    slice_of_bin = np.searchsorted(edges, np.arange(int(bins[-1]) + 1), side="right")
+    slices = F.split(F.lit(",".join(map(str, slice_of_bin.tolist()))), ",").cast("array<int>")
+    number = F.element_at(slices, (bin_ + 1).cast("int"))
+    _, first_bins = np.unique(np.searchsorted(edges, bins, side="right"), return_index=True)
+    begins = [time_text(int(start[i]), kind) for i in first_bins]
+    return timed.select(number.alias(_SLICE), *hashes), begins
 
 
-def _slices(sliced: DataFrame, question: Question) -> list[BatchStats]:
+def _count_slices(sliced: DataFrame, question: Question) -> list[BatchStats]:
+    """Return the counts of each slice."""
     operators = range(len(question.operators))
     rows = {r[_SLICE]: float(r[_COUNT]) for r in sliced.groupBy(_SLICE).count().collect()}
     keys = {o: _top(sliced, [f"h{o}"], question) for o in operators}
@@ -167,22 +182,24 @@ def _slices(sliced: DataFrame, question: Question) -> list[BatchStats]:
 
 
 def _top(sliced: DataFrame, by: list[str], question: Question) -> dict[int, PairCounts]:
-    """Per slice: the most frequent keys or pairs; among equals a draw that the seed fixes."""
+    """Return, per slice, the most frequent keys or pairs; among equals, a draw that the seed fixes."""
     counts = sliced.groupBy(_SLICE, *by).count()
-    order = Window.partitionBy(_SLICE).orderBy(F.desc(_COUNT), F.xxhash64(F.lit(question.seed), *by), *by)
-    kept = counts.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= question.room)
+    heaviest = Window.partitionBy(_SLICE).orderBy(F.desc(_COUNT), F.xxhash64(F.lit(question.seed), *by), *by)
+    kept = counts.withColumn("rank", F.row_number().over(heaviest)).where(
+        F.col("rank") <= question.slice_capacity
+    )
     table = kept.select(_SLICE, *by, F.col(_COUNT).cast("double")).toArrow()
     number = table.column(_SLICE).to_numpy()
     left = _unsigned(table.column(by[0]))
     right = _unsigned(table.column(by[1])) if len(by) > 1 else np.zeros(len(left), np.uint64)
-    order_here = np.lexsort((right, left, number))
-    number, left, right = number[order_here], left[order_here], right[order_here]
-    count = table.column(_COUNT).to_numpy()[order_here]
-    found, start = np.unique(number, return_index=True)
-    ends = [*start.tolist(), len(number)]
+    order = np.lexsort((right, left, number))
+    number, left, right = number[order], left[order], right[order]
+    count = table.column(_COUNT).to_numpy()[order]
+    slices, start = np.unique(number, return_index=True)
+    bounds = pairwise([*start.tolist(), len(number)])
     return {
         int(s): PairCounts(left[a:b], right[a:b], count[a:b])
-        for s, a, b in zip(found, ends[:-1], ends[1:], strict=True)
+        for s, (a, b) in zip(slices, bounds, strict=True)
     }
 
 
@@ -190,9 +207,10 @@ def _unsigned(column: pa.ChunkedArray) -> NDArray[np.uint64]:
     return np.ascontiguousarray(column.to_numpy()).view(np.uint64)
 
 
-def _readable(whole: DataFrame, key: list[str], schema: pa.Schema, question: Question) -> pa.Table:
+def _readable(complete: DataFrame, key: list[str], schema: pa.Schema, question: Question) -> pa.Table:
+    """Return the most frequent keys of an operator."""
     columns = [F.col(f"`{c}`") for c in key]
-    counts = whole.groupBy(*columns).count()
+    counts = complete.groupBy(*columns).count()
     tie = F.xxhash64(F.lit(question.seed), *columns)
     top = counts.orderBy(F.desc(_COUNT), tie).limit(question.capacity).select(*columns).toArrow()
     return top.cast(pa.schema([schema.field(c) for c in key])).combine_chunks()

@@ -82,9 +82,6 @@ class Homes:
         """One row per server, in the server's own partition."""
         return self.frame.select("slot", "server")
 
-    def release(self) -> None:
-        self.frame.unpersist()
-
 
 def find_slots(session: SparkSession, n: int) -> list[int]:
     """For each server an integer that hash partitioning sends to its partition."""

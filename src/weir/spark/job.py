@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import uuid
 from collections.abc import Callable, Iterator
-from urllib.parse import unquote
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -17,31 +17,30 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir.engine.documents import BatchPlan, Commit, Manifest, TaskReport
+from weir.engine.documents import BatchPlan, Commit, FileRef, Manifest, TaskReport
+from weir.engine.driver import Outcome
 from weir.engine.exchange import wire
+from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, check_reports, column_name, host_name
 from weir.engine.learning import Learning
 from weir.engine.metrics.latency import now
+from weir.engine.metrics.progress import Progress
+from weir.engine.relayout import LaidOut, lay_out
 from weir.engine.rescale import move_home
-from weir.engine.server import EntryLayout, Job, Server, host_name
+from weir.engine.server import Server
 from weir.engine.tables import grouping_in_force
-from weir.errors import (
-    EngineError,
-    NullKeyError,
-    OperatorError,
-    ParcelLost,
-    SourceError,
-    TopologyError,
-    WeirError,
-)
+from weir.errors import EngineError, ParcelLost
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
 from weir.locality.stats import BatchStats
-from weir.operators.file_reader import vanished
-from weir.routing.base import Grouping
+from weir.network.distance import Place
+from weir.network.profile import Profile
+from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
-from weir.spark.executors import on_one_host
+from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
+from weir.spark.failures import translated
 from weir.spark.homes import Homes
-from weir.state.segment import SegmentRef
+from weir.spark.probing import locate, measure
+from weir.spark.state import output_frame
 from weir.state.storage import Storage
 
 SETTINGS = {
@@ -55,14 +54,8 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
 }
-SOURCE = "__source"
 PAUSE = 50  # batches without parcels after one was lost
 LONG_ROWS = 64  # bytes of a source row from which on it is better left in a file than shuffled by the JVM
-
-
-def column_name(number: int, column: str) -> str:
-    """How a column of a source is called in the united DataFrame."""
-    return f"{number}:{column}"
 
 
 def unite(sources: dict[str, DataFrame], topology: Topology) -> DataFrame:
@@ -72,64 +65,96 @@ def unite(sources: dict[str, DataFrame], topology: Topology) -> DataFrame:
         wanted = topology.sources[name].names
         part = frame.select(*[F.col(f"`{c}`").alias(column_name(number, c)) for c in wanted])
         if len(sources) > 1:
-            part = part.withColumn(SOURCE, F.lit(number))
+            part = part.withColumn(SOURCE_NUMBER, F.lit(number))
         united = part if united is None else united.unionByName(part, allowMissingColumns=True)
     assert united is not None
     return united
 
 
-class BatchRunner:
-    """Runs batches of one topology in one Spark session."""
+class SparkRunner:
+    """Runs batches of one topology as Spark jobs: one job per batch, one stage per exchange.
 
-    def __init__(
-        self,
-        session: SparkSession,
-        topology: Topology,
-        storage: Storage,
-        learning: Learning | None = None,
-        parcels: bool = True,
-    ) -> None:
-        for key, value in SETTINGS.items():
-            session.conf.set(key, value)
-        self.session = session
-        self.topology = topology
-        self.storage = storage
-        self.learning = learning
-        self.homes = Homes(session, topology.servers)
+    Servers that share a host leave long rows for each other in files there, unless ``parcels`` is False.
+    """
+
+    def __init__(self, storage: Storage, parcels: bool = True, session: SparkSession | None = None) -> None:
+        self.storage, self.parcels = storage, parcels
+        self._own_session = session
         self.query = uuid.uuid4().hex
-        self.parcels = parcels
-        self.hosts = self._surely()
+        self.hosts: list[str] = []  # where servers are expected; empty: nobody knows
         self.row_bytes = 0.0  # of a source row, in the last batch
-        self.lost: str | None = None  # why the last batch had to run again
+        self._ready = False
         self._pause_until = 0
         self._previous: Homes | None = None
         self._slots: dict[int, tuple[object, Column]] = {}
 
+    def start(self, rows: DataFrame, topology: Topology, learning: Learning | None) -> None:
+        """Settle in the session that was given, or in that of the batches: foreachBatch has one of its own."""
+        self._rows_session = rows.sparkSession
+        self.session = self._own_session or rows.sparkSession
+        if self._ready:
+            return
+        self._ready = True
+        for key, value in SETTINGS.items():
+            self.session.conf.set(key, value)
+        self.topology, self.learning = topology, learning
+        self.homes = Homes(self.session, topology.servers)
+        self.hosts = self._hosts_of_one_machine()
+
+    @property
+    def knows_hosts(self) -> bool:
+        return bool(self.hosts) or not self.parcels
+
+    def locate(self) -> dict[int, tuple[str, str]]:
+        places = locate(self.homes)
+        self.hosts = [places[server][0] for server in range(self.topology.servers)]
+        return places
+
+    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
+        return measure(self.homes, places, self.storage)
+
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
-        """Goes over to other servers with the next batch, which moves the state (``plan.origin``)."""
+        """Go over to other servers with the next batch, which moves the state (``plan.origin``)."""
         self._previous, self.homes = self.homes, self.homes.rearranged(self.session, origin)
         self.topology, self.learning = topology, learning
         self._slots.clear()
-        self.hosts = self._surely()
+        self.hosts = self._hosts_of_one_machine()
+
+    def committed(self, progress: Progress) -> None:
+        self.hosts = [server.host for server in progress.servers]
+        self.row_bytes = progress.bytes_in / progress.rows if progress.rows else 0.0
+
+    def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+        frame = output_frame(self._rows_session, self.storage, files, schema)
+        if callable(sink):
+            sink(frame, batch)
+        elif files:
+            frame.write.mode("overwrite").parquet(f"{sink}/batch_id={batch}")
+
+    def ensure_slots(self, servers: int, timeout: float) -> None:
+        ensure_slots(self.session, servers, timeout)
+
+    def release(self, hosts: set[str] | None) -> list[str] | None:
+        if not executors(self.session):
+            return None
+        return release(self.session, self.homes.n, holders(self.session, self.homes.rdd), hosts)
 
     def run(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
-    ) -> tuple[list[TaskReport], list[BatchStats]]:
-        """Runs one batch; returns what its tasks report and count. Nothing has happened until it is committed.
+    ) -> Outcome:
+        """Run one batch.
 
-        Servers that share a host leave long rows for each other in files there. A server that wakes elsewhere lacks
-        them; then the batch runs again without, and some batches after it do so, too.
+        A server that wakes elsewhere than expected lacks rows that were left for it; then the batch runs again
+        without such, and so do some batches after it.
         """
-        known = len(self.hosts) == self.topology.servers and plan.batch >= self._pause_until
-        self.lost = None
-        if not (self.parcels and known):
+        located = len(self.hosts) == self.topology.servers and plan.batch >= self._pause_until
+        if not (self.parcels and located):
             return self._run(rows, plan, manifest, before, None)
         try:
             return self._run(rows, plan, manifest, before, self.hosts)
         except ParcelLost as error:
-            self.lost = str(error)
             self._pause_until = plan.batch + PAUSE
-            return self._run(rows, plan, manifest, before, None)
+            return replace(self._run(rows, plan, manifest, before, None), ran_again=str(error))
 
     def _run(
         self,
@@ -138,25 +163,11 @@ class BatchRunner:
         manifest: Manifest,
         before: Manifest | None,
         hosts: list[str] | None,
-    ) -> tuple[list[TaskReport], list[BatchStats]]:
+    ) -> Outcome:
         topology = self.topology
-        in_jvm = self._routable(plan) and not self._stay(hosts)
         moving = plan.origin is not None
-        if topology.steps == 0:
-            layout = EntryLayout(tagged=True)
-        elif in_jvm:
-            several = len(topology.sources) > 1 or any(
-                len(topology.out_edges[s]) > 1 for s in topology.sources
-            )
-            layout = EntryLayout(
-                tagged=several or moving,
-                native={
-                    name: (number, [column_name(number, c) for c in schema.names])
-                    for number, (name, schema) in enumerate(topology.sources.items())
-                },
-            )
-        else:
-            layout = EntryLayout(tagged=True)
+        in_jvm = topology.steps > 0 and self._routable(plan) and not self._stays_in_python(hosts)
+        layout = self._entry_layout(moving) if in_jvm else EntryLayout(tagged=True)
         job = Job(
             topology,
             plan,
@@ -170,7 +181,7 @@ class BatchRunner:
             query=self.query,
             hosts=hosts,
         )
-        if in_jvm and topology.steps:
+        if in_jvm:
             entry = self._native(rows, plan, layout)
         else:
             entry = rows.mapInArrow(_source_task(job), wire.WIRE_DDL)
@@ -185,9 +196,21 @@ class BatchRunner:
         answers = self._collect(entry.select("kind", "payload"))
         reports = [msgspec.json.decode(p, type=TaskReport) for kind, p in answers if kind == wire.CONTROL]
         stats = [BatchStats.from_ipc(p) for kind, p in answers if kind == wire.STATISTICS]
-        self._check(reports)
+        check_reports(topology, reports)
         self._previous = None
-        return reports, stats
+        return Outcome(reports, stats)
+
+    def _entry_layout(self, moving: bool) -> EntryLayout:
+        """Return how rows look that the JVM routes; untagged if all of them are of one source and for one edge."""
+        topology = self.topology
+        several = len(topology.sources) > 1 or any(len(topology.out_edges[s]) > 1 for s in topology.sources)
+        return EntryLayout(
+            tagged=several or moving,
+            native={
+                name: (number, [column_name(number, c) for c in schema.names])
+                for number, (name, schema) in enumerate(topology.sources.items())
+            },
+        )
 
     def _collect(self, frame: DataFrame) -> list[tuple[int, bytes]]:
         try:
@@ -195,42 +218,31 @@ class BatchRunner:
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
 
-    def _check(self, reports: list[TaskReport]) -> None:
-        """Every server must have reported every step, once; anything else is a bug or a Spark that differs."""
-        servers, steps = self.topology.servers, self.topology.steps
-        seen = sorted((r.server, r.step) for r in reports if r.server >= 0 and r.step > 0)
-        if seen != [(i, s) for i in range(servers) for s in range(1, steps + 1)]:
-            raise EngineError(
-                f"the batch's reports are not one per server and step (got {seen} for {servers} servers and "
-                f"{steps} steps). Nothing was committed. Please report this with the Spark version."
-            )
-
-    def _surely(self) -> list[str]:
-        """The host of each server, where that is clear before any of them has run; else none."""
+    def _hosts_of_one_machine(self) -> list[str]:
+        """Return the host of each server where that is clear before any of them has run; else none."""
         return [host_name()] * self.topology.servers if on_one_host(self.session) else []
 
-    def _stay(self, hosts: list[str] | None) -> bool:
-        """Whether source rows are so long, and servers so near, that they are better left in files by Python tasks."""
+    def _stays_in_python(self, hosts: list[str] | None) -> bool:
+        """Return whether source rows are so long, and servers so near, that Python tasks should leave them in files."""
         if hosts is None or self.topology.listings:  # of files, only the paths come from a source
             return False
         return len(set(hosts)) == 1 and self.row_bytes >= LONG_ROWS
 
     def _routable(self, plan: BatchPlan) -> bool:
-        return all(
-            jvm_routing.can_route(self._grouping(plan, e.target, e.grouping))
-            for e in self.topology.edges
-            if e.source in self.topology.sources
-        )
+        entry = [e for e in self.topology.edges if e.source in self.topology.sources]
+        return all(jvm_routing.compiles(*self._rule(plan, edge)) for edge in entry)
 
-    def _grouping(self, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
-        return grouping_in_force(self.storage, plan, operator, declared)
+    def _rule(self, plan: BatchPlan, edge: Edge) -> tuple[RoutingRule | None, int]:
+        """Return the rule in force on an edge, and its number of instances."""
+        n = len(self.topology.by_name[edge.target].placement)
+        return grouping_in_force(self.storage, plan, edge.target, edge.grouping).rule(n), n
 
     def _native(self, rows: DataFrame, plan: BatchPlan, layout: EntryLayout) -> DataFrame:
         """Source rows with their slot, computed in the JVM."""
         topology = self.topology
         frames: list[DataFrame] = []
         for name, (number, columns) in layout.native.items():
-            part = rows.where(F.col(SOURCE) == number) if len(topology.sources) > 1 else rows
+            part = rows.where(F.col(SOURCE_NUMBER) == number) if len(topology.sources) > 1 else rows
             plain = {c: column_name(number, c) for c in topology.sources[name].names}
             slots: list[Column] = []
             for edge in topology.out_edges[name]:
@@ -276,31 +288,27 @@ class BatchRunner:
         )
         kept = self._slots.get(edge.index)
         if kept is None or kept[0] != version:
-            node = self.topology.by_name[edge.target]
-            grouping = self._grouping(plan, edge.target, edge.grouping)
-            kept = (version, jvm_routing.slot_of(node, grouping, self.homes.slots, plain, columns))
+            node, (rule, _) = self.topology.by_name[edge.target], self._rule(plan, edge)
+            assert rule is not None
+            slots = [self.homes.slots[server] for server in node.placement]
+            keys = [F.col(f"`{plain[k]}`") for k in node.key]
+            kept = (version, jvm_routing.slot_of(rule, slots, keys, [F.col(f"`{c}`") for c in columns]))
             self._slots[edge.index] = kept
         return kept[1]
 
-    def lay_out(self, commit: Commit) -> list[dict[str, tuple[SegmentRef | None, int]]]:
-        """Lays saved state out anew for this topology, one task per server."""
-        from weir.engine.migrate import lay_out
-
+    def lay_out(self, commit: Commit) -> list[LaidOut]:
+        """Lay saved state out anew for this topology, one task per server."""
         topology, location = self.topology, self.storage.location
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for server in batch.column("server").to_pylist():
-                    made = lay_out(topology, commit, location, server)
-                    columns = [
-                        pa.array([server], pa.int32()),
-                        pa.array([msgspec.json.encode(made)], pa.binary()),
-                    ]
+                    answer = msgspec.json.encode(lay_out(topology, commit, location, server))
+                    columns = [pa.array([server], pa.int32()), pa.array([answer], pa.binary())]
                     yield pa.RecordBatch.from_arrays(columns, names=["server", "payload"])
 
-        found = dict(self._collect(self.homes.each().mapInArrow(task, "server int, payload binary")))
-        kind = dict[str, tuple[SegmentRef | None, int]]
-        return [msgspec.json.decode(found[i], type=kind) for i in range(topology.servers)]
+        answers = dict(self._collect(self.homes.each().mapInArrow(task, "server int, payload binary")))
+        return [msgspec.json.decode(answers[i], type=LaidOut) for i in range(topology.servers)]
 
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -370,33 +378,3 @@ def _move_task(job: Job) -> Task:
                 yield from move_home(job, server)
 
     return task
-
-
-_OURS: dict[str, type[WeirError]] = {
-    c.__name__: c for c in (OperatorError, NullKeyError, SourceError, TopologyError, EngineError, ParcelLost)
-}
-
-
-_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] .*? reading file (.+?)\. File does not exist")
-
-
-def translated(error: PySparkException | Py4JJavaError) -> Exception:
-    """The error that a task raised, if it was one of ours, without Spark's wrapping."""
-    text = str(error)
-    found = re.search(
-        r"weir\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nDriver stacktrace|\Z| SQLSTATE)", text, re.DOTALL
-    )
-    if found and found[1] in _OURS:
-        return _OURS[found[1]](found[2].strip())
-    if found and found[1].startswith("Checkpoint"):
-        from weir import errors
-
-        return getattr(errors, found[1], EngineError)(found[2].strip())
-    if gone := _GONE.search(text):
-        return vanished(unquote(gone[1]))
-    if re.search(r"No module named '(weir|pyarrow|numba|msgspec)", text):
-        return EngineError(
-            "the Python of the executors lacks Weir or what it needs. Install weir there, and start Spark with "
-            "PYSPARK_PYTHON pointing to that Python (on one machine: the one that runs this)."
-        )
-    return error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -11,9 +10,9 @@ from pyspark.sql import functions as F
 
 from weir.engine.documents import Commit, FileRef
 from weir.engine.ledger import latest_commit
-from weir.engine.readable import merged_state, readable, readable_schema
+from weir.engine.saved_state import described_operator, merged_state, readable_schema, readable_state
 from weir.engine.tables import buckets_in_force
-from weir.errors import CheckpointError, EngineError, did_you_mean
+from weir.errors import CheckpointError, EngineError
 from weir.spark.types import to_ddl, to_ddl_type
 from weir.state.storage import Storage
 
@@ -42,10 +41,7 @@ def read_state(checkpoint: str, name: str, spark: SparkSession | None = None) ->
 
 def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: str) -> DataFrame:
     """The state of an operator at a commit, one partition per server."""
-    operators: dict[str, Any] = commit.signature["operators"]  # type: ignore[assignment]
-    if name not in operators:
-        raise EngineError(f"no operator {name!r} keeps state; {did_you_mean(name, operators)}")
-    described = operators[name]
+    described = described_operator(commit, name)
     location, segments = storage.location, commit.manifest[name]
     waiting = commit.manifest.get(described.get("held") or "", [])
     moved = buckets_in_force(storage, commit.layout, name)
@@ -57,7 +53,7 @@ def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: s
         for batch in batches:
             for server in batch.column("id").to_pylist():
                 table = merged_state(Storage(location), described, segments[server], waiting, server, buckets)
-                yield from readable(described, table).select(names).cast(schema).to_batches()
+                yield from readable_state(described, table).select(names).cast(schema).to_batches()
 
     n = len(segments)
     return session.range(0, n, 1, n).mapInArrow(read, to_ddl(schema))

@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from weir.engine.metrics.progress import Progress
+
 HELP = "KG, PKG, SG and CG on servers that are alike and that are not: throughput, latency, memory"
 
 
@@ -156,7 +158,7 @@ def _measure(
         marker.write_text(str(min(batch + 1, len(speeds) - 1)))
 
     app = weir.source(stream).process(
-        "word", serve, name="words", state=Tally, merge=merge, grouping=grouping, output="word string"
+        "word", serve, name="words", state=Tally, merge=merge, routing=grouping, output="word string"
     )
     query = app.start(str(folder), servers=args.servers, sink=count, trigger={"availableNow": True})
     query.await_termination()
@@ -178,7 +180,7 @@ def _measure(
     return out
 
 
-def _imbalance(progress: dict[str, Any]) -> float:
+def _imbalance(progress: Progress) -> float:
     busy = [s["busy"] for s in progress["servers"]]
     return max(busy) / (sum(busy) / len(busy))
 

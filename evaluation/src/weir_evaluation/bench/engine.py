@@ -133,13 +133,13 @@ def _weir(
     first, second = groupings
     app = (
         weir.source(_stream(spark, data))
-        .keyed("k1", weir.Count(), name="A", grouping=first)
-        .keyed("k2", weir.Count(), name="B", grouping=second)
+        .keyed("k1", weir.Count(), name="A", routing=first)
+        .keyed("k2", weir.Count(), name="B", routing=second)
     )
     # whole rows travel, payload and all, as they do in an engine that cannot see into operators
     query = app.start(str(folder), servers=args.servers, prune=False, trigger={"availableNow": True})
     query.await_termination()
-    measured = _spark_progress(query._stream)[1:]
+    measured = _spark_progress(query.spark_query)[1:]
     speed = sum(r for r, _ in measured) / sum(s for _, s in measured)
     answer = [_digest(query.state(name), "count") for name in ("A", "B")]
     return speed, answer

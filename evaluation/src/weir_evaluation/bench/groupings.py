@@ -23,7 +23,7 @@ from weir.routing.shuffle import Shuffle
 from weir.routing.two_choices import TwoChoices
 from weir.routing.w_choices import WChoices
 from weir_evaluation.simulate.measures import imbalance, memory
-from weir_evaluation.simulate.streams import Stream, words, zipf
+from weir_evaluation.simulate.streams import SimulatedStream, words, zipf
 
 HELP = "keys/s, imbalance and memory of every grouping on skewed streams"
 
@@ -33,7 +33,7 @@ ZIPF = (0.1, 0.4, 0.8, 1.0, 1.2, 1.6, 2.0)
 Measured = list[dict[str, Any]]
 
 # HeavyKeys has to know the stream: it learns from the first tenth, all others start from nothing.
-MAKERS: dict[str, Callable[[Stream, int], Grouping]] = {
+MAKERS: dict[str, Callable[[SimulatedStream, int], Grouping]] = {
     "KG": lambda stream, n: Hash(),
     "SG": lambda stream, n: Shuffle(),
     "PKG": lambda stream, n: PartialKey(),
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, console: Console) -> Measured:
     return measured
 
 
-def measure(stream: Stream, keys: np.ndarray, grouping: Grouping, n: int) -> dict[str, Any]:
+def measure(stream: SimulatedStream, keys: np.ndarray, grouping: Grouping, n: int) -> dict[str, Any]:
     """Routes a whole stream through one grouping."""
     router = grouping.router(n, seed=1)
     to = np.empty(len(keys), dtype=np.int32)
@@ -115,7 +115,7 @@ def show(result: Measured, console: Console) -> None:
     console.print("M keys/s: the slowest over the numbers of workers, one core", style="dim")
 
 
-def _streams(args: argparse.Namespace, console: Console) -> Iterator[Stream]:
+def _streams(args: argparse.Namespace, console: Console) -> Iterator[SimulatedStream]:
     messages = args.messages // 10 if args.quick else args.messages
     for z in [0.8, 2.0] if args.quick else args.zipf:
         yield zipf(messages, args.keys, z, seed=1)

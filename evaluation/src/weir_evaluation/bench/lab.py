@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from weir.errors import EngineError
-from weir_evaluation.lab import Cluster
+from weir_evaluation.lab import LabCluster
 
 HELP = "a lab host is killed or cut off in mid-run: time to recover, and the result beside plain Spark's"
 SCHEMA = "place string, topic string"
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _lab(args: argparse.Namespace, console: Console) -> Iterator[tuple[Cluster, Any]]:
+def _lab(args: argparse.Namespace, console: Console) -> Iterator[tuple[LabCluster, Any]]:
     """The lab that we run on, or one of our own."""
     present = os.environ.get("WEIR_LAB")
     if present is not None:
@@ -62,11 +62,11 @@ def _lab(args: argparse.Namespace, console: Console) -> Iterator[tuple[Cluster, 
 
         spark = embedded(name="weir bench lab", **{"spark.driver.memory": "1g"})
         try:
-            yield Cluster.attach(present), spark
+            yield LabCluster.attach(present), spark
         finally:
             spark.stop()
         return
-    lab = Cluster(args.hosts, args.bandwidth)
+    lab = LabCluster(args.hosts, args.bandwidth)
     with console.status("starting the lab") as status:
         lab.up(status.update)
     with lab.running():
@@ -89,7 +89,7 @@ def _write(folder: Path, batches: int, rows: int) -> None:
 
 
 def _measure(
-    lab: Cluster, spark: Any, work: Path, args: argparse.Namespace, console: Console
+    lab: LabCluster, spark: Any, work: Path, args: argparse.Namespace, console: Console
 ) -> dict[str, Any]:
     import weir
 

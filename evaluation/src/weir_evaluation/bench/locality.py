@@ -15,7 +15,7 @@ from rich.table import Table
 from weir.errors import UnknownColumn, WeirError, did_you_mean
 from weir.hashing import hash_columns
 from weir.locality.config import Locality
-from weir_evaluation.locality.replay import Outcome, Stream, replay_tables, replay_weir
+from weir_evaluation.locality.replay import RecordedStream, ReplayResult, replay_tables, replay_weir
 
 HELP = "replay a recorded stream: locality, balance and moves of hash, tables, the paper's way and ours"
 METHODS = ("hash", "static", "paper", "weir", "weir_first_seen", "bound")
@@ -53,7 +53,7 @@ def seconds(text: str) -> int:
 
 def load(
     path: str, keys: list[str], when: str, period: str, batches: int, limit: int | None = None
-) -> tuple[Stream, list[int]]:
+) -> tuple[RecordedStream, list[int]]:
     """A recorded stream from a Parquet file, and the time in seconds at which each period begins."""
     known = pq.read_schema(path).names
     for column in [*keys, when]:
@@ -68,13 +68,20 @@ def load(
         order = np.argsort(clock, kind="stable")
         table, clock = table.take(order), clock[order]
     hashes = [hash_columns([table.column(k)]) for k in keys]
-    stream = Stream.cut(hashes, clock, seconds(period) * 1_000_000, batches)
+    stream = RecordedStream.cut(hashes, clock, seconds(period) * 1_000_000, batches)
     return stream, [int(clock[first] // 1_000_000) for first in stream.periods[:-1]]
 
 
 def replay(
-    stream: Stream, method: str, servers: int, *, alpha: float, capacity: int, period: int, seed: int = 0
-) -> Outcome:
+    stream: RecordedStream,
+    method: str,
+    servers: int,
+    *,
+    alpha: float,
+    capacity: int,
+    period: int,
+    seed: int = 0,
+) -> ReplayResult:
     """One method over a stream."""
     if method in ("weir", "weir_first_seen"):
         config = Locality(

@@ -114,23 +114,21 @@ def _write(folder: Path, args: argparse.Namespace, rows: int, padding: int) -> N
 def _app(stream: Any, name: str) -> Any:
     import weir
 
-    flow = weir.Flow()
-    flow.source("rows", stream)
-    flow.keyed("A", weir.Count(), key="k1", after="rows")
-    flow.keyed("B", weir.Count(), key="k2", after="A")
+    first = weir.source(stream, "rows").keyed("k1", weir.Count(), name="A")
+    second = first.keyed("k2", weir.Count(), name="B")
     if name == "chain3":
-        flow.keyed("C", weir.Count(), key="k3", after="B")
-    elif name == "dag":
-        flow.keyed("C", weir.Count(), key="k3", after="A")
-        flow.keyed("D", weir.Count(), key="k1", after=["B", "C"])
-    return flow
+        return second.keyed("k3", weir.Count(), name="C")
+    if name == "dag":
+        branch = first.keyed("k3", weir.Count(), name="C")
+        return second.union(branch).keyed("k1", weir.Count(), name="D")
+    return second
 
 
 def _measure(spark: Any, data: Path, folder: Path, name: str, args: argparse.Namespace) -> dict[str, Any]:
     import weir
 
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(data))
-    flow = _app(stream, name)
+    app = _app(stream, name)
     ready = threading.Event()
     last = "D" if name == "dag" else ("C" if name == "chain3" else "B")
 
@@ -139,7 +137,7 @@ def _measure(spark: Any, data: Path, folder: Path, name: str, args: argparse.Nam
         if batch == args.before - 1:
             query.reconfigure(wait=True)
 
-    query = flow.start(
+    query = app.start(
         str(folder),
         servers=args.servers,
         routing=weir.Locality(period=None),

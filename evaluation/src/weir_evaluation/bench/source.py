@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from weir.engine.metrics.progress import Progress
+
 HELP = "files written by key: bytes from reading servers to the first operator, before and after learning"
 SCHEMA = "k1 string, k2 string, padding binary"
 HOP = "files → A"
@@ -147,7 +149,7 @@ def _measure(
     }
 
 
-def _hop(part: list[dict[str, Any]]) -> dict[str, float]:
+def _hop(part: list[Progress]) -> dict[str, float]:
     edges = [p["edges"][HOP] for p in part]
     local, remote = sum(e["local"] for e in edges), sum(e["remote"] for e in edges)
     following = [p["edges"]["A → B"] for p in part]

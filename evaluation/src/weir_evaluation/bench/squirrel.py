@@ -11,7 +11,7 @@ from rich.table import Table
 
 from weir.network.distance import Place
 from weir_evaluation.bench import squirrel_spark
-from weir_evaluation.simulate.streams import Stream, words, zipf
+from weir_evaluation.simulate.streams import SimulatedStream, words, zipf
 from weir_evaluation.simulate.workloads import ADVERTISING, CLUSTER, METHODS, WORDCOUNT, Workload, events
 
 HELP = "plain grouping, WG and WG+DWC under skew and heterogeneity: throughput, latency (in the simulator)"
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, console: Console) -> Measured:
     if args.spark:
         return squirrel_spark.run(args, console)
     inside = [Place("1", "host")] * len(CLUSTER)  # no distance to win anything by
-    cases: list[tuple[str, Workload, float | str, float, Stream, dict[str, Any]]] = []
+    cases: list[tuple[str, Workload, float | str, float, SimulatedStream, dict[str, Any]]] = []
     for z in args.zipf:
         cases.append(("wordcount", WORDCOUNT, z, 1.0, zipf(args.rows, args.keys, z), {}))
     for ratio in args.heterogeneity:

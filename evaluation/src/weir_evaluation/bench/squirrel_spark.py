@@ -35,7 +35,7 @@ from weir.network.profile import PAPER
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
 from weir_evaluation.bench.data import bodies
-from weir_evaluation.simulate.streams import Stream, words, zipf
+from weir_evaluation.simulate.streams import SimulatedStream, words, zipf
 from weir_evaluation.simulate.workloads import (
     ADVERTISING,
     METHODS,
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     if args.hosts:
         args.servers = args.hosts
     rows = int(args.batches * args.servers * args.seconds * 1000 / args.delay / 2)
-    cases: list[tuple[Workload, float | str, float, Stream]] = []
+    cases: list[tuple[Workload, float | str, float, SimulatedStream]] = []
     if args.words is not None:
         cases.append((WORDCOUNT, "real", 1.0, words(args.words, limit=rows)))
     for z in args.zipf:
@@ -136,11 +136,11 @@ def _session(args: argparse.Namespace, console: Console) -> Iterator[Any]:
         finally:
             spark.stop()
         return
-    from weir_evaluation.lab import Cluster
+    from weir_evaluation.lab import LabCluster
 
     bits_per_s = 8 * ROW_BYTES / (1.5 * args.delay / 1000)
     bandwidth = args.bandwidth or f"{round(bits_per_s / 1000)}kbit"
-    lab = Cluster(args.hosts, bandwidth)
+    lab = LabCluster(args.hosts, bandwidth)
     with console.status("starting the lab") as status:
         lab.up(status.update)
     console.print(f"{args.hosts} hosts, links of {bandwidth}", highlight=False)
@@ -149,7 +149,7 @@ def _session(args: argparse.Namespace, console: Console) -> Iterator[Any]:
         yield lab.session("weir bench squirrel", **{"spark.locality.wait": "300s"})
 
 
-def _write(folder: Path, stream: Stream, args: argparse.Namespace) -> None:
+def _write(folder: Path, stream: SimulatedStream, args: argparse.Namespace) -> None:
     """Micro-batches, each a file per server; on hosts rows have a body, which no compression makes smaller."""
     keys = stream.hashes[stream.ids].astype(np.int64)
     size = ROW_BYTES if args.hosts else 0
@@ -200,12 +200,14 @@ def _measure(
     def merge(one: Tally, other: Tally) -> Tally:
         return Tally(one.rows + other.rows)
 
-    app = source.map(first, name="first", grouping=grouping(method, Shuffle()))
+    app = source.map_batches(first, name="first", routing=grouping(method, Shuffle()))
     if keep < 1:  # which rows are handed on depends on the row, as it must
         limit = int(keep * 2**31)
-        app = app.filter(lambda b: (b.column("word").to_numpy() * 2654435761 % 2**31) < limit, name="kept")
+        app = app.filter_batches(
+            lambda b: (b.column("word").to_numpy() * 2654435761 % 2**31) < limit, name="kept"
+        )
     app = app.process(
-        "word", second, name="second", state=Tally, merge=merge, grouping=grouping(method, Hash())
+        "word", second, name="second", state=Tally, merge=merge, routing=grouping(method, Hash())
     )
     query = app.start(str(folder), servers=args.servers, prune=False, trigger={"availableNow": True})
     query.await_termination()

@@ -50,11 +50,11 @@ def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
             _write(work / "data", number, rows)
         frame = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).parquet(str(work / "data"))
 
-        def choose(scaler: Any) -> Decision:
+        def choose(now: Situation) -> Decision:
             if not grows:
-                return strategy.scale_in(scaler.load.situation(), case.machines - case.then)
-            chosen = decide(case, strategy, Situation(case.graph, scaler.load.rates(), case.placement()))
-            return _on_servers(chosen, scaler.load.situation())
+                return strategy.scale_in(now, case.machines - case.then)
+            chosen = decide(case, strategy, Situation(case.graph, now.rates, case.placement()))
+            return _on_servers(chosen, now)
 
         query = _start(
             weir.source(frame, name="rows"), case, layout, servers, choose, str(work / "checkpoint")
@@ -150,7 +150,7 @@ def _start(
     case: Case,
     layout: Layout,
     servers: int,
-    choose: Callable[[Any], Decision],
+    choose: Callable[[Situation], Decision],
     checkpoint: str,
 ) -> Any:
     import weir
@@ -163,16 +163,17 @@ def _start(
         before = parents[0].union(*parents[1:]) if parents else stream
         places, rate = layout[name]
         serve = _serve(rate, known[name].selectivity)
-        ends[name] = before.map(serve, name=name, grouping=weir.Shuffle(), placement=places)
+        ends[name] = before.map_batches(serve, name=name, routing=weir.Shuffle(), placement=places)
     ready = threading.Event()
 
     def sink(frame: Any, batch: int) -> None:
         ready.wait(120)
         if batch == WARM + BEFORE - 1:
-            query._scaler.ask_for(choose(query._scaler))
+            query.scale_by(choose(query.situation()))
 
     leaf = graph.sinks[0]
-    query = stream.flow.start(checkpoint, servers=servers, sink={leaf: sink}, trigger={"availableNow": True})
+    app = weir.Application(*(ends[name] for name in graph.sinks))
+    query: Any = app.start(checkpoint, servers=servers, sink={leaf: sink}, trigger={"availableNow": True})
     ready.set()
     query.await_termination()
     return query

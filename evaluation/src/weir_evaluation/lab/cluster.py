@@ -20,7 +20,7 @@ from weir_evaluation.lab import record as records
 from weir_evaluation.lab import spark
 from weir_evaluation.lab.errors import LabError
 from weir_evaluation.lab.needs import check
-from weir_evaluation.lab.network import Network, bits, free_network, pids
+from weir_evaluation.lab.network import LabNetwork, bits, free_network, pids
 from weir_evaluation.lab.record import HostRecord, Record
 
 START_SECONDS = 120  # it takes ten on an idle machine; one that is busy gets its time
@@ -45,7 +45,7 @@ class Host:
     bandwidth: str
 
 
-class Cluster:
+class LabCluster:
     """A Spark standalone cluster, one worker per host, with links of the bandwidth that you choose.
 
     Parameters
@@ -66,7 +66,7 @@ class Cluster:
     --------
     ::
 
-        with weir_evaluation.lab.Cluster(hosts=4, bandwidth="100mbit") as lab:
+        with weir_evaluation.lab.LabCluster(hosts=4, bandwidth="100mbit") as lab:
             spark = lab.session()
             before = lab.traffic()
             ...
@@ -99,7 +99,7 @@ class Cluster:
         self._record: Record | None = None
 
     @classmethod
-    def attach(cls, lab: str | None = None) -> Cluster:
+    def attach(cls, lab: str | None = None) -> LabCluster:
         """The lab with this id, or the only one on this machine, whoever started it."""
         record = records.find(lab)
         self = cls(len(record.hosts), record.bandwidth, cores=record.cores, memory=record.memory, keep=True)
@@ -108,7 +108,7 @@ class Cluster:
 
     # ------------------------------------------------------------------ up and down
 
-    def up(self, tell: Callable[[str], None] = lambda text: None) -> Cluster:
+    def up(self, tell: Callable[[str], None] = lambda text: None) -> LabCluster:
         """Builds the network, starts master and workers, and returns when all of them are at work."""
         if self._record is not None:
             raise LabError(f"this lab is up already, as {self.id}")
@@ -169,7 +169,7 @@ class Cluster:
         names |= {socket.gethostname(): record.driver} | {h.name: h.address for h in record.hosts}
         (folder / "hosts").write_text("".join(f"{a}\t{n}\n" for n, a in names.items()))
         (folder / "resolv.conf").write_text("")
-        network = Network(record.id)
+        network = LabNetwork(record.id)
         network.lay(f"{record.driver}/24", f"{record.master}/24", record.racks, record.uplink)
         for host in record.hosts:
             rack = host.rack if record.racks > 1 else 0
@@ -228,14 +228,14 @@ class Cluster:
             self._record = None
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[Cluster]:
+    def running(self) -> Iterator[LabCluster]:
         """As ``with lab:`` for one that is up already: the session of this program and the lab end with it."""
         try:
             yield self
         finally:
             self.__exit__()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> LabCluster:
         return self.up()
 
     def __exit__(self, *_: object) -> None:
@@ -252,7 +252,7 @@ class Cluster:
     @property
     def record(self) -> Record:
         if self._record is None:
-            raise LabError("this lab is not up; use it as `with Cluster(…) as lab:` or call up()")
+            raise LabError("this lab is not up; use it as `with LabCluster(…) as lab:` or call up()")
         return self._record
 
     @property
@@ -270,8 +270,8 @@ class Cluster:
         return [h.name for h in self.record.hosts]
 
     @property
-    def _network(self) -> Network:
-        return Network(self.record.id)
+    def _network(self) -> LabNetwork:
+        return LabNetwork(self.record.id)
 
     def hosts(self) -> list[Host]:
         """Every host as it is now."""

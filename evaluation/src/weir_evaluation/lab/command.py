@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weir_evaluation.lab import record as records
-from weir_evaluation.lab.cluster import Cluster
+from weir_evaluation.lab.cluster import LabCluster
 from weir_evaluation.lab.errors import LabError
 
 HELP = "a cluster of several hosts on this machine: measure its links, break them"
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         return _up(args, console)
     if args.action == "down":
         return _down(args)
-    lab = Cluster.attach(args.lab)
+    lab = LabCluster.attach(args.lab)
     if args.action == "run":
         command = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
         if not command:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _up(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    lab = Cluster(
+    lab = LabCluster(
         args.hosts,
         args.bandwidth,
         racks=args.racks,

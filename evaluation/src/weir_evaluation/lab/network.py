@@ -87,7 +87,7 @@ def pids(namespace: str) -> list[int]:
     return [int(p) for p in call("ip", "netns", "pids", namespace, check=False).split()]
 
 
-class Network:
+class LabNetwork:
     """The network of one lab."""
 
     def __init__(self, lab: str) -> None:

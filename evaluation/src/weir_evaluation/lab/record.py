@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from weir_evaluation.lab.errors import LabError
-from weir_evaluation.lab.network import PREFIX, Network, links, namespaces, pids
+from weir_evaluation.lab.network import PREFIX, LabNetwork, links, namespaces, pids
 
 FILE = "lab.json"
 
@@ -124,7 +124,7 @@ def find(lab: str | None = None) -> Record:
 
 def remove(lab: str) -> None:
     """Ends every process of a lab and deletes its network and files; nothing that isn't the lab's is touched."""
-    network = Network(lab)
+    network = LabNetwork(lab)
     for namespace in namespaces(f"{PREFIX}{lab}-"):
         end(namespace)
     network.clear()

@@ -13,7 +13,7 @@ from typing import Any
 
 from weir_evaluation.lab.errors import LabError
 from weir_evaluation.lab.needs import java
-from weir_evaluation.lab.network import Network, bits
+from weir_evaluation.lab.network import LabNetwork, bits
 from weir_evaluation.lab.record import HostRecord, Record
 
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
@@ -97,7 +97,7 @@ def _start(
     start = list(command(daemon))
     start[-1:] = [*options, daemon, *arguments]
     env = {**_without_spark(), **installation(), **more}
-    enter = ["ip", "netns", "exec", Network(record.id).namespace(host)]
+    enter = ["ip", "netns", "exec", LabNetwork(record.id).namespace(host)]
     enter += ["unshare", "--uts", "--mount", "sh", "-c", AS_HOST, "sh", host, str(record.folder)]
     with open(record.folder / f"{host}.log", "ab") as log:
         subprocess.Popen(

@@ -23,15 +23,15 @@ from weir.locality.partition.metis import partition_metis
 from weir.locality.partition.relabel import relabel
 from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats
-from weir.locality.table import RoutingTable
-from weir_evaluation.locality.space_saving import SpaceSaving
+from weir.routing.table import Table
+from weir_evaluation.locality.space_saving import PairSpaceSaving
 
 Columns = Sequence[NDArray[np.uint64]]
 Homes = Sequence[NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
-class Stream:
+class RecordedStream:
     """A chain of keys per row (hashes, one array per operator), cut into periods and these into batches.
 
     Attributes
@@ -49,10 +49,10 @@ class Stream:
     batches: Sequence[NDArray[np.int64]]
 
     @classmethod
-    def cut(cls, keys: Columns, when: NDArray[np.int64], period: int, batches: int) -> Stream:
+    def cut(cls, keys: Columns, when: NDArray[np.int64], period: int, batches: int) -> RecordedStream:
         """Cuts rows sorted by time into periods of that length, and each into that many slices of time.
 
-        >>> stream = Stream.cut([np.zeros(4, np.uint64)], np.array([0, 1, 11, 12]), period=10, batches=2)
+        >>> stream = RecordedStream.cut([np.zeros(4, np.uint64)], np.array([0, 1, 11, 12]), period=10, batches=2)
         >>> stream.periods.tolist(), [b.tolist() for b in stream.batches]
         ([0, 2, 4], [[0, 2], [2, 4]])
         """
@@ -78,7 +78,7 @@ class Stream:
 
 
 @dataclass
-class Outcome:
+class ReplayResult:
     """What one method gave, period by period.
 
     Attributes
@@ -132,7 +132,7 @@ class _Meter:
             self.local += int((a == b).sum())
             self.hops += len(a)
 
-    def close(self, out: Outcome, moved: float, table: int, seconds: float) -> None:
+    def close(self, out: ReplayResult, moved: float, table: int, seconds: float) -> None:
         out.locality.append(self.local / max(1, self.hops))
         out.imbalance.append((self.load.max(axis=1) / np.maximum(self.load.mean(axis=1), 1e-12)).tolist())
         out.moved.append(moved)
@@ -142,8 +142,8 @@ class _Meter:
 
 
 def replay_weir(
-    stream: Stream, n: int, config: Locality, progress: Callable[[int], None] = lambda _: None
-) -> tuple[Outcome, LocalityManager]:
+    stream: RecordedStream, n: int, config: Locality, progress: Callable[[int], None] = lambda _: None
+) -> tuple[ReplayResult, LocalityManager]:
     """The manager, batch by batch.
 
     With ``new_keys="first_seen"``, a key that nobody has met is processed, in its first batch, wherever its rows
@@ -152,7 +152,7 @@ def replay_weir(
     operators = [str(o) for o in range(len(stream.keys))]
     edges = list(pairwise(range(len(stream.keys))))
     manager = LocalityManager(config, operators, edges, n)
-    out = Outcome()
+    out = ReplayResult()
     known: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64) for _ in operators]
     for period, cuts in enumerate(stream.batches):
         meter, moved, seconds = _Meter(len(operators), n), 0, 0.0
@@ -202,10 +202,8 @@ def _merged(
     return away - int(np.isin(plan.moves[operator].hashes, parts.left).sum())
 
 
-def _tables(graph: KeyGraph, parts: NDArray[np.int32], n: int) -> list[RoutingTable]:
-    return [
-        RoutingTable(graph.key[a:b], parts[a:b], n, version=1) for a, b in pairwise(graph.starts.tolist())
-    ]
+def _tables(graph: KeyGraph, parts: NDArray[np.int32], n: int) -> list[Table]:
+    return [Table(graph.key[a:b], parts[a:b], n, version=1) for a, b in pairwise(graph.starts.tolist())]
 
 
 def _graph(rows: Columns) -> KeyGraph:
@@ -213,28 +211,34 @@ def _graph(rows: Columns) -> KeyGraph:
     return KeyGraph.build([count_keys(k) for k in rows], pairs)
 
 
-def _by_table(tables: Sequence[RoutingTable] | None, rows: Columns, n: int) -> Homes:
+def _by_table(tables: Sequence[Table] | None, rows: Columns, n: int) -> Homes:
     if tables is None:
         return [spark_mod(k, n) for k in rows]
     return [t.route(k) for t, k in zip(tables, rows, strict=True)]
 
 
-def _periods(stream: Stream) -> Iterator[list[NDArray[np.uint64]]]:
+def _periods(stream: RecordedStream) -> Iterator[list[NDArray[np.uint64]]]:
     for first, last in pairwise(stream.periods.tolist()):
         yield stream.rows(first, last)
 
 
 def replay_tables(
-    stream: Stream, n: int, method: str, *, alpha: float = 1.03, capacity: int = 1_000_000, seed: int = 0
-) -> Outcome:
+    stream: RecordedStream,
+    n: int,
+    method: str,
+    *,
+    alpha: float = 1.03,
+    capacity: int = 1_000_000,
+    seed: int = 0,
+) -> ReplayResult:
     """The ways without a manager, period by period.
 
     ``"hash"``: no table. ``"static"``: one table, from exact counts of the first period. ``"paper"``: pairs
     counted by SpaceSaving at every instance, METIS after every period, counters reset, hash for keys not in
     the table. ``"bound"``: each period routed by the table computed from that very period.
     """
-    out = Outcome()
-    tables: list[RoutingTable] | None = None
+    out = ReplayResult()
+    tables: list[Table] | None = None
     known: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64) for _ in stream.keys]
     for period, rows in enumerate(_periods(stream)):
         began, seconds = time.perf_counter(), 0.0
@@ -275,7 +279,7 @@ def _sketched(rows: Columns, homes: Homes, n: int, capacity: int) -> KeyGraph:
         counted = []
         for server in range(n):
             here = homes[o] == server
-            sketch = SpaceSaving(min(capacity, max(1, int(here.sum()))), canonical=False)
+            sketch = PairSpaceSaving(min(capacity, max(1, int(here.sum()))), canonical=False)
             sketch.observe(a[here], b[here])
             counted.append(sketch.counts())
         pairs[o, o + 1] = merge(counted)

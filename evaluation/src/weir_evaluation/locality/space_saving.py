@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from weir.hashing import mix
 from weir.locality._hashmap import EMPTY, _spread
-from weir.locality.counts import PairCounts, check_capacity, count_pairs
+from weir.locality.counts import PairCounts, count_pairs
+from weir_evaluation.locality.batch_counter import check_capacity
 
 
-class SpaceSaving:
+class PairSpaceSaving:
     """The ``capacity`` most frequent pairs by Metwally's stream summary, as the paper counts them.
 
     A known pair is counted. An unknown one, when all counters are taken, inherits the smallest counter: it
@@ -37,7 +38,7 @@ class SpaceSaving:
 
     Examples
     --------
-    >>> summary = SpaceSaving(capacity=2)
+    >>> summary = PairSpaceSaving(capacity=2)
     >>> summary.observe(np.array([1, 1, 1, 2, 3], np.uint64), np.array([1, 1, 1, 2, 3], np.uint64))
     >>> summary.counts().total, summary.error
     (5.0, 1)

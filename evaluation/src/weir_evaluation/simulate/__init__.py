@@ -12,21 +12,21 @@ change, and networks of any distance, and measures what became of balance, memor
 * :mod:`~weir_evaluation.simulate.dag`: rates through a whole graph of operators
 """
 
-from weir_evaluation.simulate.cluster import Cluster
+from weir_evaluation.simulate.cluster import SimulatedCluster
 from weir_evaluation.simulate.measures import Result, imbalance, memory
-from weir_evaluation.simulate.network import Network
-from weir_evaluation.simulate.pipeline import Outcome, Stage, saturate
+from weir_evaluation.simulate.network import SimulatedNetwork
+from weir_evaluation.simulate.pipeline import PipelineResult, PipelineStage, saturate
 from weir_evaluation.simulate.run import simulate
-from weir_evaluation.simulate.streams import Arrivals, Stream, page_views, words, zipf
+from weir_evaluation.simulate.streams import Arrivals, SimulatedStream, page_views, words, zipf
 
 __all__ = [
     "Arrivals",
-    "Cluster",
-    "Network",
-    "Outcome",
+    "PipelineResult",
+    "PipelineStage",
     "Result",
-    "Stage",
-    "Stream",
+    "SimulatedCluster",
+    "SimulatedNetwork",
+    "SimulatedStream",
     "imbalance",
     "memory",
     "page_views",

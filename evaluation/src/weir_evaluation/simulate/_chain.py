@@ -12,7 +12,7 @@ from weir.routing.shuffle import Shuffle
 from weir.routing.weighted import Weighted, WeightedRouter, take_share
 
 
-class Edge:
+class ChainEdge:
     """What the default grouping wants: a home per key, or everyone in turn."""
 
     def __init__(self, grouping: Grouping, routers: list[Router], hashes: NDArray[np.uint64]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster:
+class SimulatedCluster:
     """Capacities in messages per second, piecewise constant over time.
 
     Parameters
@@ -24,7 +24,7 @@ class Cluster:
     Ten workers, three of them five times as strong as the rest, together good for 1,000 messages/s; after a
     minute five are four times as strong, with the same total.
 
-    >>> cluster = Cluster.mixed(10, 1000, strong=3, times=5).then(60, Cluster.mixed(10, 1000, 5, 4))
+    >>> cluster = SimulatedCluster.mixed(10, 1000, strong=3, times=5).then(60, SimulatedCluster.mixed(10, 1000, 5, 4))
     >>> cluster.rates.round().astype(int)[:, [0, 4, 9]].tolist()
     [[227, 45, 45], [160, 160, 40]]
     """
@@ -41,24 +41,26 @@ class Cluster:
             raise ValueError("capacities must not be negative")
 
     @classmethod
-    def of(cls, rates: ArrayLike) -> Cluster:
+    def of(cls, rates: ArrayLike) -> SimulatedCluster:
         """Workers of the given capacities, for ever."""
         return cls(np.zeros(1), np.asarray(rates, np.float64)[None, :])
 
     @classmethod
-    def equal(cls, workers: int, total: float) -> Cluster:
+    def equal(cls, workers: int, total: float) -> SimulatedCluster:
         """Workers of the same capacity."""
         return cls.of(np.full(workers, total / workers))
 
     @classmethod
-    def mixed(cls, workers: int, total: float, strong: int, times: float) -> Cluster:
+    def mixed(cls, workers: int, total: float, strong: int, times: float) -> SimulatedCluster:
         """The first ``strong`` workers have ``times`` the capacity of the others."""
         shape = np.where(np.arange(workers) < strong, times, 1.0)
         return cls.of(total * shape / shape.sum())
 
-    def then(self, at: float, other: Cluster) -> Cluster:
+    def then(self, at: float, other: SimulatedCluster) -> SimulatedCluster:
         """From ``at`` on the capacities of another cluster."""
-        return Cluster(np.append(self.starts, at + other.starts), np.concatenate([self.rates, other.rates]))
+        return SimulatedCluster(
+            np.append(self.starts, at + other.starts), np.concatenate([self.rates, other.rates])
+        )
 
     @property
     def workers(self) -> int:

@@ -20,7 +20,7 @@ Series = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Operator:
+class SimulatedOperator:
     """One operator.
 
     Parameters
@@ -62,7 +62,7 @@ class Deployment:
         given up later): asked for ``x`` times its cores, it works as one with ``1 / (1 + thrash · (x − 1))`` of them.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[SimulatedOperator, ...]
     edges: tuple[tuple[str, str], ...]
     placement: Mapping[str, Sequence[int]]
     cores: Sequence[float]
@@ -95,7 +95,7 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class Stage:
+class DeploymentPhase:
     """From ``at`` on this deployment holds; nothing runs for the first ``pause`` seconds.
 
     ``late`` holds for each operator (that has any) the seconds after which each of its instances starts to work;
@@ -109,7 +109,7 @@ class Stage:
 
 
 @dataclass(eq=False)
-class Flow:
+class SimulatedFlow:
     """Rates (per second), queues and busy instances of every operator over time.
 
     An instance is busy while it works or waits for a core; with nothing to do it is not.
@@ -128,7 +128,7 @@ class Flow:
 
 
 def flow(
-    stages: Sequence[Stage],
+    stages: Sequence[DeploymentPhase],
     seconds: float,
     *,
     step: float = 0.1,
@@ -136,7 +136,7 @@ def flow(
     timeout: float | None = None,
     jitter: float = 0.0,
     seed: int = 0,
-) -> Flow:
+) -> SimulatedFlow:
     """Runs the graph through one or several deployments of the same operators.
 
     Parameters
@@ -161,11 +161,11 @@ def flow(
     --------
     The second operator is the bottleneck; a second instance on another machine doubles what comes out.
 
-    >>> nodes = (Operator("in", 900), Operator("slow", 300), Operator("out", 2000))
+    >>> nodes = (SimulatedOperator("in", 900), SimulatedOperator("slow", 300), SimulatedOperator("out", 2000))
     >>> edges = (("in", "slow"), ("slow", "out"))
     >>> before = Deployment(nodes, edges, {"in": [0], "slow": [0], "out": [0]}, [4])
     >>> after = Deployment(nodes, edges, {"in": [0], "slow": [0, 1], "out": [0]}, [4, 4])
-    >>> ran = flow([Stage(0, before), Stage(30, after)], 60, pending=500)
+    >>> ran = flow([DeploymentPhase(0, before), DeploymentPhase(30, after)], 60, pending=500)
     >>> ran.throughput()[[250, 550]].round().tolist()
     [300.0, 600.0]
     """
@@ -173,7 +173,7 @@ def flow(
         raise ValueError("the first stage must start at 0")
     steps = round(seconds / step)
     names = [operator.name for operator in stages[0].deployment.operators]
-    ran = Flow(np.arange(1, steps + 1, dtype=np.float64) * step, sinks=stages[0].deployment.sinks())
+    ran = SimulatedFlow(np.arange(1, steps + 1, dtype=np.float64) * step, sinks=stages[0].deployment.sinks())
     for what in (ran.arriving, ran.processed, ran.queue, ran.busy):
         what.update({name: np.zeros(steps) for name in names})
     number = {name: i for i, name in enumerate(names)}

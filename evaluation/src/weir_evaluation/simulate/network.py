@@ -13,7 +13,7 @@ from weir.network.profile import PAPER, Profile
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class SimulatedNetwork:
     """Channels between every source (rows) and every worker (columns).
 
     A channel sends one message after the other: each occupies it for ``wire`` seconds (its bytes through the
@@ -33,7 +33,7 @@ class Network:
         *,
         row_bytes: float,
         profile: Profile = PAPER,
-    ) -> Network:
+    ) -> SimulatedNetwork:
         """Channels by distance.
 
         Parameters
@@ -48,7 +48,7 @@ class Network:
         Examples
         --------
         >>> here, there = Place("1", "a", "x"), Place("2", "b", "y")
-        >>> network = Network.between([here], [here, there], row_bytes=1000)
+        >>> network = SimulatedNetwork.between([here], [here, there], row_bytes=1000)
         >>> network.wire.tolist(), network.serialise.round(7).tolist()
         ([[5e-08, 0.0001]], [[0.0, 4.17e-05]])
         """

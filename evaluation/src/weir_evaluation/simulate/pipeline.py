@@ -17,14 +17,14 @@ from weir.hashing import mix
 from weir.network.distance import Place
 from weir.network.profile import PAPER, Profile
 from weir.routing.base import Grouping
-from weir_evaluation.simulate._chain import Edge, Flight, Seen, Shares, advance, report
-from weir_evaluation.simulate.network import Network
+from weir_evaluation.simulate._chain import ChainEdge, Flight, Seen, Shares, advance, report
+from weir_evaluation.simulate.network import SimulatedNetwork
 from weir_evaluation.simulate.run import router_of
-from weir_evaluation.simulate.streams import Stream
+from weir_evaluation.simulate.streams import SimulatedStream
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class PipelineStage:
     """An operator with one instance on every server, and how rows come to it.
 
     Parameters
@@ -46,7 +46,7 @@ class Stage:
 
 
 @dataclass(eq=False)
-class Outcome:
+class PipelineResult:
     """What a run has measured, after the rows of its warm-up.
 
     Attributes
@@ -78,8 +78,8 @@ class Outcome:
 
 
 def saturate(
-    stream: Stream,
-    stages: Sequence[Stage],
+    stream: SimulatedStream,
+    stages: Sequence[PipelineStage],
     places: Sequence[Place],
     *,
     window: int,
@@ -92,7 +92,7 @@ def saturate(
     warm_up: float = 0.5,
     changes: Sequence[tuple[float, Sequence[float]]] = (),
     seed: int = 0,
-) -> Outcome:
+) -> PipelineResult:
     """Sends a stream through a chain of operators, each with an instance on every place.
 
     Sources are on the same places. A source takes the next row of the stream as soon as one of its ``window`` rows
@@ -131,7 +131,7 @@ def saturate(
     >>> from weir_evaluation.simulate import zipf
     >>> stream, places = zipf(40_000, 1000, z=0.5), [Place("1", "a"), Place("1", "b")]
     >>> plain, weighted = (
-    ...     saturate(stream, [Stage(by, 30e-6)], places, window=30) for by in (Hash(), Weighted(Hash()))
+    ...     saturate(stream, [PipelineStage(by, 30e-6)], places, window=30) for by in (Hash(), Weighted(Hash()))
     ... )
     >>> print(round(weighted.rows_per_s / plain.rows_per_s, 1))
     1.8
@@ -140,12 +140,12 @@ def saturate(
     if window < 1 or not depth or not n:
         raise ValueError(f"needs places, stages and a window from 1 up, got {n}, {depth} and {window}")
     size = profile.row_bytes if row_bytes is None else row_bytes
-    network = Network.between(places, places, row_bytes=size, profile=profile)
+    network = SimulatedNetwork.between(places, places, row_bytes=size, profile=profile)
     routers = [
         [router_of(s.grouping, n, seed + k, p, network) for p in range(n)] for k, s in enumerate(stages)
     ]
     edges = [
-        Edge(s.grouping, routers[k], stream.hashes if s.hashes is None else s.hashes)
+        ChainEdge(s.grouping, routers[k], stream.hashes if s.hashes is None else s.hashes)
         for k, s in enumerate(stages)
     ]
     shares = Shares(depth, n)
@@ -196,13 +196,13 @@ def saturate(
     return _outcome(flight, seen, int(warm_up * rows), np.array(history))
 
 
-def _outcome(flight: Flight, seen: Seen, first: int, weights: NDArray[np.int64]) -> Outcome:
+def _outcome(flight: Flight, seen: Seen, first: int, weights: NDArray[np.int64]) -> PipelineResult:
     ends = np.sort(flight.finished)
     begin = ends[first - 1] if first else 0.0
     latency = flight.took[first:]
     latency = latency[np.isfinite(latency)]
     span = ends[-1]
-    return Outcome(
+    return PipelineResult(
         float((len(ends) - first) / (span - begin)),
         float(latency.mean()) if len(latency) else float("nan"),
         float(np.quantile(latency, 0.99)) if len(latency) else float("nan"),

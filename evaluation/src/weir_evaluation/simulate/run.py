@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from weir.routing.base import Grouping, Router
 from weir.routing.consistent import Consistent, ConsistentRouter
 from weir.routing.weighted import Weighted, WeightedRouter
-from weir_evaluation.simulate.cluster import Cluster
+from weir_evaluation.simulate.cluster import SimulatedCluster
 from weir_evaluation.simulate.measures import Holdings, Result
-from weir_evaluation.simulate.network import Network
-from weir_evaluation.simulate.streams import Arrivals, Stream
+from weir_evaluation.simulate.network import SimulatedNetwork
+from weir_evaluation.simulate.streams import Arrivals, SimulatedStream
 
 
 def simulate(
-    stream: Stream,
+    stream: SimulatedStream,
     grouping: Grouping,
-    cluster: Cluster,
+    cluster: SimulatedCluster,
     arrivals: Arrivals,
     *,
     sources: int = 1,
@@ -30,7 +30,7 @@ def simulate(
     seed: int = 0,
     delays: Sequence[int] | None = None,
     sense: Literal["assigned", "backlog"] = "assigned",
-    network: Network | None = None,
+    network: SimulatedNetwork | None = None,
 ) -> Result:
     """Runs a whole stream through a grouping on a cluster.
 
@@ -70,7 +70,7 @@ def simulate(
     >>> from weir.routing.shuffle import Shuffle
     >>> from weir_evaluation.simulate import zipf
     >>> stream, arrivals = zipf(200_000, 10_000, seed=1), Arrivals.steady(100.0)
-    >>> cluster = Cluster.mixed(10, 125.0, strong=3, times=5)
+    >>> cluster = SimulatedCluster.mixed(10, 125.0, strong=3, times=5)
     >>> shuffled = simulate(stream, Shuffle(), cluster, arrivals, slot=10)
     >>> steered = simulate(stream, Consistent(virtual=20), cluster, arrivals, slot=10)
     >>> shuffled.queue[-1].max() > 5000, steered.queue[-1].max() < 500
@@ -132,7 +132,7 @@ def simulate(
     )
 
 
-def router_of(grouping: Grouping, n: int, seed: int, source: int, network: Network | None) -> Router:
+def router_of(grouping: Grouping, n: int, seed: int, source: int, network: SimulatedNetwork | None) -> Router:
     """A source's router, with distances if it takes them and there are any."""
     if isinstance(grouping, Weighted) and network is not None:
         return grouping.router(n, seed=seed, source=source, distances=network.distance[source])

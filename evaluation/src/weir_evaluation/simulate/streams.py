@@ -13,7 +13,7 @@ from weir.hashing import hash_columns, mix
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class SimulatedStream:
     """A sequence of messages: ``ids`` says which key each one carries, ``hashes`` is the hash of each key.
 
     Ids are dense (0 … number of keys − 1), so that who-holds-what fits a bitmap.
@@ -31,9 +31,9 @@ class Stream:
         """The hash of every message's key: what routers take."""
         return self.hashes[self.ids]
 
-    def head(self, messages: int) -> Stream:
+    def head(self, messages: int) -> SimulatedStream:
         """The first messages of the stream."""
-        return Stream(self.name, self.ids[:messages], self.hashes)
+        return SimulatedStream(self.name, self.ids[:messages], self.hashes)
 
     def distinct(self) -> int:
         """How many different keys occur."""
@@ -44,7 +44,9 @@ class Stream:
         return float(np.bincount(self.ids, minlength=1).max() / max(1, len(self.ids)))
 
 
-def zipf(messages: int = 10_000_000, keys: int = 100_000, z: float = 1.0, *, seed: int = 0) -> Stream:
+def zipf(
+    messages: int = 10_000_000, keys: int = 100_000, z: float = 1.0, *, seed: int = 0
+) -> SimulatedStream:
     """Keys drawn independently; the key of rank r has a share proportional to 1/r^z.
 
     Examples
@@ -54,7 +56,7 @@ def zipf(messages: int = 10_000_000, keys: int = 100_000, z: float = 1.0, *, see
     0.13
     """
     weights = 1.0 / np.arange(1, keys + 1, dtype=np.float64) ** z
-    return Stream(f"zipf-{z:.1f}", _draw(weights, messages, seed), _hashes(keys, seed))
+    return SimulatedStream(f"zipf-{z:.1f}", _draw(weights, messages, seed), _hashes(keys, seed))
 
 
 def page_views(
@@ -64,7 +66,7 @@ def page_views(
     *,
     tail: float = 0.9,
     seed: int = 0,
-) -> Stream:
+) -> SimulatedStream:
     """A stream like a day of Wikipedia: one page far ahead, millions of others, each seen at least once.
 
     The share of the first key and the numbers of messages and of keys are exact; every other key occurs once,
@@ -89,10 +91,10 @@ def page_views(
         ]
     )
     np.random.default_rng(seed).shuffle(ids)
-    return Stream("page-views", ids, _hashes(keys, seed))
+    return SimulatedStream("page-views", ids, _hashes(keys, seed))
 
 
-def words(path: str | Path, column: str = "word", limit: int | None = None) -> Stream:
+def words(path: str | Path, column: str = "word", limit: int | None = None) -> SimulatedStream:
     """The keys of a Parquet file's column, in the file's order, hashed as Spark would.
 
     Parameters
@@ -114,7 +116,7 @@ def words(path: str | Path, column: str = "word", limit: int | None = None) -> S
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.chunk(0)
     ids = encoded.indices.to_numpy().astype(np.int32)
-    return Stream(Path(path).stem, ids, hash_columns([encoded.dictionary]))
+    return SimulatedStream(Path(path).stem, ids, hash_columns([encoded.dictionary]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,8 +34,8 @@ from weir.routing.base import Grouping
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
 from weir.routing.weighted import Weighted
-from weir_evaluation.simulate.pipeline import Outcome, Stage, saturate
-from weir_evaluation.simulate.streams import Stream, zipf
+from weir_evaluation.simulate.pipeline import PipelineResult, PipelineStage, saturate
+from weir_evaluation.simulate.streams import SimulatedStream, zipf
 
 Method = Literal["plain", "WG", "WG+DWC"]
 METHODS: tuple[Method, ...] = ("plain", "WG", "WG+DWC")
@@ -62,7 +62,9 @@ class Workload:
         """Rows in flight per source."""
         return round(self.plain_rows_per_s * self.plain_latency_ms / 1000 / len(CLUSTER))
 
-    def run(self, method: Method, stream: Stream, *, heterogeneity: float = 1.0, **more: Any) -> Outcome:
+    def run(
+        self, method: Method, stream: SimulatedStream, *, heterogeneity: float = 1.0, **more: Any
+    ) -> PipelineResult:
         """Under full load; ``more`` goes to :func:`~weir_evaluation.simulate.pipeline.saturate`.
 
         Examples
@@ -74,8 +76,8 @@ class Workload:
         """
         seconds = self.cost * PAPER.handling_s
         stages = [
-            Stage(grouping(method, Shuffle()), seconds, self.keep),
-            Stage(grouping(method, Hash()), seconds),
+            PipelineStage(grouping(method, Shuffle()), seconds, self.keep),
+            PipelineStage(grouping(method, Hash()), seconds),
         ]
         options: dict[str, Any] = {
             "window": self.window,
@@ -101,7 +103,7 @@ def graded(ratio: float, machines: int = len(CLUSTER)) -> NDArray[np.float64]:
     return float(ratio) ** (-np.arange(machines) / (machines - 1))
 
 
-def events(rows: int, seed: int = 0) -> Stream:
+def events(rows: int, seed: int = 0) -> SimulatedStream:
     """Advertising events: ads at random, each of one of a hundred campaigns, which is what counts are kept by.
 
     >>> stream = events(50_000)
@@ -110,7 +112,7 @@ def events(rows: int, seed: int = 0) -> Stream:
     """
     ads = zipf(rows, CAMPAIGNS * ADS, 0.0, seed=seed)
     campaigns = mix(np.arange(CAMPAIGNS * ADS, dtype=np.uint64) // np.uint64(ADS), np.uint64(seed + 7))
-    return Stream("events", ads.ids, campaigns)
+    return SimulatedStream("events", ads.ids, campaigns)
 
 
 def _cost_of_plain(rows_per_s: float) -> float:

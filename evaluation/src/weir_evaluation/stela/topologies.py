@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from weir.elasticity.graph import Graph, Machine, Placement
-from weir_evaluation.simulate.dag import Deployment, Operator
+from weir_evaluation.simulate.dag import Deployment, SimulatedOperator
 
 THRASH = 4.0
 
@@ -49,7 +49,7 @@ class Case:
     """
 
     name: str
-    operators: tuple[Operator, ...]
+    operators: tuple[SimulatedOperator, ...]
     edges: tuple[tuple[str, str], ...]
     parallelism: int
     machines: int
@@ -112,10 +112,10 @@ class Case:
 def star() -> Case:
     """Several sources, one operator in the middle, several sinks."""
     operators = (
-        Operator("source 1", 120, cpu=0.25),
-        Operator("source 2", 120, cpu=0.25),
-        Operator("hub", 100, cpu=0.25),
-        *(Operator(f"sink {i}", 170, cpu=0.25) for i in (1, 2, 3)),
+        SimulatedOperator("source 1", 120, cpu=0.25),
+        SimulatedOperator("source 2", 120, cpu=0.25),
+        SimulatedOperator("hub", 100, cpu=0.25),
+        *(SimulatedOperator(f"sink {i}", 170, cpu=0.25) for i in (1, 2, 3)),
     )
     edges = (
         ("source 1", "hub"),
@@ -128,7 +128,7 @@ def star() -> Case:
 def linear() -> Case:
     """One after the other; the third is slow, the fourth only a little faster."""
     rates = {"source": 200, "first": 220, "second": 100, "third": 150, "sink": 220}
-    operators = tuple(Operator(name, rate, cpu=0.2) for name, rate in rates.items())
+    operators = tuple(SimulatedOperator(name, rate, cpu=0.2) for name, rate in rates.items())
     return Case("Linear", operators, tuple(pairwise(rates)), 6, 6, 7, paper={"over_default": 0.45})
 
 
@@ -136,9 +136,9 @@ def diamond() -> Case:
     """One source, several operators side by side, one sink that gets everything."""
     between = [f"bolt {i}" for i in range(1, 7)]
     operators = (
-        Operator("source", 100, cpu=0.15),
-        *(Operator(name, 150, cpu=0.15) for name in between),
-        Operator("sink", 240, cpu=0.15),
+        SimulatedOperator("source", 100, cpu=0.15),
+        *(SimulatedOperator(name, 150, cpu=0.15) for name in between),
+        SimulatedOperator("sink", 240, cpu=0.15),
     )
     edges = (*(("source", name) for name in between), *((name, "sink") for name in between))
     return Case("Diamond", operators, edges, 4, 6, 7, paper={"over_default": 1.20})
@@ -158,27 +158,27 @@ def page_load() -> Case:
 
 
 PAGE_LOAD = (
-    Operator("spout", 100, cpu=0.2),
-    Operator("transform", 140, cpu=0.3),
-    Operator("filter", 150, selectivity=0.8, cpu=0.2),
-    Operator("join", 36, cpu=0.25),
-    Operator("filter 2", 140, selectivity=0.9, cpu=0.2),
-    Operator("aggregate", 60, cpu=0.3),
-    Operator("output", 100, cpu=0.2),
+    SimulatedOperator("spout", 100, cpu=0.2),
+    SimulatedOperator("transform", 140, cpu=0.3),
+    SimulatedOperator("filter", 150, selectivity=0.8, cpu=0.2),
+    SimulatedOperator("join", 36, cpu=0.25),
+    SimulatedOperator("filter 2", 140, selectivity=0.9, cpu=0.2),
+    SimulatedOperator("aggregate", 60, cpu=0.3),
+    SimulatedOperator("output", 100, cpu=0.2),
 )
 
 
 def processing() -> Case:
     """Event processing: a chain that forks, with one slow rule engine."""
     operators = (
-        Operator("spout", 100, cpu=0.3),
-        Operator("parse", 150, cpu=0.3),
-        Operator("validate", 150, selectivity=0.9, cpu=0.2),
-        Operator("rules", 41, cpu=0.25),
-        Operator("enrich", 75, cpu=0.4),
-        Operator("count", 160, cpu=0.3),
-        Operator("store", 90, cpu=0.2),
-        Operator("report", 90, cpu=0.2),
+        SimulatedOperator("spout", 100, cpu=0.3),
+        SimulatedOperator("parse", 150, cpu=0.3),
+        SimulatedOperator("validate", 150, selectivity=0.9, cpu=0.2),
+        SimulatedOperator("rules", 41, cpu=0.25),
+        SimulatedOperator("enrich", 75, cpu=0.4),
+        SimulatedOperator("count", 160, cpu=0.3),
+        SimulatedOperator("store", 90, cpu=0.2),
+        SimulatedOperator("report", 90, cpu=0.2),
     )
     edges = (
         ("spout", "parse"),
@@ -195,14 +195,14 @@ def processing() -> Case:
 def network() -> Case:
     """Network monitoring: two analyses side by side; what is slow are both of them and what they feed."""
     operators = (
-        Operator("spout", 100, cpu=0.5),
-        Operator("decode", 130, cpu=0.5),
-        Operator("flows", 110, selectivity=0.5, cpu=0.7),
-        Operator("signatures", 60, selectivity=0.5, cpu=0.9),
-        Operator("suspects", 90, cpu=0.6),
-        Operator("score", 48, cpu=0.8),
-        Operator("alarms", 120, cpu=0.3),
-        Operator("archive", 120, cpu=0.3),
+        SimulatedOperator("spout", 100, cpu=0.5),
+        SimulatedOperator("decode", 130, cpu=0.5),
+        SimulatedOperator("flows", 110, selectivity=0.5, cpu=0.7),
+        SimulatedOperator("signatures", 60, selectivity=0.5, cpu=0.9),
+        SimulatedOperator("suspects", 90, cpu=0.6),
+        SimulatedOperator("score", 48, cpu=0.8),
+        SimulatedOperator("alarms", 120, cpu=0.3),
+        SimulatedOperator("archive", 120, cpu=0.3),
     )
     edges = (
         ("spout", "decode"),
@@ -234,13 +234,13 @@ def page_load_in(thrash: float = THRASH) -> Case:
 
 # what comes before the join is cheap, 15 instances of any of the others all but fill a core
 PAGE_LOAD_IN = (
-    Operator("spout", 100, cpu=0.003),
-    Operator("transform", 120, cpu=0.003),
-    Operator("filter", 120, cpu=0.003),
-    Operator("join", 40, cpu=0.064),
-    Operator("filter 2", 45, cpu=0.064),
-    Operator("aggregate", 45, cpu=0.064),
-    Operator("output", 45, cpu=0.064),
+    SimulatedOperator("spout", 100, cpu=0.003),
+    SimulatedOperator("transform", 120, cpu=0.003),
+    SimulatedOperator("filter", 120, cpu=0.003),
+    SimulatedOperator("join", 40, cpu=0.064),
+    SimulatedOperator("filter 2", 45, cpu=0.064),
+    SimulatedOperator("aggregate", 45, cpu=0.064),
+    SimulatedOperator("output", 45, cpu=0.064),
 )
 
 CASES = {case.name: case for case in (star(), linear(), diamond(), page_load(), processing(), network())}

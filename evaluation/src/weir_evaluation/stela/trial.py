@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from weir.elasticity.decision import Decision, Situation, Strategy
 from weir.elasticity.graph import Machine, Placement
 from weir.elasticity.rates import Meter, Sample
-from weir_evaluation.simulate.dag import Flow, Stage, flow
+from weir_evaluation.simulate.dag import DeploymentPhase, SimulatedFlow, flow
 from weir_evaluation.stela.topologies import Case
 
 WINDOW = 10.0  # seconds that throughput is averaged over
@@ -97,7 +97,7 @@ def steady_from(series: NDArray[np.float64], mean: float, within: float = 0.05) 
     return None if off[-1] == len(series) - 1 else int(off[-1]) + 1
 
 
-def measured(case: Case, ran: Flow, since: float, until: float) -> Situation:
+def measured(case: Case, ran: SimulatedFlow, since: float, until: float) -> Situation:
     """The situation as a meter sees it that watched part of a run."""
     meter = Meter()
     here = case.placement()
@@ -121,7 +121,7 @@ def measured(case: Case, ran: Flow, since: float, until: float) -> Situation:
 def situation(case: Case, *, seconds: float = 120.0, seed: int = 0, jitter: float = JITTER) -> Situation:
     """What a meter sees of a case before it is scaled."""
     ran = flow(
-        [Stage(0, case.deployment(case.placement()))],
+        [DeploymentPhase(0, case.deployment(case.placement()))],
         seconds,
         step=STEP,
         timeout=TIMEOUT,
@@ -164,7 +164,7 @@ def trial(
     now = situation(case, seed=seed)
     decision = decide(case, strategy, now) if isinstance(strategy, Strategy) else strategy(now)
     ran = flow(
-        [Stage(0, start), *_stages(case, decision, at)],
+        [DeploymentPhase(0, start), *_stages(case, decision, at)],
         seconds,
         step=STEP,
         timeout=TIMEOUT,
@@ -176,21 +176,21 @@ def trial(
     return Trial(case, decision, ran.time[per - 1 :: per], windows, at)
 
 
-def _stages(case: Case, decision: Decision, at: float) -> list[Stage]:
+def _stages(case: Case, decision: Decision, at: float) -> list[DeploymentPhase]:
     after = case.deployment(decision.after)
     moved = decision.moved()
     if decision.restarts:
-        return [Stage(at, after, pause=STOP)]
+        return [DeploymentPhase(at, after, pause=STOP)]
     late = {name: [0.0] * len(places) for name, places in decision.after.instances.items()}
     for name, i in moved:
         late[name][i] = START
     if decision.added():
         # nobody sends to an instance before it is there
-        return [Stage(at + START, after)]
-    return [Stage(at, after, late=late)]
+        return [DeploymentPhase(at + START, after)]
+    return [DeploymentPhase(at, after, late=late)]
 
 
 def steady(case: Case, placement: Placement) -> float:
     """Throughput of a placement in the long run, without any jitter or interruption."""
-    ran = flow([Stage(0, case.deployment(placement))], 60.0, step=1.0, timeout=TIMEOUT)
+    ran = flow([DeploymentPhase(0, case.deployment(placement))], 60.0, step=1.0, timeout=TIMEOUT)
     return float(ran.throughput()[-20:].mean())

@@ -13,15 +13,14 @@ neither can be read off directly:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from weir.elasticity.decision import Situation
 from weir.elasticity.graph import Graph, Placement
 from weir.elasticity.rates import CONGESTED, Meter, Rates, Sample, congested, propagate
 from weir.engine.documents import TaskReport
-from weir.engine.rescale import everywhere, placement_of
+from weir.engine.metrics.progress import LoadProgress
+from weir.engine.rescale import everywhere, graph_of, placement_of
 from weir.graph.model import Topology
 
 REST = 1.0  # seconds without a batch that count as rest; less is Spark's own book-keeping between batches
@@ -88,32 +87,32 @@ class Load:
     def rates(self) -> dict[str, Rates]:
         """Rates of every operator; empty before the first batch with rows."""
         seen = self._meter.rates()
-        return propagate(Graph.from_topology(self.topology), seen) if seen else {}
+        return propagate(graph_of(self.topology), seen) if seen else {}
 
     def congested(self) -> list[str]:
         """Operators that can't keep up."""
         return sorted(congested(self.rates(), self.congestion))
 
-    def summary(self) -> dict[str, Any]:
-        """For progress; :func:`situation` makes sense of it in any process."""
+    def summary(self) -> LoadProgress:
+        """Return what progress says of it; :func:`situation` makes sense of that in any process."""
         rates, topology = self.rates(), self.topology
-        return {
-            "utilisation": self.utilisation,
-            "lag": self.lag,
-            "congestion": self.congestion,
-            "congested": sorted(congested(rates, self.congestion)) if rates else [],
-            "rates": {n: [r.input, r.processing, r.emit, r.parallelism] for n, r in rates.items()},
-            "edges": [list(e) for e in Graph.from_topology(topology).edges],
-            "placement": {n.name: list(n.placement) for n in topology.nodes},
-            "everywhere": sorted(everywhere(topology)),
-            "servers": topology.servers,
-        }
+        return LoadProgress(
+            utilisation=self.utilisation,
+            lag=self.lag,
+            congestion=self.congestion,
+            congested=sorted(congested(rates, self.congestion)) if rates else [],
+            rates={n: [r.input, r.processing, r.emit, r.parallelism] for n, r in rates.items()},
+            edges=[list(e) for e in graph_of(topology).edges],
+            placement={n.name: list(n.placement) for n in topology.nodes},
+            everywhere=sorted(everywhere(topology)),
+            servers=topology.servers,
+        )
 
     def situation(self) -> Situation:
         """The application as a scaling strategy sees it."""
         topology = self.topology
         return Situation(
-            Graph.from_topology(topology),
+            graph_of(topology),
             self.rates(),
             placement_of(topology),
             self.congestion,
@@ -122,16 +121,16 @@ class Load:
         )
 
 
-def situation(summary: dict[str, Any]) -> Situation:
-    """From :meth:`Load.summary`, as a commit keeps it: to ask what scaling would do without a running query."""
-    placement = {name: tuple(where) for name, where in summary["placement"].items()}
-    graph = Graph(tuple(placement), tuple((a, b) for a, b in summary["edges"]))
-    rates = {name: Rates(a, b, c, int(k)) for name, (a, b, c, k) in summary["rates"].items()}
+def situation(load: LoadProgress) -> Situation:
+    """Return the situation that a commit's progress describes: to ask what scaling would do without a running query."""
+    placement = {name: tuple(where) for name, where in load.placement.items()}
+    graph = Graph(tuple(placement), tuple((a, b) for a, b in load.edges))
+    rates = {name: Rates(a, b, c, int(k)) for name, (a, b, c, k) in load.rates.items()}
     return Situation(
         graph,
         rates,
-        Placement(tuple(range(summary["servers"])), placement),
-        summary["congestion"],
+        Placement(tuple(range(load.servers)), placement),
+        load.congestion,
         distinct=True,
-        everywhere=frozenset(summary["everywhere"]),
+        everywhere=frozenset(load.everywhere),
     )

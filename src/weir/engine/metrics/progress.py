@@ -1,145 +1,195 @@
-"""What a batch did, for people and for programs."""
+"""What a batch did, as a typed structure.
+
+Like PySpark's ``StreamingQueryProgress``, every part can be read by attribute or by name:
+``progress.edges["a → b"].locality`` and ``progress["edges"]["a → b"]["locality"]`` are the same.
+:meth:`Record.to_dict` gives plain data for JSON.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
-from weir.engine.documents import BatchPlan, OperatorReport, TaskReport
-from weir.engine.metrics.latency import merged, percentiles
-from weir.engine.metrics.traffic import added, by_distance
-from weir.graph.model import Topology
-from weir.network.locator import Locator
-
-if TYPE_CHECKING:
-    from weir.engine.ledger import Ledger
+import msgspec
 
 
-def summarise(
-    topology: Topology,
-    plan: BatchPlan,
-    reports: list[TaskReport],
-    ledger: Ledger,
-    locator: Locator | None = None,
-) -> dict[str, Any]:
-    """One batch's progress.
+class Record(msgspec.Struct, kw_only=True):
+    """A structure whose fields can also be read as items.
 
-    ``locality`` is the share of rows between operators that stayed on their server. ``busy`` is time spent
-    computing, without waiting for input.
+    Fields in ``OPTIONAL`` are left out of :meth:`to_dict` where they are None.
+
+    >>> seconds = Seconds(plan=0.1, job=0.5)
+    >>> seconds["job"], seconds.to_dict()
+    (0.5, {'plan': 0.1, 'job': 0.5})
     """
-    n = topology.servers
-    locator = locator or Locator(n)
-    crossed, partials = by_distance(topology, reports, locator)
-    edges: dict[str, dict[str, Any]] = {}
-    for edge in topology.edges:
-        if edge.source in topology.sources:
-            continue
-        parts = [r.edges[edge.index] for r in reports if edge.index in r.edges]
-        local, remote = sum(p.local for p in parts), sum(p.remote for p in parts)
-        edges[f"{edge.source} → {edge.target}"] = {
-            "local": local,
-            "remote": remote,
-            "bytes": sum(p.bytes for p in parts),
-            "locality": local / (local + remote) if local + remote else None,
-            "distance": {name: c for name, c in crossed[edge.index].items() if c["rows"]},
-        }
-    operators: dict[str, dict[str, Any]] = {}
-    for node in topology.nodes:
-        parts_op = [r.operators[node.name] for r in reports if node.name in r.operators]
-        per_server = [0] * n
-        for r in reports:
-            if r.server >= 0 and node.name in r.operators:
-                per_server[r.server] += r.operators[node.name].rows_in
-        average = sum(per_server) / n if n else 0
-        operators[node.name] = {
-            "rows_in": sum(p.rows_in for p in parts_op),
-            "rows_out": sum(p.rows_out for p in parts_op),
-            "busy": sum(p.busy for p in parts_op),
-            "null_keys": sum(p.null_keys for p in parts_op),
-            "pairs": sum(p.pairs for p in parts_op),
-            "late": sum(p.late for p in parts_op),
-            "diverted": sum(p.diverted for p in parts_op),
-            "imbalance": max(per_server) / average if average else None,
-            "latency": percentiles(merged(p.ages for p in parts_op)),
-            **_times(node.name, n, reports),
-        }
-    servers = [
-        {
-            "rows": sum(op.rows_in for r in reports if r.server == i for op in r.operators.values()),
-            "busy": sum(r.busy for r in reports if r.server == i),
-            "host": next((r.host for r in reports if r.server == i and r.step > 0), ""),
-            **_mean_times([o for r in reports if r.server == i for o in r.operators.values()]),
-        }
-        for i in range(n)
-    ]
-    first = 0 if any(r.server == -1 for r in reports) else 1
-    entered = [r for r in reports if r.step == first and (r.server == -1 or first == 1)]
-    local = sum(e["local"] for e in edges.values())
-    remote = sum(e["remote"] for e in edges.values())
-    keys = dict(ledger.last.keys) if ledger.last else {}
-    for report in reports:
-        for name, op in report.operators.items():
-            keys[name] = keys.get(name, 0) + op.keys_delta
-    made = sum(m.ref.bytes for r in reports for m in r.segments if m.ref is not None)
-    return {
-        "batch": plan.batch,
-        "rows": sum(r.rows for r in entered) + sum(r.read_rows for r in reports),
-        "bytes_in": sum(r.bytes for r in entered) + sum(r.read_bytes for r in reports),
-        "rows_local": local,
-        "rows_exchanged": remote,
-        "bytes_exchanged": sum(e["bytes"] for e in edges.values()),
-        "bytes_left_on_host": sum(r.left_bytes for r in reports),
-        "locality": local / (local + remote) if local + remote else None,
-        "distance": added(crossed.values()),
-        "partials": partials,
-        "places": [{"process": p.process, "host": p.host, "rack": p.rack} for p in locator.places],
-        "weights": _weights(topology, reports),
-        "edges": edges,
-        "operators": operators,
-        "sinks": {
-            name: percentiles(merged(r.sink_ages[name] for r in reports if name in r.sink_ages))
-            for name in sorted(topology.sinks)
-        },
-        "servers": servers,
-        "state_keys": {node.name: keys.get(node.name, 0) for node in topology.stateful},
-        "state_bytes_written": made,
-        "table_version": plan.table_version,
-        "watermarks": plan.watermarks,
-    }
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__struct_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__struct_fields__ and not (
+            name in self.OPTIONAL and getattr(self, str(name)) is None
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.__struct_fields__ if name in self)
+
+    def keys(self) -> list[str]:
+        """Return the names of its fields."""
+        return list(self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field, or a default where there is none."""
+        return getattr(self, name) if name in self else default
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``--json`` prints it and commits keep it."""
+        return {name: _plain(getattr(self, name)) for name in self}
 
 
-def _times(name: str, n: int, reports: list[TaskReport]) -> dict[str, list[float | None]]:
-    """Mean execution and waiting time of a row, in seconds, on each server; None where no row came."""
-    found: list[list[OperatorReport]] = [[] for _ in range(n)]
-    for report in reports:
-        if report.server >= 0 and name in report.operators:
-            found[report.server].append(report.operators[name])
-    times = [_mean_times(parts) for parts in found]
-    return {what: [t[what] for t in times] for what in ("execution", "waiting")}
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
 
 
-def _mean_times(parts: list[OperatorReport]) -> dict[str, float | None]:
-    rows = sum(p.rows_in for p in parts)
-    if not rows:
-        return {"execution": None, "waiting": None}
-    return {
-        "execution": round(sum(p.busy for p in parts) / rows, 9),
-        "waiting": round(sum(p.waited for p in parts) / rows, 6),
-    }
+Traffic = dict[str, dict[str, int]]  # distance → rows, bytes
+Percentiles = dict[str, float]  # "p50", "p95", "p99" → seconds
 
 
-def _weights(topology: Topology, reports: list[TaskReport]) -> dict[str, dict[str, list[float]]]:
-    """Rows per round that each instance gets from each server, on edges where weights decide.
+class EdgeProgress(Record):
+    """What crossed one edge between operators."""
 
-    Source tasks are alike as far as the plan knows; theirs are given as a mean, under ``source``.
+    local: int = 0  # rows handed on in memory
+    remote: int = 0
+    bytes: int = 0
+    locality: float | None = None
+    distance: Traffic = {}
+
+
+class OperatorProgress(Record):
+    """What one operator did on all servers.
+
+    ``busy`` is seconds of work, without waiting for input; ``imbalance`` the rows of the busiest server over the
+    average; ``execution`` and ``waiting`` the mean seconds of a row on each server, None where no row came.
     """
-    out: dict[str, dict[str, list[float]]] = {}
-    for edge in topology.edges:
-        found = [(r.server, r.weights[edge.index]) for r in reports if edge.index in r.weights]
-        if not found:
-            continue
-        mine: dict[str, list[float]] = {str(s): list(map(float, w)) for s, w in sorted(found) if s >= 0}
-        read = [w for s, w in found if s < 0]
-        if read:
-            mine["source"] = [round(sum(w) / len(read), 3) for w in zip(*read, strict=True)]
-        out[f"{edge.source} → {edge.target}"] = mine
-    return out
+
+    rows_in: int = 0
+    rows_out: int = 0
+    busy: float = 0.0
+    null_keys: int = 0
+    pairs: int = 0
+    late: int = 0
+    diverted: int = 0
+    imbalance: float | None = None
+    latency: Percentiles | None = None
+    execution: list[float | None] = []
+    waiting: list[float | None] = []
+
+
+class ServerProgress(Record):
+    """What one server did, in all operators and steps."""
+
+    rows: int = 0
+    busy: float = 0.0
+    host: str = ""
+    execution: float | None = None
+    waiting: float | None = None
+
+
+class LoadProgress(Record):
+    """Rates over the last batches: what scaling decisions start from."""
+
+    utilisation: float = 0.0
+    lag: float = 0.0
+    congestion: float = 1.0
+    congested: list[str] = []
+    rates: dict[str, list[float]] = {}  # operator → input, processing, emit, instances
+    edges: list[list[str]] = []
+    placement: dict[str, list[int]] = {}
+    everywhere: list[str] = []
+    servers: int = 0
+
+
+class RoutingProgress(Record):
+    """What locality-aware routing has decided so far."""
+
+    decisions: int = 0
+    last_decision: dict[str, Any] | None = None
+    tables: dict[str, int] = {}  # operator → listed keys
+
+
+class Seconds(Record):
+    """Where the time of a batch went; ``batch`` is all of it, known when it has been delivered."""
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"batch"})
+
+    plan: float = 0.0
+    job: float = 0.0
+    batch: float | None = None
+
+
+class Progress(Record):
+    """One batch.
+
+    Attributes
+    ----------
+    rows, bytes_in
+        What came from the sources.
+    rows_local, rows_exchanged, bytes_exchanged
+        Rows between operators that stayed on their server, and those that did not.
+    bytes_left_on_host
+        Of the latter, what passed through files of one host.
+    locality
+        ``rows_local`` over all rows between operators.
+    distance, partials
+        Rows and bytes by distance; the same for partial states on their way home.
+    weights
+        Rows per round that each instance gets from each server, on edges where weights decide.
+    ran_again
+        Why the batch had to run twice, if it did.
+    """
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"probe", "ran_again", "scaled", "routing", "moved_keys"})
+
+    batch: int = 0
+    rows: int = 0
+    bytes_in: int = 0
+    rows_local: int = 0
+    rows_exchanged: int = 0
+    bytes_exchanged: int = 0
+    bytes_left_on_host: int = 0
+    locality: float | None = None
+    distance: Traffic = {}
+    partials: Traffic = {}
+    places: list[dict[str, str]] = []
+    weights: dict[str, dict[str, list[float]]] = {}
+    edges: dict[str, EdgeProgress] = {}
+    operators: dict[str, OperatorProgress] = {}
+    sinks: dict[str, Percentiles | None] = {}
+    servers: list[ServerProgress] = []
+    state_keys: dict[str, int] = {}
+    state_bytes_written: int = 0
+    table_version: int = 0
+    watermarks: dict[str, int] = {}
+    moved_servers: list[int] = []
+    probe: dict[str, Any] | None = None
+    seconds: Seconds = msgspec.field(default_factory=Seconds)
+    ran_again: str | None = None
+    load: LoadProgress = msgspec.field(default_factory=LoadProgress)
+    scaled: dict[str, int] | None = None  # "from", "to" (servers), "moved_keys"
+    routing: RoutingProgress | None = None
+    moved_keys: int | None = None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Progress:
+        """Return the progress that a commit keeps."""
+        return msgspec.convert(data, cls)

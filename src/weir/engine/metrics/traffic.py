@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weir.engine.documents import TaskReport
+from weir.engine.metrics.progress import Traffic
 from weir.graph.model import Topology
 from weir.network.distance import Distance, Place, distance
 from weir.network.locator import Locator
 
 SOURCE = "source"
 NAMES = [*(d.name.lower() for d in Distance), SOURCE]
-
-Traffic = dict[str, dict[str, int]]
 
 
 def nothing() -> Traffic:

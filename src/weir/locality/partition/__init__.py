@@ -32,7 +32,7 @@ def partition(
     racks: Tree | None = None,
     starts: int = 1,
 ) -> Parts:
-    """The server, 0 … n−1, of each vertex of a key graph, by any of the partitioners.
+    """Return the server, 0 … n−1, of each vertex of a key graph, by any of the partitioners.
 
     Parameters
     ----------
@@ -77,11 +77,11 @@ def partition(
             )
         return partition_hierarchy(graph, racks, **terms)
     if method != "multilevel" and fixed is not None and (np.asarray(fixed) >= 0).any():
-        # the others know no fixed vertices: their parts are named after these, then refined around them
-        found = partition(graph, n, method=method, alpha=alpha, seed=seed, shares=shares)
+        # the others have no fixed vertices: their parts are numbered after these, then refined around them
+        parts = partition(graph, n, method=method, alpha=alpha, seed=seed, shares=shares)
         tail = np.repeat(np.arange(len(graph)), np.diff(graph.indptr))
         tied = np.bincount(tail, weights=graph.edge_weight, minlength=len(graph)).astype(np.float64)
-        terms["warm"], terms["stay_bonus"] = relabel(found, np.asarray(fixed, np.int32), tied, n), 0.0
+        terms["warm"], terms["stay_bonus"] = relabel(parts, np.asarray(fixed, np.int32), tied, n), 0.0
         return partition_multilevel(graph, n, **terms)
     if method == "metis":
         from weir.locality.partition.metis import partition_metis

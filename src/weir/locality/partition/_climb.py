@@ -12,7 +12,7 @@ from weir.locality.partition._refine import TINY, _fits, loads
 
 @nb.njit(cache=True, nogil=True)
 def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patience, passes, parts):  # type: ignore[no-untyped-def]
-    """Fiduccia–Mattheyses over all servers, for small graphs: the best move first, also when it costs.
+    """Improve ``parts`` by Fiduccia–Mattheyses over all servers: the best move first, even one that costs.
 
     Each vertex moves once per pass; limits may be exceeded by ``slack`` on the way; the best assignment met is
     kept, a row over the limit counting as a row cut.
@@ -54,9 +54,9 @@ def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patien
         best = first
         trail_v = np.empty(m, np.int64)
         trail_p = np.empty(m, np.int64)
-        made = 0
-        keep = 0
-        while len(heap) > 0 and made - keep < patience:
+        moves = 0
+        kept = 0
+        while len(heap) > 0 and moves - kept < patience:
             cost, v, to, at = heapq.heappop(heap)  # type: ignore[assignment]
             if locked[v] or at != stamp[v]:
                 continue
@@ -84,9 +84,9 @@ def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patien
             gain -= cost
             parts[v] = to
             locked[v] = True
-            trail_v[made] = v
-            trail_p[made] = own
-            made += 1
+            trail_v[moves] = v
+            trail_p[moves] = own
+            moves += 1
             for e in range(indptr[v], indptr[v + 1]):
                 u = indices[e]
                 talk[u, own] -= edge[e]
@@ -105,8 +105,8 @@ def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patien
                         )
             if gain - excess > best + TINY:
                 best = gain - excess
-                keep = made
-        for i in range(made - 1, keep - 1, -1):
+                kept = moves
+        for i in range(moves - 1, kept - 1, -1):
             v = trail_v[i]
             here = parts[v]
             back = trail_p[i]

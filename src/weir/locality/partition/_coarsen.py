@@ -1,4 +1,4 @@
-"""The way down: compiled loops that merge keys into clusters and build the graph of clusters.
+"""Coarsening: compiled loops that merge keys into clusters and build the graph of clusters.
 
 A level of the hierarchy is a graph in compressed rows whose vertices carry one weight per operator
 (``weight[v, o]``). ``limit[o, s]`` is what server ``s`` may hold of operator ``o``. ``home`` and ``bonus``
@@ -15,7 +15,7 @@ TINY = 1e-9
 
 @nb.njit(cache=True, nogil=True)
 def shuffled(n, seed):  # type: ignore[no-untyped-def]
-    """The numbers below n in an order that the seed fixes."""
+    """Return the numbers below n in an order that the seed fixes."""
     out = np.arange(n)
     x = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xD1B54A32D192ED03)
     for i in range(n - 1, 0, -1):
@@ -29,10 +29,10 @@ def shuffled(n, seed):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def cluster(indptr, indices, edge, weight, degree, group, most, rounds, order, gamma):  # type: ignore[no-untyped-def]
-    """Size-constrained label propagation: vertices join the cluster they talk to more than by chance.
+    """Cluster by size-constrained label propagation: vertices join the cluster they share most rows with.
 
     What chance explains (the product of both degrees, times ``gamma``) is taken off, as modularity does: a
-    popular key talks to everybody, and merging by volume alone would melt unrelated clusters around it.
+    popular key occurs with all others, and merging by count alone would merge unrelated clusters around it.
     Vertices of different groups never share a cluster. Returns a label per vertex.
     """
     n, k = weight.shape
@@ -89,7 +89,7 @@ def cluster(indptr, indices, edge, weight, degree, group, most, rounds, order, g
 
 @nb.njit(cache=True, nogil=True)
 def contract(indptr, indices, edge, weight, degree, group, home, bonus, label):  # type: ignore[no-untyped-def]
-    """The graph of clusters; edges inside a cluster vanish. Returns its arrays and each vertex's cluster."""
+    """Return the arrays of the graph of clusters, without edges inside a cluster, and each vertex's cluster."""
     n, k = weight.shape
     fresh = np.full(n, -1, np.int32)
     coarse = np.empty(n, np.int32)

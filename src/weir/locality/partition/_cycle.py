@@ -1,4 +1,4 @@
-"""One trip down the hierarchy of graphs and up again."""
+"""One cycle of the multilevel partitioner: coarsen step by step, partition, refine step by step."""
 
 from __future__ import annotations
 
@@ -13,15 +13,9 @@ from weir.locality.partition._coarsen import cluster, contract, shuffled
 from weir.locality.partition._refine import cut_weight, grow, loads, rebalance, refine
 from weir.locality.partition.base import Limits, Parts
 
-_EFFORT = 300_000  # edges that the attempts at the bottom may look at in all
+_EFFORT = 300_000  # edges that all attempts on the coarsest graph together may look at
 _CLIMBABLE = 5_000  # vertices of a graph that hill climbing can afford
-_BREATHS = (
-    0.5,
-    0.3,
-    0.2,
-    0.1,
-    0.05,
-)  # how far beyond the limits keys may move before what is too much leaves again
+_LOOSENINGS = (0.5, 0.3, 0.2, 0.1, 0.05)  # how far above the limits servers may be filled for a moment
 
 
 @dataclass
@@ -72,12 +66,12 @@ def cycle(
     parts: Parts,
     seed: int,
     *,
-    known: bool = False,
+    warm: bool = False,
     other: Parts | None = None,
     clusters: float = 1.5,
     slack: float = 0.05,
 ) -> Parts:
-    """Once down and up: from nothing, from ``parts`` (if known), or from what ``parts`` and ``other`` agree on.
+    """Coarsen and refine once: from nothing, from ``parts`` (if ``warm``), or from what ``parts`` and ``other`` share.
 
     A server's limit holds ``clusters`` of the largest clusters. ``slack`` is how far hill climbing may go beyond
     the limits on its way.
@@ -85,7 +79,7 @@ def cycle(
     n = limit.shape[1]
     # clusters keep to one server, to one home, and to one fixed server
     group = np.where(bottom.held, parts, -1).astype(np.int64)
-    if known:
+    if warm:
         group = group * (n + 1) + parts
     if other is not None:
         group = group * (n + 1) + other
@@ -117,7 +111,7 @@ def cycle(
     for coarse, level in zip(maps, levels[1:], strict=True):
         finer, projected = projected, np.empty(len(level), np.int32)
         projected[coarse] = finer
-    if known:
+    if warm:
         coarsest = projected
         settle(levels[-1], limit, coarsest, seed, rounds=10)
         _climb(levels[-1], limit, coarsest, slack)
@@ -168,17 +162,17 @@ def settle(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, ro
     refine(*level.graph, *terms, order, rounds, parts)
 
 
-def breathe(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int) -> Parts:
-    """Lets servers overflow a little and empties them again, ever less; returns the best assignment met.
+def exchange(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int) -> Parts:
+    """Let full servers exchange keys: loosen the limits and restore them, less each time; return the best result.
 
-    Where all servers are full no key can move, however much it would gain. With room for a moment, those that gain
-    most come in, and those that lose least leave: whole rings of exchanges that no single move could begin.
+    Where all servers are full no key can move, however much it would gain. With looser limits those that gain most
+    come in, and then those that lose least leave: chains of exchanges that no single move could begin.
     """
     order = shuffled(len(level), seed)
     terms = (level.home, level.bonus, level.held)
     best, value, parts = parts, score(level, limit, parts), parts.copy()
-    for breath in _BREATHS:
-        refine(*level.graph, *terms, limit * (1 + breath), order, 10, parts)
+    for more in _LOOSENINGS:
+        refine(*level.graph, *terms, limit * (1 + more), order, 10, parts)
         rebalance(*level.graph, *terms, limit, parts)
         refine(*level.graph, *terms, limit, order, 10, parts)
         if (worth := score(level, limit, parts)) < value:
@@ -187,7 +181,7 @@ def breathe(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int) -
 
 
 def score(level: Level, limit: NDArray[np.float64], parts: Parts) -> float:
-    """What is cut, what left home, and what is too much, in rows; less is better."""
+    """Return the rows that are cut, those of bonuses lost, and those above the limits; less is better."""
     over = np.maximum(loads(level.weight, parts, limit.shape[1]) - limit, 0).sum()
     left = level.bonus[(level.home >= 0) & (parts != level.home)].sum()
     return float(cut_weight(*level.graph[:3], parts)) + float(over) + float(left)

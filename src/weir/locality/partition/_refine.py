@@ -1,4 +1,4 @@
-"""The bottom and the way up: compiled loops that place, move and balance.
+"""Refinement: compiled loops that place, move and balance vertices.
 
 A level of the hierarchy is a graph in compressed rows whose vertices carry one weight per operator
 (``weight[v, o]``). ``limit[o, s]`` is what server ``s`` may hold of operator ``o``. ``home`` and ``bonus``
@@ -34,7 +34,7 @@ def _fullness(load, limit, weight, v, p, k):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def loads(weight, parts, n):  # type: ignore[no-untyped-def]
-    """What each server holds of each operator."""
+    """Return what each server holds of each operator."""
     out = np.zeros((weight.shape[1], n))
     for v in range(len(weight)):
         for o in range(weight.shape[1]):
@@ -44,7 +44,7 @@ def loads(weight, parts, n):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def cut_weight(indptr, indices, edge, parts):  # type: ignore[no-untyped-def]
-    """Weight of the edges between different parts."""
+    """Return the weight of the edges between different parts."""
     cut = 0.0
     for v in range(len(parts)):
         for e in range(indptr[v], indptr[v + 1]):
@@ -55,7 +55,7 @@ def cut_weight(indptr, indices, edge, parts):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True)
 def grow(indptr, indices, edge, weight, home, bonus, limit, order, parts):  # type: ignore[no-untyped-def]
-    """Greedy placement in the order given of every vertex whose part is −1: best company that has room.
+    """Place every vertex whose part is −1, in the order given, on the best-connected server that has room.
 
     Where no server has room, the one that ends up least overfull is taken.
     """
@@ -103,7 +103,7 @@ def grow(indptr, indices, edge, weight, home, bonus, limit, order, parts):  # ty
 
 @nb.njit(cache=True, nogil=True)
 def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, rounds, parts):  # type: ignore[no-untyped-def]
-    """Moves vertices to the server they talk to most, while there is room and something to gain.
+    """Move vertices to the server they share most rows with, while there is room and something to gain.
 
     After the first round only neighbours of moved vertices are looked at again. Returns the total gain.
     """
@@ -165,7 +165,7 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
 
 @nb.njit(cache=True, nogil=True)
 def rebalance(indptr, indices, edge, weight, home, bonus, held, limit, parts):  # type: ignore[no-untyped-def]
-    """Empties overfull servers: what costs least per row freed leaves first. Returns how many moved."""
+    """Move vertices off servers above their limits, the cheapest per row first; return how many moved."""
     k, n = limit.shape
     load = loads(weight, parts, n)
     talk = np.zeros(n)

@@ -1,4 +1,4 @@
-"""What all partitioners share: the limits that balance sets, and the hub rule."""
+"""What all partitioners share: the limits that keep servers balanced, and the hub rule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.errors import ParameterError
 from weir.locality.graph import KeyGraph
 from weir.locality.partition.relabel import relabel
 
@@ -32,7 +33,7 @@ class Limits:
     def of(
         cls, graph: KeyGraph, n: int, alpha: float = 1.03, shares: NDArray[np.float64] | None = None
     ) -> Limits:
-        """Each server may hold ``alpha`` times its share of every operator.
+        """Return limits by which each server may hold ``alpha`` times its share of every operator.
 
         *Hub rule.* A key heavier than a server's limit can't be balanced by anyone: it overloads whatever
         server it is on, and an algorithm that tries to level the others against it overloads them too. So it
@@ -52,33 +53,33 @@ class Limits:
 
 
 def check_shares(n: int, shares: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """Shares of the servers, summing to one; equal ones by default."""
+    """Return the shares of the servers, summing to one; equal ones by default."""
     if n < 1:
-        raise ValueError(f"there must be at least one server, got {n}")
+        raise ParameterError(f"there must be at least one server, got {n}")
     if shares is None:
         return np.full(n, 1 / n)
     share = np.asarray(shares, np.float64)
     if share.shape != (n,) or not (share > 0).all():
-        raise ValueError(f"shares must be {n} positive numbers, got {shares!r}")
+        raise ParameterError(f"shares must be {n} positive numbers, got {shares!r}")
     return share / share.sum()
 
 
 def check_parts(graph: KeyGraph, n: int, parts: Parts | None, what: str) -> Parts:
-    """An assignment per vertex, −1 where there is none."""
+    """Return an assignment per vertex, −1 where there is none."""
     if parts is None:
         return np.full(len(graph), -1, np.int32)
     out = np.asarray(parts, np.int32)
     if out.shape != (len(graph),):
-        raise ValueError(f"{what} must have one server per vertex ({len(graph)}), got shape {out.shape}")
+        raise ParameterError(f"{what} must have one server per vertex ({len(graph)}), got shape {out.shape}")
     if len(out) and (out.min() < -1 or out.max() >= n):
-        raise ValueError(f"{what} must name servers 0 … {n - 1}, or −1 for none")
+        raise ParameterError(f"{what} must name servers 0 … {n - 1}, or −1 for none")
     return out
 
 
 def grid_weights(
     graph: KeyGraph, n: int, alpha: float, shares: NDArray[np.float64] | None
 ) -> NDArray[np.int64]:
-    """One whole number per vertex for partitioners that balance a single weight, as fine as 32-bit sums allow.
+    """Return one whole number per vertex, as fine as 32-bit sums allow: for partitioners that balance one weight.
 
     Operators are scaled to equal totals, so that in sum each counts the same; hubs are clipped, see :class:`Limits`.
     """
@@ -89,12 +90,12 @@ def grid_weights(
 
 
 def grid_edges(weight: NDArray[np.float64], total: float) -> NDArray[np.int64]:
-    """Edge weights as whole numbers whose sum stays within 32 bits."""
+    """Return edge weights as whole numbers whose sum stays within 32 bits."""
     scale = min(1000.0, 2**29 / max(total, 1e-12))
     return np.maximum(1, np.rint(weight * scale)).astype(np.int64)
 
 
 def named(graph: KeyGraph, n: int, parts: Parts, start: Parts | None, bound: Parts) -> Parts:
-    """Parts that know no servers, named after those that hold most of each (``start``); fixed keys put back."""
+    """Return parts numbered after the servers that hold most of each (``start``), with fixed keys put back."""
     out = parts if start is None else relabel(parts, start, graph.weight, n)
     return np.where(bound >= 0, bound, out).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Racks, hosts, servers: what can't share a server shares a host, what can't share a host shares a rack."""
+"""Partitioning over racks and hosts: keys that can't share a server share a host, or at least a rack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def partition_hierarchy(
     shares: NDArray[np.float64] | None = None,
     fixed: Parts | None = None,
 ) -> Parts:
-    """Partitions down a hierarchy given as nested lists: over racks, within each over its hosts, and so on.
+    """Partition down a hierarchy given as nested lists: over racks, within each over its hosts, and so on.
 
     Each cut is the cheapest at its level, so the most expensive links are relieved first. Limits add up: a
     rack may hold what its servers may hold, with a little of ``alpha`` used at each level, so that in the end

@@ -21,7 +21,7 @@ def partition_metis(
     shares: NDArray[np.float64] | None = None,
     fixed: Parts | None = None,
 ) -> Parts:
-    """Partitions a key graph with METIS.
+    """Partition a key graph with METIS.
 
     METIS balances one weight per vertex (:func:`~weir.locality.partition.base.grid_weights`); nothing keeps the
     operators balanced one by one. Hubs are clipped first, or METIS overloads every part. It can't start from a

@@ -16,7 +16,7 @@ _started: Any = None
 
 
 def available() -> bool:
-    """Whether Mt-KaHyPar is installed."""
+    """Return whether Mt-KaHyPar is installed."""
     from importlib.util import find_spec
 
     return find_spec("mtkahypar") is not None
@@ -33,7 +33,7 @@ def partition_mtkahypar(
     shares: NDArray[np.float64] | None = None,
     fixed: Parts | None = None,
 ) -> Parts:
-    """Partitions a key graph with Mt-KaHyPar's deterministic preset, on one thread.
+    """Partition a key graph with Mt-KaHyPar's deterministic preset, on one thread.
 
     Like METIS it balances operators in sum and can't prefer to stay, so its answer is repaired until every
     operator is within its limits, and named after the servers that hold most of each part (``warm``).
@@ -60,10 +60,10 @@ def partition_mtkahypar(
         )
     library.set_seed(seed)
     pairs = np.stack([tail[once], graph.indices[once].astype(np.int64)], axis=1)
-    made = run.create_graph(
+    weighted = run.create_graph(
         context, len(graph), len(edges), pairs.tolist(), vertices.tolist(), edges.tolist()
     )
-    parts = np.asarray(made.partition(context).get_partition(), np.int32)
+    parts = np.asarray(weighted.partition(context).get_partition(), np.int32)
     parts = repair(graph, n, parts, alpha=alpha, seed=seed, shares=shares)
     return named(graph, n, parts, None if warm is None else start, bound)
 

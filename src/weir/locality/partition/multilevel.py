@@ -1,4 +1,4 @@
-"""Our own multilevel partitioner: every operator balanced for itself, and it can start from what there is."""
+"""Our own multilevel partitioner: balances every operator by itself and can start from a present assignment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
-from weir.locality.partition._cycle import Level, bottom_level, breathe, by_weight, cycle, score, settle
+from weir.locality.partition._cycle import Level, bottom_level, by_weight, cycle, exchange, score, settle
 from weir.locality.partition._refine import grow, rebalance
 from weir.locality.partition.base import Limits, Parts, check_parts
 
@@ -25,22 +25,21 @@ def partition_multilevel(
     stay_bonus: float = 0.0,
     shares: NDArray[np.float64] | None = None,
     fixed: Parts | None = None,
-    cycles: int = 1,
     starts: int = 1,
     limits: Limits | None = None,
 ) -> Parts:
-    """Partitions a key graph by label propagation on a hierarchy of ever coarser graphs.
+    """Partition a key graph by label propagation on a hierarchy of ever coarser graphs.
 
-    *Down*: keys that talk to each other most are merged into clusters of bounded size, again and again, until
+    *Down*: keys that are seen together most are merged into clusters of bounded size, again and again, until
     few are left. *Bottom*: clusters are placed greedily, several times, and the best result is taken. *Up*:
-    clusters are opened level by level, and at each level keys move to where they talk most, as long as no
-    operator's limit is broken there. Weights are vectors with one entry per operator, so a chain of *k*
+    clusters are opened level by level, and at each level keys move to the server they share most rows with, as long
+    as no operator's limit is exceeded there. Weights are vectors with one entry per operator, so a chain of *k*
     operators is balanced *k* times over, not in sum. Hubs are clipped, see
     :meth:`~weir.locality.partition.base.Limits.of`.
 
     With ``warm``, the present assignment takes the place of the bottom: only keys of one server are merged on
     the way down, and a key, or a whole cluster, that would leave its server must gain more than its bonus. In the
-    end full servers exchange keys, see :func:`~weir.locality.partition._cycle.breathe`.
+    end full servers exchange keys, see :func:`~weir.locality.partition._cycle.exchange`.
 
     Parameters
     ----------
@@ -59,8 +58,6 @@ def partition_multilevel(
         Relative capacity of each server; equal by default.
     fixed
         Vertices that must be on a given server, −1 for all others.
-    cycles
-        How often the way down and up is repeated from the result so far.
     starts
         More than one asks for quality rather than speed: a small graph is partitioned up to that many times and the
         best are combined, and on any graph full servers then exchange keys.
@@ -96,42 +93,39 @@ def partition_multilevel(
         return np.zeros(len(graph), np.int32)
     bottom = bottom_level(graph, limits, start, stay_bonus, bound >= 0)
     parts = np.where(bound >= 0, bound, start).astype(np.int32)
-    known = warm is not None and bool((start >= 0).any())
-    if known:
+    if warm is not None and bool((start >= 0).any()):
         order = by_weight(bottom.weight, limits.limit, seed, 0.0)
         grow(*bottom.graph, bottom.home, bottom.bonus, limits.limit, order, parts)
-        parts = cycle(bottom, limits.limit, parts, seed, known=True, clusters=4.0, slack=0.2)
-        parts = breathe(bottom, limits.limit, parts, seed)
+        parts = cycle(bottom, limits.limit, parts, seed, warm=True, clusters=4.0, slack=0.2)
+        parts = exchange(bottom, limits.limit, parts, seed)
     else:
         parts = _best_of(bottom, limits.limit, parts, seed, starts)
-    for again in range(1, cycles):
-        parts = cycle(bottom, limits.limit, parts, seed + 7919 * again, known=True)
     if bottom.held.any():
-        # fixed vertices pull for ever: what climbing let go over the limits for them must leave again
+        # fixed vertices attract without end: what hill climbing put above the limits for them must leave again
         rebalance(*bottom.graph, bottom.home, bottom.bonus, bottom.held, limits.limit, parts)
     return parts
 
 
 def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int, starts: int) -> Parts:
-    """Several starts where the graph is small enough, and then what the best can learn from the others."""
+    """Partition several times where the graph is small enough, and combine the best result with the others."""
     thorough = starts > 1
     starts = int(np.clip(_EFFORT // max(1, len(bottom.indices)), 1, starts))
-    found = []
+    results = []
     for i in range(starts):
         clusters, slack = _CLUSTERS[i % len(_CLUSTERS)], _SLACK[i % len(_SLACK)]
         parts = cycle(bottom, limit, given.copy(), seed + 104729 * i, clusters=clusters, slack=slack)
-        found.append((score(bottom, limit, parts), i, parts))
-    found.sort(key=lambda entry: entry[:2])
-    value, _, best = found[0]
-    for _, i, other in found[1:]:
+        results.append((score(bottom, limit, parts), i, parts))
+    results.sort(key=lambda entry: entry[:2])
+    value, _, best = results[0]
+    for _, i, other in results[1:]:
         # keys that two good partitions both keep together move as one: the child is no worse than its parents
         clusters, slack = _CLUSTERS[i % len(_CLUSTERS)], _SLACK[(i + 1) % len(_SLACK)]
         child = cycle(
-            bottom, limit, best.copy(), seed + i, known=True, other=other, clusters=clusters, slack=slack
+            bottom, limit, best.copy(), seed + i, warm=True, other=other, clusters=clusters, slack=slack
         )
         if (worth := score(bottom, limit, child)) < value:
             value, best = worth, child
-    return breathe(bottom, limit, best, seed) if thorough else best
+    return exchange(bottom, limit, best, seed) if thorough else best
 
 
 def repair(
@@ -143,7 +137,7 @@ def repair(
     seed: int = 0,
     shares: NDArray[np.float64] | None = None,
 ) -> Parts:
-    """Brings somebody else's partition within the limits of every operator, at the least loss of locality."""
+    """Bring another partitioner's result within the limits of every operator, at the least loss of locality."""
     limits = Limits.of(graph, n, alpha, shares)
     out = check_parts(graph, n, parts, "parts").copy()
     bottom = bottom_level(

@@ -1,10 +1,12 @@
-"""Naming the parts of a fresh partition so that as little as possible moves."""
+"""Numbering of the parts of a fresh partition, so that as little as possible moves."""
 
 from __future__ import annotations
 
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from weir.errors import ParameterError
 
 
 def relabel(
@@ -13,24 +15,24 @@ def relabel(
     weight: NDArray[np.float64] | None = None,
     n: int | None = None,
 ) -> NDArray[np.int32]:
-    """The same partition with its parts renamed after the servers that hold most of them already.
+    """Return the same partition with its parts renumbered after the servers that hold most of each already.
 
     ``present`` is the server of each vertex now (−1: none); ``weight`` what moving a vertex costs, one by
-    default. Among all one-to-one namings the one with the least to move is found (Hungarian method).
+    default. The numbering is the one-to-one numbering with the least to move (Hungarian method).
 
     >>> relabel(np.array([1, 1, 0], np.int32), np.array([0, 0, 1], np.int32)).tolist()
     [0, 0, 1]
     """
     n = int(max(parts.max(initial=0), present.max(initial=0))) + 1 if n is None else n
-    known = present >= 0
-    flat = parts[known].astype(np.int64) * n + present[known]
-    worth = None if weight is None else weight[known]
+    placed = present >= 0
+    flat = parts[placed].astype(np.int64) * n + present[placed]
+    worth = None if weight is None else weight[placed]
     stays = np.bincount(flat, weights=worth, minlength=n * n).reshape(n, n).astype(np.float64)
     return assignment(-stays).astype(np.int32)[parts]
 
 
 def assignment(cost: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The column of each row in a one-to-one matching of least total cost, in O(n³).
+    """Return the column of each row in a one-to-one matching of least total cost, in O(n³).
 
     References
     ----------
@@ -44,7 +46,7 @@ def assignment(cost: NDArray[np.float64]) -> NDArray[np.int64]:
     """
     rows, columns = cost.shape
     if rows != columns:
-        raise ValueError(f"a matching needs a square matrix, got {rows} × {columns}")
+        raise ParameterError(f"a matching needs a square matrix, got {rows} × {columns}")
     return np.asarray(_match(np.ascontiguousarray(cost, np.float64)))
 
 

@@ -24,14 +24,14 @@ def main() -> None:
     else:
         rows = weir.source(reader.schema(schema).parquet(order["data"]))
     first, second = fitting_tables(order["keys"], workers) if options["table"] else (None, None)
-    app = rows.keyed("k1", weir.Count(), name="A", grouping=first).keyed(
-        "k2", weir.Count(), name="B", grouping=second
+    app = rows.keyed("k1", weir.Count(), name="A", routing=first).keyed(
+        "k2", weir.Count(), name="B", routing=second
     )
     # whole rows travel, payload and all, as they do in an engine that cannot see into operators
     query = app.start(f"{work}/checkpoint", servers=workers, prune=False, trigger={"availableNow": True})
     query.await_termination()
     rows_of_b = {p["batch"]: p["operators"]["B"]["rows_in"] for p in query.recent_progress}
-    told.micro_batches(work, query._stream.recentProgress, rows_of_b)
+    told.micro_batches(work, query.spark_query.recentProgress, rows_of_b)
     for operator, key in (("A", "k1"), ("B", "k2")):
         counts = told.Counts(work, operator)
         for row in query.state(operator).collect():

@@ -7,11 +7,9 @@ waits at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import Any, Protocol
 
 from weir.elasticity.autoscale import Autoscale
 from weir.elasticity.decision import Decision
@@ -20,8 +18,6 @@ from weir.engine.metrics.load import Load
 from weir.engine.requests import ANSWERS, REQUESTS, Request, decide
 from weir.engine.rescale import check
 from weir.errors import CheckpointError, EngineError, WeirError
-from weir.spark.executors import ensure_slots, executors, holders, release
-from weir.spark.homes import Homes
 from weir.state.storage import Storage
 
 
@@ -36,13 +32,22 @@ class Pending:
     error: Exception | None = None
 
 
+class Machines(Protocol):
+    """Whoever gives servers the room to run."""
+
+    def ensure_slots(self, servers: int, timeout: float) -> None:
+        """Make sure that so many servers can run at once, or raise an EngineError."""
+
+    def release(self, hosts: set[str] | None) -> list[str] | None:
+        """Give back what servers no longer need; the names of executors, None where there are none."""
+
+
 class Scaler:
     """Takes requests for one query and hands them to its batches, one at a time."""
 
-    def __init__(
-        self, storage: Storage, load: Load, session: SparkSession, autoscale: Autoscale | None
-    ) -> None:
-        self.storage, self.load, self.session, self.autoscale = storage, load, session, autoscale
+    def __init__(self, storage: Storage, load: Load, machines: Machines, autoscale: Autoscale | None) -> None:
+        self.storage, self.load, self.machines = storage, load, machines
+        self._watcher = None if autoscale is None else autoscale.watcher()
         self.hosts: list[str] = []
         self.pending: Pending | None = None
         self.history: list[dict[str, Any]] = []
@@ -70,7 +75,7 @@ class Scaler:
             self._preparing = True
         try:
             if request.operation == "out" and not request.share_slots:
-                ensure_slots(self.session, len(pending.decision.after.machines), request.timeout)
+                self.machines.ensure_slots(len(pending.decision.after.machines), request.timeout)
             self.pending = pending
         finally:
             self._preparing = False
@@ -99,45 +104,52 @@ class Scaler:
         self._tell(pending.answer, {"state": "refused", "error": str(error)})
         pending.done.set()
 
-    def committed(
-        self, pending: Pending | None, homes: Homes, hosts: list[str], about: dict[str, Any]
-    ) -> None:
-        """The batch has happened: machines that are no longer needed may go."""
-        lived, self.hosts = self.hosts, hosts
+    def committed(self, pending: Pending | None, hosts: list[str], scaled: Mapping[str, int] | None) -> None:
+        """Hear that a batch has happened: machines that are no longer needed may go.
+
+        ``hosts`` has the host of each server in it, ``scaled`` what its change of servers did.
+        """
+        hosts_before, self.hosts = self.hosts, hosts
         if pending is None:
             return
-        about = {**about, "operation": pending.decision.operation, "strategy": pending.decision.strategy}
+        about: dict[str, Any] = {
+            **(scaled or {}),
+            "operation": pending.decision.operation,
+            "strategy": pending.decision.strategy,
+        }
         self.history.append(about)
-        if pending.decision.operation == "in" and pending.request.release and executors(self.session):
+        if pending.decision.operation == "in" and pending.request.release:
             by_host = pending.request.hosts or pending.request.whole_hosts
-            named = {lived[int(m)] for m in pending.decision.machines} if by_host else None
-            about["released"] = release(self.session, homes.n, holders(self.session, homes.rdd), named)
+            named = {hosts_before[int(m)] for m in pending.decision.machines} if by_host else None
+            released = self.machines.release(named)
+            if released is not None:
+                about["released"] = released
         self._tell(pending.answer, {"state": "done", **about})
         pending.done.set()
 
     def watch(self) -> None:
         """Lets the automatic mode look at the batch that has just ended."""
-        if self.autoscale is None or self.pending is not None or self._preparing:
+        if self._watcher is None or self.pending is not None or self._preparing:
             return
-        change = self.autoscale.watch(
-            len(set(self.hosts)) if self.autoscale.whole_hosts else self.load.topology.servers,
+        whole_hosts = self._watcher.config.whole_hosts
+        change = self._watcher.watch(
+            len(set(self.hosts)) if whole_hosts else self.load.topology.servers,
             lag=self.load.lag,
             congested=len(self.load.congested()),
             utilisation=self.load.utilisation,
         )
         if not change:
             return
-        self._aside(self._scale_by, change)
+        self._in_background(self._scale_by, change, whole_hosts)
 
-    def _scale_by(self, change: int) -> None:
+    def _scale_by(self, change: int, whole_hosts: bool) -> None:
         operation = "out" if change > 0 else "in"
         try:
-            whole_hosts = self.autoscale is not None and self.autoscale.whole_hosts
             self.ask(Request(operation, abs(change), whole_hosts=whole_hosts))
         except WeirError as error:  # too few slots: the stream goes on as it is, and it is said
             self.history.append({"operation": operation, "machines": abs(change), "refused": str(error)})
 
-    def _aside(self, work: Callable[..., None], *about: Any) -> None:
+    def _in_background(self, work: Callable[..., None], *about: Any) -> None:
         # executors may take a minute to come, and the stream is not to wait for them
         threading.Thread(target=work, args=about, name="weir-scaler", daemon=True).start()
 
@@ -153,7 +165,7 @@ class Scaler:
             except CheckpointError:
                 continue  # withdrawn in this very moment
             self._forget_old(name)
-            self._aside(self._serve, name, Request(**{**asked, "hosts": tuple(asked["hosts"])}))
+            self._in_background(self._serve, name, Request(**{**asked, "hosts": tuple(asked["hosts"])}))
 
     def _serve(self, name: str, request: Request) -> None:
         try:

@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.documents import Move
-from weir.state.segment import H1, H2, SegmentRef, StateView, stored_schema, tombstones
+from weir.state.segment import H1, H2, SegmentRef, stored_schema, tombstones
 from weir.state.storage import Storage
+from weir.state.view import StateView
+
+Moves = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]  # hashes, old servers, new servers
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,13 @@ class Changes:
 
 
 def take_over(
-    storage: Storage, schema: pa.Schema, segments: Sequence[Sequence[SegmentRef]], move: Move, server: int
+    storage: Storage, schema: pa.Schema, segments: Sequence[Sequence[SegmentRef]], moves: Moves, server: int
 ) -> Changes:
-    """What ``move`` changes on ``server``, given the operator's committed ``segments`` of every server.
+    """What ``moves`` change on ``server``, given the operator's committed ``segments`` of every server.
 
     Entries come with all that they hold: deadlines, and every window of a key. A key without state changes nothing.
     """
-    keys, old, new = _read(storage, move)
+    keys, old, new = moves
     parts = [stored_schema(schema).empty_table()]
     leaving = keys[(old == server) & (new != server)]
     if len(leaving):
@@ -52,7 +54,7 @@ def take_over(
     return Changes(entries, entries.num_rows - left, left)
 
 
-def _read(storage: Storage, move: Move) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
-    data = storage.read_checked(move.file.name, move.file.bytes, move.file.crc)
-    table = pa.ipc.open_file(data).read_all()
+def read_moves(storage: Storage, name: str, size: int, crc: int) -> Moves:
+    """Return the moves that a plan names."""
+    table = pa.ipc.open_file(storage.read_checked(name, size, crc)).read_all()
     return table["h1"].to_numpy(), table["from"].to_numpy(), table["to"].to_numpy()

@@ -1,0 +1,163 @@
+"""Run the demo's application: routed by hash at first, then with homes that are learnt."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import weir
+from weir.cli.demo.application import KEYS, SCHEMA, application
+from weir.engine.ledger import latest_commit
+from weir.engine.metrics.progress import Progress
+from weir.errors import EngineError
+from weir.state.storage import Storage
+
+WAITING, POSTS, CHECKPOINT = "waiting", "posts", "checkpoint"  # folders of the demo
+
+
+class Job:
+    """The application on a folder of files that are given to it batch by batch.
+
+    Parameters
+    ----------
+    spark
+        The session to run on.
+    work
+        The folder of the demo; the stream's files are in its subfolder ``waiting``.
+    servers
+        The number of servers.
+    seconds
+        The time after which the stream ends, even if there are files left.
+
+    Attributes
+    ----------
+    batches
+        What the demo shows of each batch so far.
+    trending
+        The alarms so far.
+    """
+
+    def __init__(self, spark: Any, work: Path, servers: int, seconds: float) -> None:
+        self.spark, self.work, self.servers = spark, work, servers
+        self.seconds, self.end = seconds, time.perf_counter() + seconds
+        self.batches: list[dict[str, Any]] = []
+        self.trending: list[dict[str, Any]] = []
+
+    def run(self, batches: int, by_hash: int, update: Callable[[], None]) -> dict[str, Any]:
+        """Run ``by_hash`` batches by hash, and the others from the same checkpoint with ``weir.Locality``.
+
+        ``update`` is called some times a second while the stream runs.
+        """
+        if by_hash:
+            self._stream(by_hash, weir.Hash(), update)
+        if by_hash < batches and time.perf_counter() < self.end:
+            self._stream(batches, weir.Locality(period=5), update)
+        if not self.batches:
+            raise EngineError(
+                f"no batch was finished within {self.seconds:.0f} s; give the demo more --seconds"
+            )
+        return {
+            "servers": self.servers,
+            "rows": sum(batch["rows"] for batch in self.batches),
+            "summary": _summary(self.batches),
+            "batches": self.batches,
+            "trending": self.trending,
+        }
+
+    def compare(self) -> dict[str, Any]:
+        """Compare the operators' final counts with plain Spark's over the same files."""
+        from weir.spark.state import state_frame
+
+        storage = Storage(str(self.work / CHECKPOINT))
+        # one commit for both sides: a batch that was cancelled at the end may still be on its way
+        commit = latest_commit(storage)
+        assert commit is not None
+        files = [str(self.work / POSTS / f"{number:05d}.parquet") for number in range(commit.batch + 1)]
+        posts = self.spark.read.schema(SCHEMA).parquet(*files)
+        result: dict[str, Any] = {"equal": True, "rows": posts.count()}
+        for name, key in KEYS.items():
+            state = {r[key]: r["posts"] for r in state_frame(self.spark, storage, commit, name).collect()}
+            plain = {r[key]: r["count"] for r in posts.groupBy(key).count().collect()}
+            result[name] = len(state)
+            result["equal"] = result["equal"] and state == plain
+        return result
+
+    def _stream(self, files: int, routing: Any, update: Callable[[], None]) -> None:
+        """Run the application until it has seen ``files`` files in all, or the time is up."""
+        self._offer(files)
+        folder = str(self.work / POSTS)
+        posts = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(folder)
+        query = application(posts).start(
+            str(self.work / CHECKPOINT),
+            servers=self.servers,
+            routing=routing,
+            sink=lambda frame, batch: self.trending.extend(row.asDict() for row in frame.collect()),
+            trigger={"availableNow": True},
+        )
+        try:
+            active = True
+            while active and time.perf_counter() < self.end:
+                active = query.is_active
+                latest = self.batches[-1]["batch"] if self.batches else -1
+                self.batches += [_brief(p) for p in query.recent_progress if p.batch > latest]
+                update()
+                time.sleep(0.1)
+            if not active:
+                query.await_termination()  # raises the query's error, if it failed
+        finally:
+            query.stop()
+
+    def _offer(self, files: int) -> None:
+        """Move files to the folder that the stream reads, until it has ``files``."""
+        folder = self.work / POSTS
+        folder.mkdir(exist_ok=True)
+        missing = files - len(list(folder.iterdir()))
+        for file in sorted((self.work / WAITING).iterdir())[:missing]:
+            file.rename(folder / file.name)
+
+
+def _brief(progress: Progress) -> dict[str, Any]:
+    """Return what the demo shows of a batch."""
+    seconds = progress.seconds.batch or progress.seconds.plan + progress.seconds.job
+    return {
+        "batch": progress.batch,
+        "rows": progress.rows,
+        "rows_per_s": progress.rows / seconds,
+        "rows_local": progress.rows_local,
+        "rows_exchanged": progress.rows_exchanged,
+        "bytes_exchanged": progress.bytes_exchanged,
+        "locality": progress.locality,
+        "imbalance": {name: operator.imbalance for name, operator in progress.operators.items()},
+        "table_version": progress.table_version,
+        "moved_keys": progress.get("moved_keys", 0),
+        "seconds": seconds,
+    }
+
+
+def _summary(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return averages over the batches routed by hash alone, and over those with a learnt table."""
+    return {
+        "hash": _mean([batch for batch in batches if not batch["table_version"]]),
+        "learnt": _mean([batch for batch in batches if batch["table_version"]]),
+        "rows_per_s": statistics.median(batch["rows_per_s"] for batch in batches),
+    }
+
+
+def _mean(batches: list[dict[str, Any]]) -> dict[str, Any] | None:
+    if not batches:
+        return None
+    rows = sum(batch["rows"] for batch in batches)
+    operators = batches[0]["imbalance"]
+    return {
+        "batches": len(batches),
+        "locality": statistics.mean(batch["locality"] for batch in batches),
+        "imbalance": {
+            name: statistics.mean(batch["imbalance"][name] for batch in batches) for name in operators
+        },
+        "bytes_exchanged_per_row": sum(batch["bytes_exchanged"] for batch in batches) / rows,
+        "rows_per_s": statistics.median(batch["rows_per_s"] for batch in batches),
+        "moved_keys": sum(batch["moved_keys"] for batch in batches),
+    }

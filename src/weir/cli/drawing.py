@@ -1,0 +1,66 @@
+"""What several commands draw with: numbers, sizes, bars and tables."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+
+def number(value: int | None) -> str:
+    """Return a number with separators.
+
+    >>> number(1234567), number(None)
+    ('1,234,567', '–')
+    """
+    return "–" if value is None else f"{value:,}"
+
+
+def size(value: float | None) -> str:
+    """Return a number of bytes in a fitting unit.
+
+    >>> size(1_234_567), size(12), size(None)
+    ('1.2 MB', '12 B', '–')
+    """
+    if value is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.1f} {unit}" if unit != "B" and value < 10 else f"{value:.0f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "batch", "batches"), plural(3, "batch", "batches")
+    ('1 batch', '3 batches')
+    """
+    return f"{count} {one if count == 1 else many}"
+
+
+def share_bar(share: float | None, width: int = 20) -> Text:
+    """Return a share as a bar with its percentage behind it, green from 60 % and red below 40 %.
+
+    >>> share_bar(0.5, 4).plain
+    '██░░  50 %'
+    """
+    if share is None:
+        return Text("–", style="dim")
+    filled = round(share * width)
+    colour = "green" if share >= 0.6 else "yellow" if share >= 0.4 else "red"
+    return Text.assemble(
+        ("█" * filled, colour), ("░" * (width - filled), "dim"), (f" {100 * share:3.0f} %", colour)
+    )
+
+
+def table(title: str | None = None) -> Table:
+    """Return an empty table in the style of all commands."""
+    return Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )

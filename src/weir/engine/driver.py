@@ -1,0 +1,422 @@
+"""The batch loop: plan → run → commit → deliver. It knows a :class:`Runner`, not Spark.
+
+A runner runs the tasks of a batch somewhere: as Spark jobs (:mod:`weir.spark.job`), or in this process
+(:mod:`weir.testing`). Everything that makes a batch happen exactly once is here and in the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from weir.engine.documents import (
+    DEAD_LETTERS,
+    BatchPlan,
+    Commit,
+    FileRef,
+    Layout,
+    Manifest,
+    TaskReport,
+)
+from weir.engine.job import DEAD_LETTER_SCHEMA
+from weir.engine.learning import Learner, Learning, governed
+from weir.engine.ledger import Ledger, latest_commit
+from weir.engine.metrics.load import Load
+from weir.engine.metrics.progress import Progress
+from weir.engine.metrics.summary import summarise
+from weir.engine.relayout import LaidOut, manifest_of
+from weir.engine.rescale import Build, change, moved_keys
+from weir.engine.scaler import Pending, Scaler
+from weir.engine.whereabouts import Whereabouts
+from weir.errors import TopologyError, WeirError
+from weir.faults import reach
+from weir.graph.model import Topology, fingerprint
+from weir.locality.stats import BatchStats
+from weir.network.distance import Place
+from weir.network.profile import Profile
+from weir.network.racks import Racks
+from weir.options import Options
+from weir.state.storage import Storage
+
+CLEAN_EVERY = 10
+SAVE_MANAGER_EVERY = 10
+RECENT = 100  # batches whose progress is kept at hand
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the tasks of a batch reported and counted. Nothing has happened until it is committed."""
+
+    reports: list[TaskReport]
+    stats: list[BatchStats]
+    ran_again: str | None = None  # why the batch had to run twice, if it did
+
+
+class Runner(Protocol):
+    """Runs batches of one topology. ``Rows`` is whatever its source hands over: the loop only passes it on."""
+
+    @property
+    def knows_hosts(self) -> bool:
+        """Whether it knows where servers are, or does not care."""
+
+    def start(self, rows: Any, topology: Topology, learning: Learning | None) -> None:
+        """Get ready for the first batch; called before each, does nothing after the first."""
+
+    def locate(self) -> dict[int, tuple[str, str]]:
+        """Return host and process of each server, and remember the hosts."""
+
+    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
+        """Return what distances cost here, and what was measured or why not."""
+
+    def lay_out(self, commit: Commit) -> list[LaidOut]:
+        """Lay saved state out anew for this topology; per server, what it has for each operator."""
+
+    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
+        """Go over to other servers with the next batch."""
+
+    def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
+        """Run a batch."""
+
+    def committed(self, progress: Progress) -> None:
+        """Hear what a batch did, once it has happened."""
+
+    def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+        """Hand a batch's rows to a sink."""
+
+    def ensure_slots(self, servers: int, timeout: float) -> None:
+        """Make sure that so many servers can run at once, or raise an EngineError; nothing has changed then."""
+
+    def release(self, hosts: set[str] | None) -> list[str] | None:
+        """Give back what servers no longer need; the names of executors, None where there are none."""
+
+
+@dataclass
+class Status:
+    """What the loop is doing right now."""
+
+    message: str = "starting"
+    error: Exception | None = None
+    recent: deque[Progress] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+
+class Driver:
+    """Carries out the batches of one query, each exactly once."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        storage: Storage,
+        ledger: Ledger,
+        runner: Runner,
+        sinks: Mapping[str, Any],
+        options: Options,
+        build: Build,
+        declared: str,
+    ) -> None:
+        self.topology, self.storage, self.ledger, self.runner = topology, storage, ledger, runner
+        self.sinks = sinks
+        self.status = Status()
+        self.learner = _learner(topology, storage)
+        self.load = Load(topology)
+        self.scaler = Scaler(storage, self.load, runner, options.autoscale)
+        by_hosts = self.learner is not None and self.learner.config.racks == "hosts"
+        racks = None if options.racks is None else Racks.of(options.racks)
+        self.whereabouts = Whereabouts(topology, racks, wants_places=by_hosts)
+        self._build, self._declared = build, declared
+        self._started = False
+        self._ended = 0.0
+        self._servers_before = topology.servers
+        self._before: Manifest | None = None  # the state by the servers' old numbers, while these change
+        if ledger.last is not None and ledger.last.progress:
+            self.status.recent.append(Progress.from_dict(ledger.last.progress))
+
+    # ------------------------------------------------------------------ the loop
+
+    def batch(self, rows: Any, batch: int, *, end_of_input: bool = False) -> None:
+        """Process one micro-batch exactly once."""
+        self.start(rows)
+        last = self.ledger.last
+        if last is not None and batch <= last.batch:
+            # it has happened; only the last one's delivery may be owed
+            if batch == last.batch:
+                self.deliver(last)
+            return
+        began = time.perf_counter()
+        self.status.message = f"batch {batch}"
+        plan, scaling = self._plan(batch, end_of_input)
+        planned = time.perf_counter()
+        outcome = self.runner.run(rows, plan, self.ledger.manifest, self._before)
+        reach("job-done", batch)
+        ran = time.perf_counter()
+        progress = self._progress(plan, outcome, ran - began, began - self._ended if self._ended else 0.0)
+        progress.seconds.plan, progress.seconds.job = planned - began, ran - planned
+        commit = self.ledger.commit(plan, outcome.reports, progress, self._memory(batch))
+        if self.learner is not None and outcome.stats:
+            self.learner.observe(outcome.stats)
+        self.runner.committed(progress)
+        self.scaler.committed(scaling, [server.host for server in progress.servers], progress.scaled)
+        self._before = None
+        self.deliver(commit)
+        self.scaler.watch()
+        if batch % CLEAN_EVERY == CLEAN_EVERY - 1:
+            self.ledger.clean()
+        self._ended = time.perf_counter()
+        progress.seconds.batch = self._ended - began
+        self.status.recent.append(progress)
+        self.status.message = "waiting for data"
+
+    def start(self, rows: Any) -> None:
+        """Get ready for the first batch: lay state out anew if the application has changed, locate servers."""
+        self.runner.start(rows, self.topology, self.learning)
+        if self._started:
+            return
+        self._started = True
+        last = self.ledger.last
+        if self.ledger.needs_migration:
+            assert last is not None
+            self.status.message = "laying out state anew"
+            self.ledger.migrate(*manifest_of(self.topology, self.runner.lay_out(last)))
+        self._locate()
+        if self.learner is not None and self.ledger.last is not None:
+            last = self.ledger.last
+            self.learner.start(last.tables, last.manager, self.ledger.layout)
+
+    @property
+    def needs_end_of_input(self) -> bool:
+        """Whether something is left to do when a bounded input has ended: windows to close, states to merge."""
+        return any(n.window is not None or n.held is not None for n in self.topology.stateful)
+
+    @property
+    def learning(self) -> Learning | None:
+        """What tasks are to count."""
+        return None if self.learner is None else self.learner.learning
+
+    def _locate(self) -> None:
+        """Find out where servers are, and what distances cost, if somebody routes by it or leaves rows on hosts."""
+        if not self.whereabouts.wants_places and self.runner.knows_hosts:
+            return
+        self.status.message = "locating servers"
+        places = self.whereabouts.start(self.runner.locate())
+        if self.whereabouts.wants_profile:
+            self.status.message = "probing the network"
+            self.whereabouts.measured(*self.runner.measure(places))
+
+    def _progress(self, plan: BatchPlan, outcome: Outcome, seconds: float, rested: float) -> Progress:
+        reports, learner = outcome.reports, self.learner
+        self.whereabouts.observe(plan.servers, reports)
+        before = self.ledger.last.keys if self.ledger.last else {}
+        progress = summarise(self.topology, plan, reports, before, self.whereabouts.locator)
+        progress.moved_servers = self.whereabouts.moved
+        progress.probe = self.whereabouts.probed or None
+        progress.ran_again = outcome.ran_again
+        self.load.observe(reports, seconds, rested)
+        progress.load = self.load.summary()
+        if plan.origin is not None:
+            progress.scaled = {
+                "from": self._servers_before,
+                "to": plan.servers,
+                "moved_keys": moved_keys(reports),
+            }
+        if learner is not None:
+            progress.routing = learner.summary(plan)
+            progress.moved_keys = sum(m.file.rows for m in plan.moves)
+        return progress
+
+    def _memory(self, batch: int) -> FileRef | None:
+        """Save what the locality manager remembers: with every batch if it is little, else every few."""
+        learner = self.learner
+        if learner is None:
+            return None
+        due = learner.light or batch % SAVE_MANAGER_EVERY == SAVE_MANAGER_EVERY - 1
+        return learner.save(batch) if due else None
+
+    # ------------------------------------------------------------------ plan
+
+    def _plan(self, batch: int, end_of_input: bool) -> tuple[BatchPlan, Pending | None]:
+        """Return what the batch will do, and the scaling it carries out; a batch planned before does the same again."""
+        planned = self.ledger.planned(batch)
+        if planned is None:
+            self._keep_offsets(batch)
+            pending = self.scaler.next()
+            if pending is not None and (plan := self._scaling_plan(batch, end_of_input, pending)) is not None:
+                return plan, pending
+            return self._ordinary_plan(batch, end_of_input), None
+        if planned.origin is not None:
+            self._change_servers(planned)
+        elif self.learner is not None:
+            self.learner.agree(planned.tables)
+        return planned, None
+
+    def _keep_offsets(self, batch: int) -> None:
+        """Flush what Spark wrote down about the batch's input: it must not be lost where our commit of it is not."""
+        if self.storage.is_local:
+            names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]
+            self.storage.keep(*(f"source/{where}/{n}" for where in ("offsets", "sources/*") for n in names))
+
+    def _scaling_plan(self, batch: int, end_of_input: bool, pending: Pending) -> BatchPlan | None:
+        """Return the plan of a batch that changes the servers; written, it is the point of no return."""
+        last = self.ledger.last
+        assert last is not None
+        try:
+            changed = change(
+                pending.decision,
+                self.topology,
+                self._build,
+                self.storage,
+                batch,
+                self.ledger.layout,
+                self._declared,
+                last.tables,
+                self.learner.weights if self.learner is not None else None,
+            )
+        except WeirError as error:
+            self.scaler.refused(pending, error)
+            return None
+        plan = self.ledger.plan(
+            batch,
+            end_of_input=end_of_input,
+            tables={**last.tables, **changed.tables},
+            table_version=last.table_version + 1,
+            layout=changed.layout,
+            origin=changed.origin,
+            network=self.whereabouts.network(changed.layout.servers),
+        )
+        self._change_servers(plan)
+        return plan
+
+    def _change_servers(self, plan: BatchPlan) -> None:
+        """Go on with the servers of a plan."""
+        assert plan.layout is not None
+        assert plan.origin is not None
+        self._servers_before, self._before = self.topology.servers, self.ledger.manifest
+        self.topology = self._build(plan.layout.servers, plan.layout.placements)
+        self.ledger.adopt(self.topology, plan)
+        if self.learner is not None:
+            self.learner.rescale(self.topology, plan.tables, plan.layout)
+        self.runner.rescale(self.topology, plan.origin, self.learning)
+        self.load.rescale(self.topology)
+
+    def _ordinary_plan(self, batch: int, end_of_input: bool) -> BatchPlan:
+        ledger, learner = self.ledger, self.learner
+        network = self.whereabouts.network(self.topology.servers)
+        if learner is None:
+            return ledger.plan(batch, end_of_input=end_of_input, network=network)
+        last = ledger.last
+        if learner.config.racks == "hosts":
+            learner.manager.set_racks(self.whereabouts.tree(learner.manager.servers))
+        tables, version, moves = learner.next_plan(
+            batch, dict(last.tables) if last else {}, last.table_version if last else 0
+        )
+        return ledger.plan(
+            batch,
+            end_of_input=end_of_input,
+            tables=tables,
+            table_version=version,
+            moves=moves,
+            hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
+            network=network,
+        )
+
+    # ------------------------------------------------------------------ deliver
+
+    def deliver(self, commit: Commit) -> None:
+        """Hand a batch's outputs to the sinks, unless they have had it."""
+        if not self.sinks or self.ledger.was_delivered(commit.batch):
+            return
+        for name, sink in self.sinks.items():
+            schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else self.topology.by_name[name].sink_out
+            files = commit.outputs.get(name, [])
+            if name != DEAD_LETTERS or files:
+                self.runner.deliver(sink, files, schema, commit.batch)
+        self.ledger.delivered(commit.batch)
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        if self.learner is not None:
+            self.learner.close()
+
+
+def open_driver(
+    build: Callable[..., Topology],
+    checkpoint: str,
+    mode: str,
+    runner: Runner,
+    sinks: Mapping[str, Any],
+    options: Options,
+) -> Driver:
+    """Open a checkpoint for an application and return the driver that goes on from there.
+
+    ``build(servers, placements=None)`` returns the application on so many servers.
+    """
+    topology = build(options.servers)
+    storage = Storage(checkpoint)
+    declared = fingerprint(topology)
+    layout, topology = _scaled(storage, topology, declared, build)
+    ledger = Ledger(
+        storage,
+        topology,
+        mode,
+        clock=options.clock,
+        retain=options.retain,
+        drop_state=options.drop_state,
+        layout=layout,
+    )
+    return Driver(topology, storage, ledger, runner, sinks, options, build, declared)
+
+
+def _scaled(
+    storage: Storage, topology: Topology, declared: str, build: Build
+) -> tuple[Layout | None, Topology]:
+    """Return the layout and topology to go on with: as scaling has left them, unless the application has changed."""
+    last = latest_commit(storage)
+    if last is None or last.layout is None:
+        return None, topology
+    if last.layout.declared == declared:
+        return last.layout, build(last.layout.servers, last.layout.placements)
+    if last.signature == topology.signature():  # the code has caught up with what scaling did
+        return msgspec.structs.replace(last.layout, declared=declared), topology
+    return None, topology
+
+
+def _learner(topology: Topology, storage: Storage) -> Learner | None:
+    """Return the manager of an application that learns where keys live; None if none of its operators does."""
+    if not governed(topology):
+        return None
+    settings: list[Any] = []
+    for edge in topology.edges:
+        if edge.grouping.learnt and edge.grouping.settings not in settings:
+            settings.append(edge.grouping.settings)
+    if len(settings) > 1:
+        raise TopologyError(
+            "operators name different weir.Locality(…) settings; one manager places the keys of all, so use one"
+        )
+    return Learner(settings[0], topology, storage)
+
+
+def check_sinks(
+    leaves: Sequence[str], diverting: Sequence[str], sink: Any, dead_letters: Any
+) -> dict[str, Any]:
+    """Return the sink of each operator; refuse one sink for several ends, and diverted rows that nobody takes."""
+    sinks: dict[str, Any] = {}
+    if isinstance(sink, Mapping):
+        sinks.update(sink)
+    elif sink is not None:
+        if len(leaves) != 1:
+            raise TopologyError(
+                f"the application ends in {len(leaves)} operators ({', '.join(leaves)}); "
+                "say which sink is whose: sink={'name': …}"
+            )
+        sinks[leaves[0]] = sink
+    if dead_letters is not None:
+        sinks[DEAD_LETTERS] = dead_letters
+    if diverting and dead_letters is None:
+        raise TopologyError(
+            f"operator {diverting[0]!r} diverts failing rows, but there is no dead_letters= sink for them"
+        )
+    return sinks

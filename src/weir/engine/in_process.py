@@ -1,0 +1,214 @@
+"""Run batches in this process, on Arrow tables: the same servers and exchanges, without Spark.
+
+Servers of a step run one after the other. Everything that passes between them passes through the same blobs as on
+Spark, so operators, groupings, moves and scaling do exactly what they do there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from weir.engine.documents import BatchPlan, Commit, FileRef, Manifest, TaskReport
+from weir.engine.driver import Outcome
+from weir.engine.exchange import wire
+from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, check_reports, column_name
+from weir.engine.learning import Learning
+from weir.engine.metrics.latency import now
+from weir.engine.metrics.progress import Progress
+from weir.engine.relayout import LaidOut, lay_out
+from weir.engine.rescale import move_home
+from weir.engine.server import Server
+from weir.errors import EngineError
+from weir.faults import reach
+from weir.graph.model import Topology
+from weir.locality.stats import BatchStats
+from weir.network.distance import Place
+from weir.network.profile import PAPER, Profile
+from weir.state.storage import Storage
+
+Tables = Mapping[str, pa.Table]  # source → rows
+Task = Callable[[], list[pa.RecordBatch]]
+
+
+class TaskFailed(Exception):
+    """A task is to fail and run again, as Spark would run it again; raised at a fault point."""
+
+
+class InProcessRunner:
+    """Runs batches of one topology in this process.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint.
+    sources
+        How many tasks a batch's source rows are cut into.
+    hosts
+        The host that each server pretends to live on; all on one if not given. Servers beyond the list start again
+        at its beginning.
+    seed
+        Shuffles the order in which rows reach a server, differently in every batch and every run of a task: what
+        depends on order shows. None: as they come.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        sources: int = 2,
+        hosts: Sequence[str] = ("host",),
+        seed: int | None = None,
+    ) -> None:
+        if sources < 1 or not hosts:
+            raise EngineError("an in-process run needs at least one source task and one host")
+        self.storage, self.sources, self.hosts = storage, sources, list(hosts)
+        self._rng = None if seed is None else np.random.default_rng(seed)
+        self._query = uuid.uuid4().hex
+
+    def start(self, rows: Tables, topology: Topology, learning: Learning | None) -> None:
+        if not hasattr(self, "topology"):
+            self.topology, self.learning = topology, learning
+
+    @property
+    def knows_hosts(self) -> bool:
+        return True
+
+    def locate(self) -> dict[int, tuple[str, str]]:
+        return {server: self._place(server) for server in range(self.topology.servers)}
+
+    def _place(self, server: int) -> tuple[str, str]:
+        host = self.hosts[server % len(self.hosts)]
+        return host, f"{host}:1"
+
+    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
+        return PAPER, {"measured": False, "why": "servers that share a process have no network between them"}
+
+    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
+        self.topology, self.learning = topology, learning
+
+    def lay_out(self, commit: Commit) -> list[LaidOut]:
+        servers = range(self.topology.servers)
+        return [lay_out(self.topology, commit, self.storage.location, server) for server in servers]
+
+    def committed(self, progress: Progress) -> None:
+        pass
+
+    def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+        """Call a sink with an Arrow table and the batch's number."""
+        parts = [schema.empty_table()]
+        for ref in files:
+            data = self.storage.read_checked(ref.name, ref.bytes, ref.crc)
+            parts.append(pa.ipc.open_file(data).read_all().cast(schema))
+        sink(pa.concat_tables(parts), batch)
+
+    def ensure_slots(self, servers: int, timeout: float) -> None:
+        pass  # servers take turns in this process, however many there are
+
+    def release(self, hosts: set[str] | None) -> list[str] | None:
+        return None
+
+    # ------------------------------------------------------------------ a batch
+
+    def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
+        """Run one batch, step by step."""
+        topology = self.topology
+        job = Job(
+            topology,
+            plan,
+            manifest,
+            self.storage.location,
+            list(range(topology.servers)),
+            EntryLayout(tagged=True),
+            self.learning,
+            before,
+            began=now(),
+            query=self._query,
+        )
+        sent = [
+            batch
+            for task, part in enumerate(self._cut(rows))
+            for batch in self._attempt(lambda task=task, part=part: _source(job, task, part))  # type: ignore[misc]
+        ]
+        if plan.origin is not None:
+            leaving = range(len(next(iter((before or {}).values()), [])))
+            sent += [batch for old in leaving for batch in self._attempt(lambda old=old: _mover(job, old))]  # type: ignore[misc]
+        for step in range(1, topology.steps + 1):
+            inboxes = self._exchange(sent)
+            sent = [
+                batch
+                for server, inbox in enumerate(inboxes)
+                for batch in self._attempt(
+                    lambda step=step, server=server, inbox=inbox: self._step(job, step, server, inbox)  # type: ignore[misc]
+                )
+            ]
+        return self._outcome(sent)
+
+    def _cut(self, rows: Tables) -> list[pa.RecordBatch]:
+        """Return the rows of all sources as the batches of source tasks, as Spark would hand them over."""
+        topology = self.topology
+        several = len(topology.sources) > 1
+        united = []
+        for number, (name, schema) in enumerate(topology.sources.items()):
+            table = rows[name].select(schema.names)
+            table = table.rename_columns([column_name(number, c) for c in schema.names])
+            if several:
+                table = table.append_column(SOURCE_NUMBER, pa.array(np.full(len(table), number, np.int32)))
+            united.append(table)
+        table = pa.concat_tables(united, promote_options="default").combine_chunks()
+        size = -(-table.num_rows // self.sources) or 1
+        return [
+            batch
+            for task in range(self.sources)
+            for batch in table.slice(task * size, size).combine_chunks().to_batches()
+        ]
+
+    def _attempt(self, task: Task) -> list[pa.RecordBatch]:
+        """Return what a task sends; one that is made to fail runs again, and what it had sent is lost."""
+        while True:
+            try:
+                return task()
+            except TaskFailed:
+                continue
+
+    def _step(self, job: Job, step: int, server: int, inbox: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        if self._rng is not None:
+            inbox = [inbox[i] for i in self._rng.permutation(len(inbox))]
+        running = Server(job, step, server)
+        sent = list(running.run(inbox))
+        reach("step-started", job.plan.batch * 100 + step)  # at its end, when something could be sent twice
+        return sent
+
+    def _exchange(self, sent: list[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
+        """Return what reaches each server, blob by blob."""
+        inboxes: list[list[pa.RecordBatch]] = [[] for _ in range(self.topology.servers)]
+        for batch in sent:
+            for row, slot in enumerate(batch.column("slot").to_pylist()):
+                inboxes[slot].append(batch.slice(row, 1))
+        return inboxes
+
+    def _outcome(self, sent: list[pa.RecordBatch]) -> Outcome:
+        reports, stats = [], []
+        for batch in sent:
+            for kind, payload in zip(batch.column("kind").to_pylist(), wire.payloads(batch), strict=True):
+                if kind == wire.CONTROL:
+                    reports.append(msgspec.json.decode(payload, type=TaskReport))
+                elif kind == wire.STATISTICS:
+                    stats.append(BatchStats.from_ipc(payload.to_pybytes()))
+        for report in reports:
+            if report.server >= 0:
+                report.host, report.process = self._place(report.server)
+        check_reports(self.topology, reports)
+        return Outcome(reports, stats)
+
+
+def _source(job: Job, task: int, part: pa.RecordBatch) -> list[pa.RecordBatch]:
+    return list(Server(job, 0, -1, task).run([part]))
+
+
+def _mover(job: Job, old: int) -> list[pa.RecordBatch]:
+    return list(move_home(job, old))

@@ -1,0 +1,66 @@
+"""What every task of a batch needs to know."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from weir.engine.documents import BatchPlan, Manifest, TaskReport
+from weir.engine.learning import Learning
+from weir.errors import EngineError
+from weir.graph.model import Topology
+
+DEAD_LETTER_SCHEMA = pa.schema(
+    [("operator", pa.string()), ("key", pa.string()), ("row", pa.string()), ("error", pa.string())]
+)
+SOURCE_NUMBER = "__source"  # the column that tells the rows of several sources apart
+
+
+@dataclass(frozen=True)
+class EntryLayout:
+    """How the rows of the first exchange look: which columns belong to which source."""
+
+    tagged: bool  # has the columns kind, edge (a set of entry edges, as bits) and payload
+    native: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # source → number, column names
+
+
+@dataclass(frozen=True)
+class Job:
+    """A batch as its tasks see it."""
+
+    topology: Topology
+    plan: BatchPlan
+    manifest: Manifest
+    location: str
+    slots: list[int]
+    layout: EntryLayout
+    learning: Learning | None = None
+    before: Manifest | None = None  # the state by the servers' old numbers, in a batch that changes these
+    began: int = 0  # µs; the marker of rows that the JVM takes from a source
+    query: str = ""  # a name of this run of the query alone
+    hosts: list[str] | None = None  # where servers are expected; None: nobody leaves rows in files
+
+
+def column_name(number: int, column: str) -> str:
+    """Return the name of a source's column where the rows of all sources are one DataFrame."""
+    return f"{number}:{column}"
+
+
+def host_name() -> str:
+    """Return the host as Spark knows it: a name given to it, else the machine's own."""
+    return os.environ.get("SPARK_LOCAL_HOSTNAME") or socket.gethostname()
+
+
+def check_reports(topology: Topology, reports: Sequence[TaskReport]) -> None:
+    """Raise unless every server has reported every step, once; anything else is a bug or a Spark that differs."""
+    servers, steps = topology.servers, topology.steps
+    seen = sorted((r.server, r.step) for r in reports if r.server >= 0 and r.step > 0)
+    if seen != [(i, s) for i in range(servers) for s in range(1, steps + 1)]:
+        raise EngineError(
+            f"the batch's reports are not one per server and step (got {seen} for {servers} servers and "
+            f"{steps} steps). Nothing was committed. Please report this with the Spark version."
+        )

@@ -1,0 +1,158 @@
+"""From the reports of a batch's tasks to its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weir.engine.documents import BatchPlan, TaskReport
+from weir.engine.metrics.latency import merged, percentiles
+from weir.engine.metrics.progress import (
+    EdgeProgress,
+    OperatorProgress,
+    Progress,
+    ServerProgress,
+    Traffic,
+)
+from weir.engine.metrics.traffic import added, by_distance
+from weir.graph.model import Node, Topology
+from weir.network.locator import Locator
+from weir.operators.report import OperatorReport
+
+Reports = Sequence[TaskReport]
+
+
+def summarise(
+    topology: Topology,
+    plan: BatchPlan,
+    reports: list[TaskReport],
+    keys_before: Mapping[str, int],
+    locator: Locator | None = None,
+) -> Progress:
+    """Return one batch's progress; ``keys_before`` has the number of keys of each operator before it."""
+    locator = locator or Locator(topology.servers)
+    crossed, partials = by_distance(topology, reports, locator)
+    edges = _edges(topology, reports, crossed)
+    local, remote = sum(e.local for e in edges.values()), sum(e.remote for e in edges.values())
+    entered = _entered(reports)
+    return Progress(
+        batch=plan.batch,
+        rows=sum(r.rows for r in entered) + sum(r.read_rows for r in reports),
+        bytes_in=sum(r.bytes for r in entered) + sum(r.read_bytes for r in reports),
+        rows_local=local,
+        rows_exchanged=remote,
+        bytes_exchanged=sum(e.bytes for e in edges.values()),
+        bytes_left_on_host=sum(r.left_bytes for r in reports),
+        locality=local / (local + remote) if local + remote else None,
+        distance=added(crossed.values()),
+        partials=partials,
+        places=[{"process": p.process, "host": p.host, "rack": p.rack} for p in locator.places],
+        weights=_weights(topology, reports),
+        edges=edges,
+        operators={node.name: _operator(node, topology.servers, reports) for node in topology.nodes},
+        sinks={
+            name: percentiles(merged(r.sink_ages[name] for r in reports if name in r.sink_ages))
+            for name in sorted(topology.sinks)
+        },
+        servers=[_server(i, reports) for i in range(topology.servers)],
+        state_keys=_keys(topology, reports, keys_before),
+        state_bytes_written=sum(m.ref.bytes for r in reports for m in r.segments if m.ref is not None),
+        table_version=plan.table_version,
+        watermarks=plan.watermarks,
+    )
+
+
+def _entered(reports: Reports) -> list[TaskReport]:
+    """Return the reports of tasks that rows of sources came to: source tasks, or servers in the first step."""
+    sources = [r for r in reports if r.server == -1]
+    if sources:
+        return [r for r in sources if r.step == 0]
+    return [r for r in reports if r.step == 1]
+
+
+def _edges(topology: Topology, reports: Reports, crossed: Mapping[int, Traffic]) -> dict[str, EdgeProgress]:
+    edges = {}
+    for edge in topology.edges:
+        if edge.source in topology.sources:
+            continue
+        parts = [r.edges[edge.index] for r in reports if edge.index in r.edges]
+        local, remote = sum(p.local for p in parts), sum(p.remote for p in parts)
+        edges[f"{edge.source} → {edge.target}"] = EdgeProgress(
+            local=local,
+            remote=remote,
+            bytes=sum(p.bytes for p in parts),
+            locality=local / (local + remote) if local + remote else None,
+            distance={name: c for name, c in crossed[edge.index].items() if c["rows"]},
+        )
+    return edges
+
+
+def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
+    parts = [r.operators[node.name] for r in reports if node.name in r.operators]
+    by_server: list[list[OperatorReport]] = [[] for _ in range(servers)]
+    for report in reports:
+        if report.server >= 0 and node.name in report.operators:
+            by_server[report.server].append(report.operators[node.name])
+    rows = [sum(p.rows_in for p in mine) for mine in by_server]
+    times = [_mean_times(mine) for mine in by_server]
+    average = sum(rows) / servers if servers else 0
+    return OperatorProgress(
+        rows_in=sum(p.rows_in for p in parts),
+        rows_out=sum(p.rows_out for p in parts),
+        busy=sum(p.busy for p in parts),
+        null_keys=sum(p.null_keys for p in parts),
+        pairs=sum(p.pairs for p in parts),
+        late=sum(p.late for p in parts),
+        diverted=sum(p.diverted for p in parts),
+        imbalance=max(rows) / average if average else None,
+        latency=percentiles(merged(p.ages for p in parts)),
+        execution=[execution for execution, _ in times],
+        waiting=[waiting for _, waiting in times],
+    )
+
+
+def _server(number: int, reports: Reports) -> ServerProgress:
+    mine = [r for r in reports if r.server == number]
+    parts = [op for r in mine for op in r.operators.values()]
+    execution, waiting = _mean_times(parts)
+    return ServerProgress(
+        rows=sum(op.rows_in for op in parts),
+        busy=sum(r.busy for r in mine),
+        host=next((r.host for r in mine if r.step > 0), ""),
+        execution=execution,
+        waiting=waiting,
+    )
+
+
+def _mean_times(parts: Sequence[OperatorReport]) -> tuple[float | None, float | None]:
+    """Return the mean seconds of work and of waiting per row; None where no row came."""
+    rows = sum(p.rows_in for p in parts)
+    if not rows:
+        return None, None
+    return round(sum(p.busy for p in parts) / rows, 9), round(sum(p.waited for p in parts) / rows, 6)
+
+
+def _keys(topology: Topology, reports: Reports, before: Mapping[str, int]) -> dict[str, int]:
+    keys = {node.name: before.get(node.name, 0) for node in topology.stateful}
+    for report in reports:
+        for name, op in report.operators.items():
+            if name in keys:
+                keys[name] += op.keys_delta
+    return keys
+
+
+def _weights(topology: Topology, reports: Reports) -> dict[str, dict[str, list[float]]]:
+    """Return rows per round that each instance gets from each server, on edges where weights decide.
+
+    Source tasks are alike as far as the plan knows; theirs are given as a mean, under ``source``.
+    """
+    out: dict[str, dict[str, list[float]]] = {}
+    for edge in topology.edges:
+        senders = [(r.server, r.weights[edge.index]) for r in reports if edge.index in r.weights]
+        if not senders:
+            continue
+        shares: dict[str, list[float]] = {str(s): list(map(float, w)) for s, w in sorted(senders) if s >= 0}
+        of_sources = [w for s, w in senders if s < 0]
+        if of_sources:
+            shares["source"] = [round(sum(w) / len(of_sources), 3) for w in zip(*of_sources, strict=True)]
+        out[f"{edge.source} → {edge.target}"] = shares
+    return out

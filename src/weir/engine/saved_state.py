@@ -1,0 +1,94 @@
+"""Saved state as people read it: keys and values, from what the checkpoint alone says."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.engine.documents import Commit
+from weir.engine.relayout import with_waiting
+from weir.engine.tables import buckets_in_force
+from weir.errors import EngineError, did_you_mean
+from weir.operators.base import WINDOW_END, WINDOW_START
+from weir.operators.saved import operator_of, readable_values
+from weir.state.segment import SegmentRef
+from weir.state.storage import Storage
+from weir.state.view import StateView
+
+
+def state_schema(described: dict[str, Any]) -> pa.Schema:
+    """What is stored per key, from an operator's entry in a commit's signature."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(described["schema"])))
+
+
+def readable_schema(described: dict[str, Any]) -> pa.Schema:
+    """The columns of :func:`readable_state`."""
+    return readable_state(described, state_schema(described).empty_table()).schema
+
+
+def merged_state(
+    storage: Storage,
+    described: dict[str, Any],
+    segments: list[SegmentRef],
+    waiting: list[list[SegmentRef]],
+    server: int,
+    buckets: NDArray[np.int32] | None = None,
+) -> pa.Table:
+    """What a server owns, with partial states of its keys that still wait elsewhere merged in."""
+    schema = state_schema(described)
+    own = StateView(storage, segments, schema).everything()
+    if not any(waiting):
+        return own
+    return with_waiting(
+        storage,
+        own,
+        waiting,
+        schema,
+        operator_of(described["operator"]),
+        len(described["key"]),
+        described["placement"],
+        server,
+        buckets,
+    )
+
+
+def readable_state(described: dict[str, Any], table: pa.Table) -> pa.Table:
+    """Keys, windows and values from stored entries."""
+    schema = state_schema(described)
+    keys = [k for k, _ in described["key"]]
+    out: dict[str, Any] = {k: table[k] for k in keys}
+    if described["window"]:
+        start = table[WINDOW_START]
+        size = described["window"][1]
+        out[WINDOW_START] = start
+        micros = pa.compute.add(start.cast(pa.int64()), size)
+        out[WINDOW_END] = micros.cast(schema.field(WINDOW_START).type)
+    first = len(keys) + (1 if described["window"] else 0)
+    for name, values in readable_values(described["operator"], table.select(schema.names[first:])).items():
+        out[name if name not in out else f"state.{name}"] = values
+    return pa.table(out)
+
+
+def state_table(storage: Storage, commit: Commit, name: str) -> pa.Table:
+    """Return the state of an operator at a commit, from all servers."""
+    described = described_operator(commit, name)
+    waiting = commit.manifest.get(described.get("held") or "", [])
+    moved = buckets_in_force(storage, commit.layout, name)
+    buckets = None if moved is None else moved.homes
+    parts = [
+        readable_state(described, merged_state(storage, described, refs, waiting, server, buckets))
+        for server, refs in enumerate(commit.manifest[name])
+    ]
+    return pa.concat_tables(parts)
+
+
+def described_operator(commit: Commit, name: str) -> dict[str, Any]:
+    """Return what a commit says about an operator that keeps state."""
+    operators: dict[str, Any] = commit.signature["operators"]  # type: ignore[assignment]
+    if name not in operators:
+        raise EngineError(f"no operator {name!r} keeps state; {did_you_mean(name, operators)}")
+    return dict(operators[name])

@@ -1,0 +1,92 @@
+"""The saved state of one server in one step: read it, add to it, take over keys that move here."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from weir.engine.documents import OperatorReport, TaskReport
+from weir.engine.job import Job
+from weir.engine.task_files import TaskFiles
+from weir.graph.model import Node
+from weir.operators.instance import Instance
+from weir.state.move import read_moves, take_over
+from weir.state.segment import SegmentRef, newest
+from weir.state.storage import Storage
+from weir.state.view import StateView
+
+
+class StateKeeper:
+    """Reads committed segments of a server and writes those of this batch."""
+
+    def __init__(self, job: Job, storage: Storage, files: TaskFiles, server: int) -> None:
+        self._job, self._storage, self._files, self._server = job, storage, files, server
+        self._fresh: dict[str, list[SegmentRef]] = {}  # segments this server wrote in this batch
+        self._arrived: dict[str, list[pa.RecordBatch]] = {}  # states from servers that change places
+
+    def view(self, node: Node) -> StateView:
+        """Return the operator's state here: as committed, with what earlier steps of this batch wrote."""
+        committed = self._job.manifest.get(node.name)
+        refs = list(committed[self._server]) if committed else []
+        return StateView(self._storage, [*refs, *self._fresh.get(node.name, ())], node.state)
+
+    def has_state(self, node: Node) -> bool:
+        """Return whether anything was committed for an operator here."""
+        return any(self._job.manifest.get(node.name, [[]] * self._job.plan.servers)[self._server])
+
+    def write(self, node: Node, table: pa.Table) -> None:
+        """Write entries, one per key."""
+        ref = self._files.segment(node.name, table)
+        if ref is not None:
+            self._fresh.setdefault(node.name, []).append(ref)
+
+    def hear(self, report: TaskReport) -> None:
+        """Take in what an earlier step of this batch wrote here."""
+        for made in report.segments:
+            if made.replaces is None and made.ref is not None and report.server == self._server:
+                self._fresh.setdefault(made.operator, []).append(made.ref)
+
+    def arrive(self, node: Node, batch: pa.RecordBatch) -> None:
+        """Take in states that another server sends here, because servers change."""
+        self._arrived.setdefault(node.name, []).append(batch)
+
+    def change_owners(self, report: TaskReport) -> None:
+        """Make states of keys that move here this server's own, before any state is read; let others go."""
+        topology, plan = self._job.topology, self._job.plan
+        for name, batches in self._arrived.items():
+            node = topology.by_name[name]
+            table = newest(pa.Table.from_batches(batches))
+            _count(report, name).keys_delta += table.num_rows
+            self.write(node, table)
+        for move in plan.moves:
+            node = topology.by_name[move.operator]
+            segments = self._job.manifest.get(node.name, [])
+            moves = read_moves(self._storage, move.file.name, move.file.bytes, move.file.crc)
+            changes = take_over(self._storage, node.state, segments, moves, self._server)
+            if changes.entries.num_rows:
+                _count(report, node.name).keys_delta += changes.arrived - changes.left
+                self.write(node, changes.entries)
+
+    def merge_segments(self) -> None:
+        """Merge runs of old segments as planned."""
+        for name, runs in self._job.plan.merges.items():
+            run = runs[self._server]
+            if run is None:
+                continue
+            node = self._job.topology.by_state_name[name]
+            refs = self._job.manifest[name][self._server]
+            view = StateView(self._storage, refs[run[0] : run[1]], node.state)
+            self._files.segment(name, view.everything(keep_dead=run[0] > 0), (run[0], run[1]))
+
+    def hold_or_release(self, node: Node, instance: Instance) -> None:
+        """Keep partial states on this server, or let all leave for their homes, as ``aggregate_every`` says."""
+        assert node.held is not None
+        plan = self._job.plan
+        held = StateView(self._storage, self._job.manifest[node.held][self._server], node.state)
+        due = node.aggregates(plan.batch, plan.end_of_input)
+        table = instance.release(held) if due else instance.hold(held)
+        if table is not None and table.num_rows:
+            self._files.segment(node.held, newest(table))
+
+
+def _count(report: TaskReport, operator: str) -> OperatorReport:
+    return report.operators.setdefault(operator, OperatorReport())

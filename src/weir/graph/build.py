@@ -1,0 +1,214 @@
+"""Build the application: check it, pick groupings, place instances, find the steps of a batch.
+
+Everything that can be wrong with an application is said here, before any work starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from weir.columns import canonical
+from weir.errors import TopologyError, did_you_mean
+from weir.graph.checks import check_declared, check_grouping, check_names
+from weir.graph.model import Declared, Edge, Node, Routing, Topology
+from weir.graph.pruning import needed_columns, only, rows_out_schema
+from weir.operators.base import WINDOW_END, WINDOW_START
+from weir.routing.base import Grouping, OperatorTraits
+from weir.routing.hash import Hash
+from weir.routing.shuffle import LocalOrShuffle
+
+
+def build(
+    sources: Mapping[str, pa.Schema],
+    declared: Sequence[Declared],
+    servers: int,
+    *,
+    routing: Routing | None = None,
+    sinks: Sequence[str] = (),
+    prune: bool = True,
+    placements: Mapping[str, Sequence[int]] | None = None,
+) -> Topology:
+    """Validates an application and places it on servers.
+
+    ``placements`` is where scaling has put the instances of each operator; it overrides what is declared.
+    """
+    if servers < 1:
+        raise TopologyError(f"an application needs at least one server, got servers={servers}")
+    if not sources:
+        raise TopologyError("an application needs at least one source")
+    check_names(sources, declared)
+    order = _topological(sources, declared)
+    by_name = {d.name: d for d in order}
+    for sink in sinks:
+        if sink not in by_name:
+            raise TopologyError(f"sink for unknown operator {sink!r}; {did_you_mean(sink, by_name)}")
+
+    outputs: dict[str, pa.Schema] = {name: canonical(s) for name, s in sources.items()}
+    inputs: dict[str, pa.Schema] = {}
+    sink_out: dict[str, pa.Schema] = {}
+    groupings: dict[str, Grouping] = {}
+    placed: dict[str, tuple[int, ...]] = {}
+    for d in order:
+        schema = united_schema(d, outputs)
+        inputs[d.name] = schema
+        check_declared(d, schema)
+        d.operator.check(schema, f"operator {d.name!r}")
+        groupings[d.name] = _grouping(d, routing)
+        given = None if placements is None else placements.get(d.name)
+        placed[d.name] = _placement(d, servers) if given is None else tuple(given)
+        # the table of a stateful operator that has been scaled is in the plan, not in the application
+        if given is None or not d.operator.stateful:
+            groupings[d.name].check(len(placed[d.name]), f"operator {d.name!r}")
+        outputs[d.name], sink_out[d.name] = _outputs(d, schema)
+
+    needed = needed_columns(order, inputs) if prune else None
+    levels: dict[str, int] = dict.fromkeys(sources, 0)
+    splits: dict[str, bool] = {}
+    edges: list[Edge] = []
+    nodes: list[Node] = []
+    for index, d in enumerate(order):
+        grouping = groupings[d.name]
+        everywhere = len(placed[d.name]) == servers
+        splits[d.name] = d.operator.stateful and grouping.splits_keys
+        schema = only(inputs[d.name], needed[d.name] if needed else None)
+        level = 0
+        for name in d.inputs:
+            crosses = not (grouping.stays_local and everywhere)
+            before = levels[name]
+            if name in by_name and not (by_name[name].passes or by_name[name].operator.emits_early):
+                before += int(splits[name])  # its partial states are merged first
+            level = max(level, before + int(crosses))
+            edges.append(Edge(len(edges), name, d.name, grouping, schema, crosses))
+        levels[d.name] = level
+        keep = set(schema.names)
+        nodes.append(
+            Node(
+                declared=d,
+                index=index,
+                input=schema,
+                rows_out=rows_out_schema(d, outputs[d.name], keep, order, needed, sinks),
+                sink_out=sink_out[d.name],
+                state=_state_schema(d, inputs[d.name]),
+                placement=placed[d.name],
+                level=level,
+                splits=splits[d.name],
+            )
+        )
+    kept_sources = {
+        name: only(canonical(s), {c for e in edges if e.source == name for c in e.schema.names})
+        for name, s in sources.items()
+    }
+    return Topology(
+        servers=servers,
+        sources=kept_sources,
+        nodes=tuple(nodes),
+        edges=tuple(edges),
+        sinks=frozenset(sinks),
+        by_name={n.name: n for n in nodes},
+    )
+
+
+def _topological(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) -> list[Declared]:
+    done = set(sources)
+    left = list(declared)
+    order: list[Declared] = []
+    while left:
+        ready = [d for d in left if all(i in done for i in d.inputs)]
+        if not ready:
+            names = " → ".join(d.name for d in left)
+            raise TopologyError(f"the application has a cycle among: {names}. Streams only flow forward.")
+        for d in ready:
+            order.append(d)
+            done.add(d.name)
+            left.remove(d)
+    return order
+
+
+def united_schema(d: Declared, outputs: Mapping[str, pa.Schema]) -> pa.Schema:
+    first = outputs[d.inputs[0]]
+    if not len(first):
+        raise TopologyError(
+            f"operator {d.name!r} follows {d.inputs[0]!r}, which emits nothing (declare its output)"
+        )
+    for name in d.inputs[1:]:
+        other = outputs[name]
+        mine, theirs = {f.name: f.type for f in first}, {f.name: f.type for f in other}
+        if mine != theirs:
+            different = sorted(c for c in mine.keys() | theirs.keys() if mine.get(c) != theirs.get(c))
+            raise TopologyError(
+                f"operator {d.name!r} unites {d.inputs[0]!r} and {name!r}, which differ in column "
+                f"{different[0]!r} ({mine.get(different[0], 'missing')} and "
+                f"{theirs.get(different[0], 'missing')}); select the same columns in both"
+            )
+    return first
+
+
+def _grouping(d: Declared, routing: Routing | None) -> Grouping:
+    """Return the grouping in front of an operator: its own, the application's, or what suits it."""
+    timed = d.window is not None or d.ttl is not None
+    explicit = d.grouping is not None
+    traits = OperatorTraits(d.name, d.operator.mergeable, timed, d.everywhere, explicit)
+    if d.grouping is not None:
+        grouping = d.grouping.for_operator(traits)
+    elif d.operator.reads_files:
+        # partitions are placed by learning, if at all: another routing is about the keys of operators
+        chosen = None if routing is None else routing.for_operator(traits)
+        grouping = chosen if chosen is not None and chosen.learnt else Hash()
+    elif not d.operator.stateful:
+        grouping = LocalOrShuffle()
+    else:
+        grouping = Hash() if routing is None else routing.for_operator(traits)
+    check_grouping(d, grouping)
+    return grouping
+
+
+def _placement(d: Declared, servers: int) -> tuple[int, ...]:
+    where = f"operator {d.name!r}"
+    if d.placement is not None:
+        if d.parallelism is not None and d.parallelism != len(d.placement):
+            raise TopologyError(
+                f"{where}: parallelism {d.parallelism} contradicts a placement on {len(d.placement)} servers"
+            )
+        if len(set(d.placement)) != len(d.placement):
+            raise TopologyError(f"{where}: placement {list(d.placement)} names a server twice")
+        bad = [s for s in d.placement if not 0 <= s < servers]
+        if bad or not d.placement:
+            raise TopologyError(
+                f"{where}: placement {list(d.placement)} on servers 0 … {servers - 1} is impossible"
+            )
+        return tuple(d.placement)
+    if d.parallelism is None:
+        return tuple(range(servers))
+    if not 1 <= d.parallelism <= servers:
+        raise TopologyError(
+            f"{where}: parallelism {d.parallelism}, but there are {servers} servers; "
+            f"use 1 … {servers}, or start with more servers"
+        )
+    return tuple(range(d.parallelism))
+
+
+def _outputs(d: Declared, schema: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
+    """Return what operators behind it receive, and what a sink receives."""
+    heads = [schema.field(k) for k in d.key]
+    if d.window:
+        kind = schema.field(d.window.column).type
+        heads += [pa.field(WINDOW_START, kind), pa.field(WINDOW_END, kind)]
+    updates = d.operator.updates(schema, heads)
+    if updates is None:
+        out = canonical(d.operator.emits(schema))
+        return out, out
+    if len(set(updates.names)) < len(updates.names):
+        twice = next(n for n in updates.names if updates.names.count(n) > 1)
+        raise TopologyError(f"operator {d.name!r}: value {twice!r} is also a key column; rename the value")
+    return (schema if d.passes else updates), updates
+
+
+def _state_schema(d: Declared, schema: pa.Schema) -> pa.Schema:
+    if not d.operator.stateful:
+        return pa.schema([])
+    fields = [schema.field(k) for k in d.key]
+    if d.window:
+        fields.append(pa.field(WINDOW_START, schema.field(d.window.column).type))
+    return pa.schema([*fields, *d.operator.state_schema(schema)])

@@ -1,0 +1,102 @@
+"""What an application must not be: every refusal names the operator and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from weir.columns import can_be_key
+from weir.errors import GroupingError, TopologyError, UnknownColumn, did_you_mean
+from weir.graph.model import Declared
+from weir.routing.base import Grouping
+
+
+def check_names(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) -> None:
+    """Refuse names that are taken, unknown, or no file names."""
+    seen = set(sources)
+    for d in declared:
+        if not d.name or "/" in d.name or d.name.startswith("."):
+            raise TopologyError(f"{d.name!r} cannot name an operator: it must be a plain file name, too")
+        if d.name in seen:
+            raise TopologyError(
+                f"two parts of the application are named {d.name!r}; pass name= to one of them"
+            )
+        seen.add(d.name)
+    for d in declared:
+        for name in d.inputs:
+            if name not in seen:
+                raise TopologyError(
+                    f"operator {d.name!r} follows unknown {name!r}; {did_you_mean(name, seen)}"
+                )
+        if not d.inputs:
+            raise TopologyError(f"operator {d.name!r} has no input")
+
+
+def check_declared(d: Declared, schema: pa.Schema) -> None:
+    """Refuse keys, policies, windows and times that an operator cannot have on rows of this schema."""
+    where = f"operator {d.name!r}"
+    if d.operator.stateful and not d.key:
+        raise TopologyError(f"{where} keeps state per key: give it a key, e.g. key={schema.names[0]!r}")
+    for column in d.key:
+        if column not in schema.names:
+            raise UnknownColumn(
+                f"{where}: no column {column!r} for its key; {did_you_mean(column, schema.names)}"
+            )
+        kind = schema.field(column).type
+        if not can_be_key(kind):
+            raise TopologyError(
+                f"{where}: column {column!r} is of type {kind} and cannot be a key; "
+                "keys are strings, integers, dates, timestamps, booleans or binary"
+            )
+    if d.null_keys not in ("drop", "error"):
+        raise TopologyError(f'{where}: null_keys is "drop" or "error", not {d.null_keys!r}')
+    if d.on_error not in ("fail", "divert"):
+        raise TopologyError(f'{where}: on_error is "fail" or "divert", not {d.on_error!r}')
+    if d.window is not None:
+        if not d.operator.windowed:
+            raise TopologyError(
+                f"{where}: event-time windows need Count or Aggregate, not {type(d.operator).__name__}"
+            )
+        column = d.window.column
+        if column not in schema.names:
+            raise UnknownColumn(
+                f"{where}: no column {column!r} for its window; {did_you_mean(column, schema.names)}"
+            )
+        if not pa.types.is_timestamp(schema.field(column).type):
+            raise TopologyError(
+                f"{where}: window column {column!r} is {schema.field(column).type}, not a timestamp"
+            )
+        if d.window.size <= 0 or d.window.lateness < 0:
+            raise TopologyError(f"{where}: a window needs a positive size and no negative lateness")
+        if d.ttl is not None:
+            raise TopologyError(f"{where}: a window ends by itself; ttl= is for operators without one")
+    if d.ttl is not None and d.ttl <= 0:
+        raise TopologyError(f"{where}: ttl must be positive")
+
+
+def check_grouping(d: Declared, grouping: Grouping) -> None:
+    """Refuse a grouping that does not fit the operator behind it."""
+    where = f"operator {d.name!r}"
+    if grouping.keyed and not d.key:
+        raise GroupingError(f"{where}: grouping {grouping.name} routes by key; give the operator a key=")
+    if d.operator.stateful and grouping.splits_keys and not d.operator.mergeable:
+        raise GroupingError(
+            f"{where}: {grouping.name} on the edge {d.inputs[0]} → {d.name} sends the rows of one key to "
+            f"several servers, but {type(d.operator).__name__} cannot merge partial states. Give it a merge "
+            "function, or use a grouping that keeps a key in one place (Hash, Table)."
+        )
+    if d.operator.stateful and grouping.splits_keys and (d.ttl is not None or d.window is not None):
+        raise GroupingError(
+            f"{where}: windows and ttl are not available behind {grouping.name}, which splits keys; "
+            "use Hash or Table for this operator"
+        )
+    if d.aggregate_every < 1:
+        raise TopologyError(f"{where}: aggregate_every counts batches, from 1")
+    if d.aggregate_every > 1 and not (
+        grouping.splits_keys and d.operator.defers_merging and not grouping.learnt
+    ):
+        raise GroupingError(
+            f"{where}: aggregate_every is for Count and Aggregate behind a grouping that splits keys "
+            f"(PartialKey, Consistent, Shuffle …); behind {grouping.name} there is nothing to aggregate later"
+        )

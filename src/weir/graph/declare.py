@@ -1,0 +1,197 @@
+"""Sources and operators as a user declares them, and how an application is put together from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+import pyarrow as pa
+
+from weir.durations import Duration, microseconds
+from weir.errors import TopologyError
+from weir.graph.model import Declared, Routing
+from weir.operators.base import Operator, Window
+
+LISTED = " (paths)"  # ends the name of a source that lists files, before the operator that reads them
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A source: a DataFrame, or only the schema of one that is fed by :mod:`weir.testing`."""
+
+    name: str
+    frame: Any = None
+    schema: pa.Schema | None = None
+    inputs: tuple[Part, ...] = ()
+
+    def same_as(self, other: Source) -> bool:
+        """Return whether both read the same DataFrame, or have the same schema."""
+        return self is other or (self.frame is other.frame and self.schema == other.schema)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """An operator behind its inputs. Its name is "" until the application is known, if it has none of its own."""
+
+    inputs: tuple[Part, ...]
+    declared: Declared
+    kind: str  # what an operator without a name is called
+    named: bool
+
+
+Part = Source | Step
+
+
+def operator_step(
+    inputs: tuple[Part, ...],
+    operator: Operator,
+    *,
+    kind: str,
+    key: tuple[str, ...] = (),
+    name: str | None = None,
+    routing: Routing | None = None,
+    parallelism: int | None = None,
+    placement: Iterable[int] | None = None,
+    null_keys: str = "drop",
+    on_error: str = "fail",
+    window: Window | None = None,
+    ttl: Duration | None = None,
+    aggregate_every: int = 1,
+) -> Step:
+    """Return an operator behind its inputs, after the checks that need no knowledge of the rows."""
+    where = f"operator {name or '_'.join(key) or kind!r}: "
+    if name is not None and (not isinstance(name, str) or not name):
+        raise TopologyError(f"name={name!r}: expected a text, not empty")
+    if not isinstance(operator, Operator):
+        raise TopologyError(f"{where}expected an operator such as weir.Count(), got {operator!r}")
+    operator.prepare()
+    if operator.stateful and not key:
+        raise TopologyError(f'{where}it keeps state per key: give it a key, e.g. keyed("topic", …)')
+    check_routing(routing, where)
+    if parallelism is not None:
+        check_count("parallelism", parallelism)
+    check_count("aggregate_every", aggregate_every)
+    if window is not None and not isinstance(window, Window):
+        raise TopologyError(f'{where}window={window!r}: expected weir.tumbling("column", "10 minutes")')
+    declared = Declared(
+        name=name if name is not None else ("_".join(key) if operator.stateful else ""),
+        operator=operator,
+        inputs=(),
+        key=key,
+        grouping=routing,
+        parallelism=parallelism,
+        placement=_placement(placement, where),
+        null_keys=null_keys,
+        on_error=on_error,
+        window=window,
+        ttl=None if ttl is None else microseconds(ttl),
+        aggregate_every=aggregate_every,
+    )
+    return Step(inputs, declared, kind, name is not None)
+
+
+def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, ...]]:
+    """Return the sources, by name, and the operators that some parts of an application depend on.
+
+    Inputs come before what follows them, in the order in which they are reached from the ends: the same streams
+    give the same application. A part that is reached in several ways is there once. So are two declarations of one
+    name that say the same, as a notebook cell makes them that is run again.
+    """
+    parts = _ancestors(ends)
+    sources: dict[str, Source] = {}
+    for part in parts:
+        if isinstance(part, Source) and not part.same_as(sources.setdefault(part.name, part)):
+            name = part.name.removesuffix(LISTED)
+            raise TopologyError(f"two sources are named {name!r}; pass name= to one of them")
+    taken = {*sources, *(part.declared.name for part in parts if isinstance(part, Step))}
+    names: dict[int, str] = {}
+    declared: dict[str, Declared] = {}
+    for part in parts:
+        if isinstance(part, Source):
+            names[id(part)] = part.name
+            continue
+        name = names[id(part)] = part.declared.name or _free(part.kind, taken)
+        taken.add(name)
+        inputs = tuple(names[id(before)] for before in part.inputs)
+        if len(set(inputs)) < len(inputs):
+            twice = next(i for i in inputs if inputs.count(i) > 1)
+            raise TopologyError(
+                f"operator {name!r} unites {twice!r} with itself; name each stream once in union(…)"
+            )
+        operator = replace(part.declared, name=name, inputs=inputs)
+        if not _same(operator, declared.setdefault(name, operator)):
+            why = "" if part.named else f", after the key {', '.join(operator.key)}"
+            raise TopologyError(
+                f"two operators are named {name!r}{why}; pass name= to one of them: saved state is found by name"
+            )
+    return sources, tuple(declared.values())
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise a TopologyError unless a parameter is a whole number of 1 or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise TopologyError(f"{name}={value!r}: expected a whole number, 1 or more")
+
+
+def check_routing(routing: Any, where: str = "") -> None:
+    """Raise a TopologyError unless a parameter is a grouping, a Locality or None."""
+    if routing is None:
+        return
+    if isinstance(routing, type) and hasattr(routing, "for_operator"):
+        raise TopologyError(
+            f"{where}routing={routing.__name__}: make one, as in routing={routing.__name__}()"
+        )
+    if not hasattr(routing, "for_operator"):
+        raise TopologyError(
+            f"{where}routing={routing!r}: expected a grouping such as weir.Hash(), or weir.Locality(…)"
+        )
+
+
+def _ancestors(ends: Sequence[Part]) -> list[Part]:
+    """Return the ends and all that they depend on, inputs first."""
+    order: list[Part] = []
+    done: set[int] = set()
+    stack = [(end, False) for end in reversed(ends)]
+    while stack:
+        part, inputs_done = stack.pop()
+        if id(part) in done:
+            continue
+        if inputs_done:
+            done.add(id(part))
+            order.append(part)
+        else:
+            stack.append((part, True))
+            stack.extend((before, False) for before in reversed(part.inputs))
+    return order
+
+
+def _free(kind: str, taken: set[str]) -> str:
+    name, number = kind, 1
+    while name in taken:
+        number += 1
+        name = f"{kind}_{number}"
+    return name
+
+
+def _same(one: Declared, other: Declared) -> bool:
+    """Return whether two declarations say the same; operators do if they are of one class with equal attributes."""
+    mine, theirs = one.operator, other.operator
+    if type(mine) is not type(theirs) or replace(one, operator=theirs) != other:
+        return False
+    try:
+        return mine is theirs or vars(mine) == vars(theirs)
+    except ValueError:  # attributes that cannot be compared, such as arrays
+        return False
+
+
+def _placement(placement: Any, where: str) -> tuple[int, ...] | None:
+    if placement is None:
+        return None
+    servers = tuple(placement) if isinstance(placement, Iterable) else (None,)
+    if not all(isinstance(server, Integral) for server in servers):
+        raise TopologyError(
+            f"{where}placement={placement!r}: expected a list of servers, e.g. placement=[1, 3]"
+        )
+    return tuple(int(server) for server in servers)

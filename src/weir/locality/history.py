@@ -1,0 +1,117 @@
+"""The pairs seen so far on each edge: older ones to learn from, the latest ones held out to judge what was learnt."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weir.locality._memory import FadingCounts
+from weir.locality.counts import PairCounts, merge
+from weir.locality.graph import within
+from weir.locality.stats import BatchStats, Edge
+
+_FIELDS = ("left", "right", "count")
+
+
+class PairHistory:
+    """Pair counts of all edges, over time and in bounded memory.
+
+    The counts of the latest ``held_out`` batches are kept apart. Older batches are added to counts that fade with
+    time, of which the heaviest ``capacity`` per edge are kept.
+
+    Parameters
+    ----------
+    edges
+        Pairs of operator numbers.
+    capacity
+        Most pairs kept per edge.
+    half_life
+        Batches after which a row counts half.
+    held_out
+        How many of the latest batches are kept apart.
+    seed
+        Fixes which of equally frequent pairs are dropped.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.array([1, 1], np.uint64)
+    >>> stats = BatchStats.of({0: a, 1: a}, {(0, 1): (a, a)})
+    >>> history = PairHistory([(0, 1)], capacity=100, half_life=10, held_out=1)
+    >>> for _ in range(3):
+    ...     history.observe(stats)
+    >>> history.recent()[0, 1].total, round(history.older()[0, 1].total, 2)
+    (2.0, 3.87)
+    """
+
+    def __init__(
+        self, edges: Sequence[Edge], *, capacity: int, half_life: float, held_out: int, seed: int = 0
+    ) -> None:
+        self.edges = list(edges)
+        self.held_out = held_out
+        self._room = max(1, capacity // held_out)
+        self._older = {e: FadingCounts(capacity, half_life, seed) for e in self.edges}
+        self._recent: deque[dict[Edge, PairCounts]] = deque()
+
+    def observe(self, stats: BatchStats) -> None:
+        """Take in the pairs of one batch; the oldest of the latest batches joins the faded counts."""
+        self._recent.append(
+            {e: stats.pairs.get(e, PairCounts.empty()).truncate(self._room) for e in self.edges}
+        )
+        for counts in self._older.values():
+            counts.tick()
+        while len(self._recent) > self.held_out:
+            for e, old in self._recent.popleft().items():
+                self._older[e].add(old.left, old.right, old.count)
+                self._older[e].prune()
+
+    @property
+    def batches(self) -> int:
+        """Return how many batches :meth:`recent` counts."""
+        return len(self._recent)
+
+    @property
+    def has_older(self) -> bool:
+        """Return whether any pair is older than the held-out batches."""
+        return any(len(counts) for counts in self._older.values())
+
+    def recent(self) -> dict[Edge, PairCounts]:
+        """Return the pairs of the latest batches, per edge."""
+        return {e: merge([batch[e] for batch in self._recent]) for e in self.edges}
+
+    def older(self, least: float = 0.0, keys: Sequence[PairCounts] | None = None) -> dict[Edge, PairCounts]:
+        """Return the faded counts of at least ``least`` rows, per edge; with ``keys``, only of pairs of these keys.
+
+        ``keys`` has the keys of each operator, by number.
+        """
+        counts = {e: faded.counts(least) for e, faded in self._older.items()}
+        return counts if keys is None else {e: _among(c, keys[e[0]], keys[e[1]]) for e, c in counts.items()}
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that later answers depend on, as arrays by name."""
+        out: dict[str, Any] = {}
+        for i, e in enumerate(self.edges):
+            out.update({f"history.{i}.{k}": v for k, v in self._older[e].state().items()})
+            for j, batch in enumerate(self._recent):
+                for name in _FIELDS:
+                    out[f"recent.{j}.{i}.{name}"] = getattr(batch[e], name)
+        return out
+
+    def restore(self, state: Mapping[str, Any], batches: int) -> None:
+        """Go on from :meth:`state`, which holds so many recent batches."""
+        for i, e in enumerate(self.edges):
+            self._older[e].restore({k: state[f"history.{i}.{k}"] for k in _FIELDS})
+        self._recent = deque(
+            {
+                e: PairCounts(*(state[f"recent.{j}.{i}.{name}"] for name in _FIELDS))
+                for i, e in enumerate(self.edges)
+            }
+            for j in range(batches)
+        )
+
+
+def _among(pairs: PairCounts, left: PairCounts, right: PairCounts) -> PairCounts:
+    # a key whose own count has faded away keeps its home but takes no part in planning; neither do its pairs
+    alive = within(left.left, pairs.left) & within(right.left, pairs.right)
+    return PairCounts(pairs.left[alive], pairs.right[alive], pairs.count[alive])

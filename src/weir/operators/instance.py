@@ -1,0 +1,149 @@
+"""Running copies of operators: one per operator placed on a server, alive for one step of one batch.
+
+An instance is pushed rows as they arrive, may emit at once, and finishes when no more rows can come in this step.
+What it must remember it returns as state entries; the server saves them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.errors import OperatorError, WeirError
+from weir.operators.report import OperatorReport
+from weir.rows import Rows
+from weir.state.index import group_rows
+from weir.state.segment import H1, H2
+from weir.state.view import StateView
+
+if TYPE_CHECKING:
+    from weir.graph.model import Node
+
+KEYED = (pa.field(H1, pa.uint64(), nullable=False), pa.field(H2, pa.uint64(), nullable=False))
+
+
+def keyed_schema(state: pa.Schema) -> pa.Schema:
+    """Return the columns in which an operator's partial states travel: two hashes of the key, then its state."""
+    return pa.schema([*KEYED, *state])
+
+
+NO_TIME = int(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an instance may know of the operator it runs and of the batch it runs in.
+
+    Attributes
+    ----------
+    node
+        The operator as placed: key, window, ttl, schemas, and the steps in which rows and state are complete.
+    report
+        Where it counts.
+    step
+        The step of the batch.
+    clock, previous_clock
+        µs; what ttl is measured by, in this batch and the one before.
+    watermark, previous_watermark
+        µs of event time; None without windows, or before any row.
+    view
+        Returns the saved state of this operator on this server.
+    divert
+        Takes a row that a user's function failed on, where the operator diverts them.
+    want_updates
+        Whether a sink listens.
+    passes_on
+        Whether rows that came in go on to other operators.
+    """
+
+    node: Node
+    report: OperatorReport
+    step: int
+    clock: int
+    previous_clock: int
+    watermark: int | None
+    previous_watermark: int | None
+    view: Callable[[], StateView]
+    divert: Callable[[Node, Any, Any, BaseException], None]
+    want_updates: bool
+    passes_on: bool
+
+
+class Instance(ABC):
+    """One operator on one server in one step."""
+
+    works_at_end: ClassVar[bool] = False  # rows are only put by when pushed; the work is done in finish
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.node = context.node
+        self.report = context.report
+
+    @abstractmethod
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        """Takes rows; yields what goes on at once."""
+
+    def absorb(self, partial: pa.RecordBatch) -> None:
+        """Takes partial states of keys that live here."""
+        raise NotImplementedError
+
+    def finish(self) -> Iterator[Rows]:
+        """Called when no more rows can come in this step; yields what goes on."""
+        return iter(())
+
+    def partials(self) -> pa.Table | None:
+        """What must travel to the keys' homes with the next exchange."""
+        return None
+
+    def updates(self) -> pa.RecordBatch | None:
+        """What a sink gets of this step."""
+        return None
+
+    def written(self) -> pa.Table | None:
+        """The state entries this step makes."""
+        return None
+
+    def hold(self, held: StateView) -> pa.Table | None:
+        """Keep partial states on this server until their merging; return entries merged with what waits here."""
+        raise NotImplementedError
+
+    def release(self, held: StateView) -> pa.Table | None:
+        """Add all that waits here to what goes to the keys' homes now; return what marks it as gone."""
+        raise NotImplementedError
+
+
+def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
+    """The error that a user sees when a function of theirs fails."""
+    if isinstance(error, WeirError) and not isinstance(error, OperatorError):
+        error_text = str(error)
+    else:
+        error_text = f"{type(error).__name__}: {error}"
+    what = row._asdict() if hasattr(row, "_asdict") else row
+    about = f", key {key!r}" if key is not None else ""
+    return OperatorError(
+        f"operator {node.name!r}{about}: {error_text}; at row {what!r}. "
+        'Mend the function, or set on_error="divert" to send such rows to the dead letters.'
+    )
+
+
+def among(table: pa.Table, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which entries of a table belong to the given keys."""
+    both = np.concatenate([table[H1].to_numpy(), h1]), np.concatenate([table[H2].to_numpy(), h2])
+    groups, _ = group_rows(*both)
+    n = table.num_rows
+    known = np.zeros(len(groups) + 1, np.bool_)
+    known[groups[n:]] = True
+    return known[groups[:n]]
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)

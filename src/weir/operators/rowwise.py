@@ -1,0 +1,163 @@
+"""Stateless operators from functions of one row."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from weir.errors import TopologyError
+from weir.operators.stateless import Filter, Map
+
+RowFunction = Callable[[Any], Any]
+PARENT = "__parent__"
+
+
+class MapRows(Map):
+    """Turns each row into one row.
+
+    Parameters
+    ----------
+    function
+        Takes a row as a named tuple; returns a row as a dict or a tuple in the order of ``schema``.
+    schema
+        What it returns, as ``"place string, n long"``, a dict or a ``pyarrow.Schema``. None if it returns the
+        columns it was given; ``row._replace(n=0)`` makes such a row.
+    columns
+        The columns it reads; None for all. Others don't travel to it.
+
+    Examples
+    --------
+    >>> double = MapRows(lambda row: {"n": 2 * row.n}, "n long")
+    >>> double.apply(pa.record_batch({"n": [1, 2]}), pa.schema([("n", pa.int64())]))[0].to_pydict()
+    {'n': [2, 4]}
+    """
+
+    def __init__(
+        self, function: RowFunction, schema: Any = None, columns: Iterable[str] | None = None
+    ) -> None:
+        check_function(function, "map")
+        super().__init__(function, schema, columns)
+        self.function = partial(_mapped, function, self.schema)
+
+
+class FlatMapRows(Map):
+    """Turns each row into any number of rows.
+
+    Locality-aware routing learns through it, since each result is known to come from one row.
+
+    Parameters
+    ----------
+    function
+        Takes a row as a named tuple; returns or yields rows, each a dict or a tuple in the order of ``schema``;
+        None for no rows.
+    schema, columns
+        As for :class:`MapRows`.
+
+    Examples
+    --------
+    >>> words = FlatMapRows(lambda row: [(word,) for word in row.text.split()], "word string")
+    >>> rows, parents = words.apply(pa.record_batch({"text": ["a b", "c"]}), pa.schema([("word", pa.string())]))
+    >>> rows.to_pydict(), parents.tolist()
+    ({'word': ['a', 'b', 'c']}, [0, 0, 1])
+    """
+
+    def __init__(
+        self, function: RowFunction, schema: Any = None, columns: Iterable[str] | None = None
+    ) -> None:
+        check_function(function, "flat_map")
+        super().__init__(function, schema, columns, parents=PARENT)
+        self.function = partial(_flat_mapped, function, self.schema)
+
+
+class FilterRows(Filter):
+    """Keeps the rows for which a function of a row returns True; None counts as False.
+
+    >>> FilterRows(lambda row: row.n > 1).mask(pa.record_batch({"n": [1, 2]})).to_pylist()
+    [False, True]
+    """
+
+    def __init__(self, function: RowFunction) -> None:
+        check_function(function, "filter")
+        super().__init__(partial(_kept, function))
+
+
+def check_function(function: Any, method: str) -> None:
+    """Raise a TopologyError unless a function can be called."""
+    if not callable(function):
+        raise TopologyError(f"{method}(…) takes a function first, not {function!r}")
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Any]:
+    """Return the rows of a batch as named tuples."""
+    columns = [column.to_pylist() for column in batch.columns]
+    return map(_row_type(tuple(batch.schema.names)), zip(*columns, strict=True))
+
+
+@lru_cache(maxsize=64)
+def _row_type(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+    kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+    make: Callable[[Iterable[Any]], Any] = kind._make
+    return make
+
+
+def _mapped(function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    results = [function(row) for row in rows_of(batch)]
+    return _columns(results, schema or batch.schema, "a map returns one row")
+
+
+def _flat_mapped(
+    function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch
+) -> dict[str, pa.Array]:
+    results: list[Any] = []
+    parents: list[int] = []
+    for number, row in enumerate(rows_of(batch)):
+        before = len(results)
+        returned = function(row)
+        if isinstance(returned, Mapping | str) or hasattr(returned, "_fields"):
+            raise TopologyError(f"a flat_map returns several rows, e.g. in a list; it returned {returned!r}")
+        try:
+            results.extend(returned if returned is not None else ())
+        except TypeError:
+            if isinstance(returned, Iterable):
+                raise  # by the function itself, half-way through its rows
+            raise TopologyError(
+                f"a flat_map returns several rows, e.g. in a list; it returned {returned!r}"
+            ) from None
+        parents += [number] * (len(results) - before)
+    columns = _columns(results, schema or batch.schema, "each result of a flat_map is a row")
+    return {**columns, PARENT: pa.array(np.array(parents, np.int64))}
+
+
+def _kept(function: RowFunction, batch: pa.RecordBatch) -> pa.Array:
+    marks = [function(row) for row in rows_of(batch)]
+    for mark in marks:
+        if mark is not None and not isinstance(mark, bool | np.bool_):
+            raise TopologyError(f"a filter returns True or False for a row; it returned {mark!r}")
+    return pa.array([bool(mark) for mark in marks], pa.bool_())
+
+
+def _columns(results: Sequence[Any], schema: pa.Schema, expected: str) -> dict[str, pa.Array]:
+    """Return the columns of rows that a user's function returned."""
+    names = schema.names
+    for result in results:
+        if isinstance(result, Mapping):
+            missing = [name for name in names if name not in result]
+            if missing:
+                raise TopologyError(f"it returned {result!r}, without {missing[0]!r}, which its schema has")
+        elif not isinstance(result, tuple | list):
+            raise TopologyError(f"{expected}, as a dict or a tuple; it returned {result!r}")
+        elif len(result) != len(names):
+            raise TopologyError(f"it returned {result!r}, but its schema has the columns {', '.join(names)}")
+    values = [[r[name] for name in names] if isinstance(r, Mapping) else r for r in results]
+    columns = {}
+    for position, field in enumerate(schema):
+        try:
+            columns[field.name] = pa.array([value[position] for value in values], field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise TopologyError(f"column {field.name!r} is declared as {field.type}: {error}") from None
+    return columns

@@ -1,0 +1,71 @@
+"""Operators as a checkpoint describes them: their state is readable without the application's code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from weir.errors import EngineError
+from weir.operators.aggregate import Aggregate
+from weir.operators.base import Operator
+from weir.operators.instance import one_array
+from weir.operators.process import STATE
+
+_JSON_TYPES = {
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+}
+
+
+def operator_of(signature: dict[str, Any]) -> Operator:
+    """Return an operator that merges saved states as the one with this signature did.
+
+    >>> operator_of({"kind": "Aggregate", "values": [["total", "sum", "n"]]}).describe()
+    'Aggregate(total=sum(n))'
+    """
+    if signature["kind"] != "Aggregate":
+        raise EngineError(
+            f"partial states of a {signature['kind']} wait to be merged, which only the application's own code can; "
+            "read its state from the running query, or when all are merged"
+        )
+    values: dict[str, Any] = {n: f if c is None else f"{f}({c})" for n, f, c in signature["values"]}
+    return Aggregate(**values)
+
+
+def readable_values(signature: dict[str, Any], states: pa.Table) -> dict[str, Any]:
+    """Return what users see of stored states, by name; columns as they are for operators we don't know."""
+    if signature["kind"] == "Aggregate":
+        aggregate = operator_of(signature)
+        assert isinstance(aggregate, Aggregate)
+        values = aggregate.finish([one_array(c) for c in states.columns])
+        return {spec.name: column for spec, column in zip(aggregate.specs, values, strict=True)}
+    if signature["kind"] == "Process":
+        return _process_values(signature["state"], states)
+    return {name: states[name] for name in states.column_names}
+
+
+def _process_values(kind: dict[str, Any] | None, states: pa.Table) -> dict[str, Any]:
+    objects = [msgspec.msgpack.decode(s) if s else {} for s in states[STATE].to_pylist()]
+    out: dict[str, Any] = {}
+    for name, arrow in _fields(kind):
+        values = [o.get(name) if isinstance(o, dict) else None for o in objects]
+        if arrow is None:
+            values = [None if v is None else msgspec.json.encode(v, enc_hook=str).decode() for v in values]
+        out[name] = pa.array(values, arrow or pa.string())
+    return out
+
+
+def _fields(schema: dict[str, Any] | None) -> list[tuple[str, pa.DataType | None]]:
+    """The fields of a state type, with an Arrow type where it is a simple one; others are shown as JSON."""
+    if not schema:
+        return []
+    if "$ref" in schema:
+        schema = schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    properties = schema.get("properties", {})
+    return [
+        (n, _JSON_TYPES.get(p.get("type", "")) if "format" not in p else None) for n, p in properties.items()
+    ]

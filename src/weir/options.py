@@ -1,0 +1,178 @@
+"""The options of a query: what `start` and `run` take, checked in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypedDict
+
+from weir.elasticity.autoscale import Autoscale
+from weir.errors import TopologyError, did_you_mean
+from weir.graph.declare import Routing, check_count, check_routing
+from weir.network.racks import RacksLike
+
+Sink = Callable[[Any, int], Any] | str  # a callable (DataFrame, batch_id), or a path
+ONLY_STREAMING = ("trigger", "name", "autoscale")
+
+
+class Settings(TypedDict, total=False):
+    """The keyword arguments of ``start`` and ``run``: the fields of :class:`Options`."""
+
+    servers: int
+    routing: Routing | None
+    sink: Sink | Mapping[str, Sink] | None
+    dead_letters: Sink | None
+    trigger: Mapping[str, Any] | None
+    prune: bool
+    retain: int
+    drop_state: Iterable[str]
+    clock: Callable[[], int] | None
+    racks: RacksLike | None
+    name: str | None
+    autoscale: Autoscale | None
+    parcels: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How an application is run: on how many servers, with which routing, to which sinks.
+
+    ``start`` and ``run`` take the fields as keyword arguments, or one ``Options`` for all of them.
+
+    Parameters
+    ----------
+    servers
+        Number of servers; each is one Spark partition of every step.
+    routing
+        The grouping of keyed operators that name none; by hash if not given. With :class:`~weir.Locality`, where
+        keys live is learnt and changed while the stream runs.
+    sink
+        A callable ``(DataFrame, batch_id)`` or a path to write Parquet to, for the last operator; or a dict from
+        operators' names to such. Delivered after the commit. After a crash a callable may see a batch id again,
+        with the same rows; a path is overwritten per batch, so it has each batch once.
+    dead_letters
+        Like a sink, for rows diverted with ``on_error="divert"``.
+    trigger
+        As in ``writeStream.trigger``, e.g. ``{"availableNow": True}``. For ``start`` only.
+    prune
+        Send only the columns that somebody reads; switch off to carry whole rows everywhere.
+    retain
+        Number of commits to keep; older ones and their files are deleted.
+    drop_state
+        Operators whose saved state may be given up because the application no longer has them.
+    clock
+        A function that returns microseconds since 1970, for ``ttl``; the wall clock if not given.
+    racks
+        The racks of hosts: :meth:`weir.Racks.from_file`, :meth:`weir.Racks.from_script`, a dict from hosts to racks,
+        or a function of a host. Without it all hosts count as one rack.
+    name
+        The name of the streaming query, as ``writeStream.queryName``. For ``start`` only.
+    autoscale
+        Add and remove servers by lag and congestion; see :class:`~weir.Autoscale`. For ``start`` only.
+    parcels
+        Let servers of one host leave long rows for each other in files of Spark's local folder; switch off to send
+        all rows through Spark's exchange.
+
+    Examples
+    --------
+    >>> Options(servers=4).retain
+    10
+    >>> Options(servers=0)
+    Traceback (most recent call last):
+    weir.errors.TopologyError: servers=0: expected a whole number, 1 or more
+    """
+
+    servers: int
+    routing: Routing | None = None
+    sink: Sink | Mapping[str, Sink] | None = None
+    dead_letters: Sink | None = None
+    trigger: Mapping[str, Any] | None = None
+    prune: bool = True
+    retain: int = 10
+    drop_state: Iterable[str] = ()
+    clock: Callable[[], int] | None = None
+    racks: RacksLike | None = None
+    name: str | None = None
+    autoscale: Autoscale | None = None
+    parcels: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("servers", self.servers)
+        check_count("retain", self.retain)
+        check_routing(self.routing)
+        if isinstance(self.sink, Mapping):
+            for name, sink in self.sink.items():
+                _check_sink(f"sink of {name!r}", sink)
+        elif self.sink is not None:
+            _check_sink("sink", self.sink)
+        if self.dead_letters is not None:
+            _check_sink("dead_letters", self.dead_letters)
+        for flag in ("prune", "parcels"):
+            if not isinstance(getattr(self, flag), bool):
+                raise TopologyError(f"{flag}={getattr(self, flag)!r}: expected True or False")
+        if self.trigger is not None and not isinstance(self.trigger, Mapping):
+            raise TopologyError(
+                f'trigger={self.trigger!r}: expected what writeStream.trigger takes, e.g. {{"availableNow": True}}'
+            )
+        if self.clock is not None and not callable(self.clock):
+            raise TopologyError(
+                f"clock={self.clock!r}: expected a function that returns microseconds since 1970"
+            )
+        if self.autoscale is not None and not isinstance(self.autoscale, Autoscale):
+            raise TopologyError(
+                f"autoscale={self.autoscale!r}: expected weir.Autoscale(target_lag=…, min=…, max=…)"
+            )
+        if self.name is not None and not isinstance(self.name, str):
+            raise TopologyError(f"name={self.name!r}: expected a text")
+        object.__setattr__(self, "drop_state", _names("drop_state", self.drop_state))
+
+    @classmethod
+    def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:
+        """Return the options of a call: those given as keyword arguments, before those of ``options``.
+
+        >>> Options.of(None, {"servers": 2, "retains": 5})
+        Traceback (most recent call last):
+        weir.errors.TopologyError: no option 'retains'; did you mean 'retain'? Known: 'autoscale', ...
+        """
+        if options is not None and not isinstance(options, Options):
+            raise TopologyError(
+                f"{options!r} are no options: pass servers=… and others by name, or a weir.Options"
+            )
+        names = [f.name for f in fields(cls)]
+        for name in settings:
+            if name not in names:
+                raise TopologyError(f"no option {name!r}; {did_you_mean(name, names)}")
+        if options is not None:
+            return replace(options, **settings)
+        if "servers" not in settings:
+            raise TopologyError("on how many servers? Pass servers=, e.g. servers=4")
+        return cls(**settings)
+
+    def check_bounded(self) -> None:
+        """Raise a TopologyError if an option is set that only a streaming query has."""
+        for name in ONLY_STREAMING:
+            if getattr(self, name) is not None:
+                raise TopologyError(
+                    f"{name}= is for start(…): run(…) goes through bounded sources once, to their end; leave it out"
+                )
+
+
+def check_checkpoint(checkpoint: Any) -> str:
+    """Return a checkpoint's folder or URI as text, or raise a TopologyError."""
+    if not isinstance(checkpoint, str | os.PathLike) or not os.fspath(checkpoint):
+        raise TopologyError(f"checkpoint {checkpoint!r}: expected a folder or a URI, one per query")
+    return str(os.fspath(checkpoint))
+
+
+def _check_sink(where: str, sink: Any) -> None:
+    if not callable(sink) and not isinstance(sink, str):
+        raise TopologyError(f"{where} must be a callable (DataFrame, batch_id) or a path, not {sink!r}")
+
+
+def _names(option: str, names: Any) -> tuple[str, ...]:
+    if not isinstance(names, str) and isinstance(names, Iterable):
+        listed = tuple(names)
+        if all(isinstance(name, str) for name in listed):
+            return listed
+    raise TopologyError(f'{option}={names!r}: expected a list of operators\' names, e.g. {option}=["topics"]')

@@ -1,0 +1,113 @@
+"""Where streams begin: a DataFrame, files, or a schema that is fed later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from weir.columns import canonical, to_schema
+from weir.errors import TopologyError
+from weir.flow import Stream
+from weir.graph.declare import LISTED, Source, operator_step
+from weir.operators.read import PARTITION, Read
+from weir.routing.base import Grouping
+from weir.routing.hash import Hash
+from weir.routing.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def source(frame: DataFrame | str | Mapping[str, Any] | pa.Schema, name: str = "source") -> Stream:
+    """Begin a stream: the rows of a DataFrame, streaming or bounded.
+
+    In place of a DataFrame, a schema (``"place string, n long"``, a dict or a ``pyarrow.Schema``) makes a source that
+    :mod:`weir.testing` feeds.
+    """
+    if not isinstance(name, str) or not name:
+        raise TopologyError(f"name={name!r}: a source's name is a text")
+    if isinstance(frame, str | Mapping | pa.Schema):
+        schema = canonical(to_schema(frame))
+        if not len(schema) or len(set(schema.names)) < len(schema):
+            raise TopologyError(f"source {name!r} needs at least one column, and each name once")
+        return Stream((Source(name, schema=schema),))
+    from weir.spark.session import check_frame
+
+    check_frame(frame, name)
+    return Stream((Source(name, frame),))
+
+
+def files(
+    reader: Any,
+    path: str,
+    *,
+    name: str = "files",
+    schema: Any = None,
+    format: str = "parquet",
+    by: str = "folder",
+    place: Mapping[str, int] | str | None = None,
+) -> Stream:
+    """Begin a stream: the rows of files, each read on the server that its partition is assigned to.
+
+    Spark only lists the files (a streaming reader remembers which it has listed) and sends each path to a
+    server, which reads the file and hands its rows on. Rows whose next key lives on that server never leave
+    it. Where files were written by key, the partition is a vertex of the key graph like any key: with
+    ``routing=weir.Locality()`` keys and the partitions that hold them come together.
+
+    A file must appear whole (written elsewhere, then moved here) and must not change. One that has changed
+    after it was listed, is gone, damaged, or of other columns stops the query with a
+    :class:`~weir.errors.SourceError` that names it.
+
+    Parameters
+    ----------
+    reader
+        ``spark.readStream`` for a stream, ``spark.read`` for what is there now; with options of Spark's file
+        source if you like, e.g. ``spark.readStream.option("maxFilesPerTrigger", 8)``.
+    path
+        The folder, with all folders below; or a file, or a pattern.
+    name
+        What progress calls it; two sources of one application need two names.
+    schema
+        Columns and types, as ``"place string, n long"``, a dict or a ``pyarrow.Schema``; those of a file
+        that is there already if not given. A column may also come from folder names (``…/day=7/…``). Only
+        columns that somebody reads are read.
+    format
+        ``"parquet"``, or ``"arrow"`` for Arrow's file format.
+    by
+        What a file's partition is: the name of its ``"folder"``, its own name (``"file"``, if files have
+        nothing in common), or the group of a pattern, e.g. ``r"-(\\d+)\\.parquet"``.
+    place
+        Where partitions are read: ``{"part=3": 0}`` on given servers (others by hash), ``"hash"`` always
+        by hash; if not given, where it pays, with ``routing=weir.Locality()``, else by hash.
+
+    Examples
+    --------
+    ::
+
+        posts = weir.files(spark.readStream, "posts/", schema="place string, topic string")
+        query = posts.keyed("place", weir.Count()).start(checkpoint, servers=6, routing=weir.Locality())
+        query.progress["edges"]["files → place"]      # {"local": …, "remote": …, "bytes": …, "locality": …}
+    """
+    from weir.spark.sources import base_of, columns_of, listing
+
+    listed = Source(f"{name}{LISTED}", listing(reader, path, by))
+    columns = columns_of(path, format) if schema is None else to_schema(schema)
+    operator = Read(columns, format, base_of(path) if by == "folder" else "", by != "file")
+    step = operator_step(
+        (listed,), operator, kind="files", name=name, key=(PARTITION,), routing=_place(place, by)
+    )
+    return Stream((step,))
+
+
+def _place(place: Mapping[str, int] | str | None, by: str) -> Grouping | None:
+    if place == "hash" or (place is None and by == "file"):
+        return Hash()  # a file is read once: there is nothing to learn about it
+    if place is None:
+        return None
+    if not isinstance(place, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, int) for k, v in place.items()
+    ):
+        raise TopologyError(f'place={place!r}: expected {{"partition": server}} or "hash"')
+    return Table.of(place)

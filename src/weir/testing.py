@@ -1,0 +1,355 @@
+"""Test applications without Spark: whole, in this process, on Arrow tables, in milliseconds.
+
+An application is a function of its sources. In production they are DataFrames; in a test they are schemas, and
+batches are tables::
+
+    def app(posts):
+        return posts.keyed("place", weir.Count(), name="places").keyed("topic", Trending(), name="topics")
+
+    def test_trending():
+        result = weir.testing.run(app(weir.source("place string, topic string")), [table, table], servers=3)
+        assert result.state("places").to_pylist() == [...]
+        assert result.output("topics").num_rows == 2
+
+All operators and groupings, reconfiguration, scaling, restarts and crashes do what they do on Spark: it is the same
+engine with another runner. What Spark decides (placement, retries of tasks, sources, sinks) needs Spark;
+:func:`local_spark` is a session for that.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Unpack
+
+import pyarrow as pa
+
+from weir.engine.documents import DEAD_LETTERS
+from weir.engine.driver import Driver, check_sinks, open_driver
+from weir.engine.handle import QueryHandle
+from weir.engine.in_process import InProcessRunner, TaskFailed
+from weir.engine.saved_state import state_table
+from weir.errors import EngineError, SourceError, did_you_mean
+from weir.faults import POINTS, watching
+from weir.flow import Application, Stream
+from weir.graph.model import Topology
+from weir.options import Options, Settings
+from weir.state.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Rows = Any  # a pyarrow Table or RecordBatch, or a list of dicts
+Batch = Any  # rows; with several sources a dict of their names and rows
+
+__all__ = ["Crash", "LocalQuery", "local_spark", "run", "start"]
+
+
+class Crash(BaseException):
+    """The driver has died at a fault point. Not an ``Exception``: nothing in the engine may catch it."""
+
+
+class LocalQuery(QueryHandle):
+    """A query in this process: feed it batches, steer it, look at it.
+
+    It is a context manager. Everything that :class:`weir.Query` offers is here, too, but tables are Arrow's.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        checkpoint: str,
+        options: Options,
+        *,
+        sources: int = 2,
+        hosts: Sequence[str] = ("host",),
+        seed: int | None = None,
+        faults: Iterable[str] = (),
+    ) -> None:
+        self._application, self._options = application, options
+        self._checkpoint = checkpoint
+        self._terms: dict[str, Any] = {"sources": sources, "hosts": hosts, "seed": seed}
+        self._faults = [_fault(f) for f in faults]
+        self._outputs: dict[str, dict[int, pa.Table]] = defaultdict(dict)
+        self.deliveries: list[tuple[str, int, pa.Table]] = []  # every call of a sink: operator, batch, rows
+        self._active = True
+        super().__init__(self._open())
+
+    # ------------------------------------------------------------------ feeding
+
+    def feed(self, batch: Batch, *, end_of_input: bool = False) -> None:
+        """Process one micro-batch. After a crash, start again from the checkpoint and process it then.
+
+        With ``end_of_input`` open windows close and waiting partial states are merged when it is done.
+        """
+        rows = self._rows(batch)
+        while True:
+            try:
+                with watching(self._watch):
+                    last = self._driver.ledger.last
+                    number = 0 if last is None else last.batch + 1
+                    self._driver.batch(rows, number, end_of_input=end_of_input)
+                return None
+            except Crash:
+                committed = self._crashed()
+                if committed is not None and committed >= number:
+                    return self._redeliver(rows, committed)
+
+    def finish(self) -> None:
+        """End the input: open windows close, waiting partial states are merged."""
+        if self._driver.needs_end_of_input:
+            empty = {name: schema.empty_table() for name, schema in self._application.schemas.items()}
+            self.feed(empty, end_of_input=True)
+        self._driver.status.message = "finished"
+
+    def restart(self, application: Application | Stream | None = None, **settings: Any) -> None:
+        """Close the query and open it again on its checkpoint, with other settings or another application."""
+        self._driver.close()
+        if application is not None:
+            self._application = _application(application)
+        if settings:
+            self._options = Options.of(self._options, settings)
+        self._driver = self._open()
+
+    def _crashed(self) -> int | None:
+        """Start again from the checkpoint; the last committed batch."""
+        self._driver.close()
+        self._driver = self._open()
+        last = self._driver.ledger.last
+        return None if last is None else last.batch
+
+    def _redeliver(self, rows: dict[str, pa.Table], batch: int) -> None:
+        """Hand over a committed batch again, as Spark does after a crash: its delivery may be owed."""
+        while True:
+            try:
+                with watching(self._watch):
+                    return self._driver.batch(rows, batch)
+            except Crash:
+                self._crashed()
+
+    # ------------------------------------------------------------------ looking
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can be fed."""
+        return self._active
+
+    def state(self, name: str) -> pa.Table:
+        """Return the last committed state of an operator."""
+        last = self._driver.ledger.last
+        if last is None:
+            raise EngineError("no batch has been committed yet, so there is no state to read")
+        return state_table(self._driver.storage, last, name)
+
+    def output(self, name: str | None = None, batch: int | None = None) -> pa.Table:
+        """Return what a sink has received of an operator: of one batch, or of all in order.
+
+        Without a name, of the only operator that nothing follows.
+        """
+        leaves = self._application.leaves()
+        if name is None and len(leaves) != 1:
+            raise EngineError(f"the application ends in {len(leaves)} operators; name one of {leaves}")
+        chosen = leaves[0] if name is None else name
+        if chosen != DEAD_LETTERS and chosen not in self.topology.by_name:
+            raise EngineError(f"no operator {chosen!r}; {did_you_mean(chosen, self.topology.by_name)}")
+        batches = self._outputs.get(chosen, {})
+        if batch is not None:
+            batches = {batch: batches[batch]} if batch in batches else {}
+        if not batches:
+            return self.topology.by_name[chosen].sink_out.empty_table()
+        return pa.concat_tables([batches[b] for b in sorted(batches)])
+
+    @property
+    def outputs(self) -> dict[str, pa.Table]:
+        """What sinks have received, by operator."""
+        return {name: self.output(name) for name in self._outputs if name != DEAD_LETTERS}
+
+    @property
+    def dead_letters(self) -> pa.Table | None:
+        """The rows that were diverted, if any."""
+        return self.output(DEAD_LETTERS) if self._outputs.get(DEAD_LETTERS) else None
+
+    def stop(self) -> None:
+        """Stop it; a later start on its checkpoint goes on from the last commit."""
+        self._driver.close()
+        self._active = False
+        self._driver.status.message = "stopped"
+
+    def __enter__(self) -> LocalQuery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------------ opening
+
+    def _open(self) -> Driver:
+        app, options = self._application, self._options
+        collected = {name: self._sink(name, None) for name in app.leaves()}
+        given = options.sink
+        if isinstance(given, Mapping):
+            collected = {name: self._sink(name, sink) for name, sink in given.items()}
+        elif given is not None:
+            collected = {name: self._sink(name, given) for name in app.leaves()}
+        diverting = [d.name for d in app.declared if d.on_error == "divert"]
+        letters = self._sink(DEAD_LETTERS, options.dead_letters)
+        sinks = check_sinks(app.leaves(), diverting, collected, letters if diverting else None)
+        names = [name for name in sinks if name != DEAD_LETTERS]
+
+        def build(servers: int, placements: Mapping[str, Sequence[int]] | None = None) -> Topology:
+            return app.topology(
+                servers, routing=options.routing, sinks=names, prune=options.prune, placements=placements
+            )
+
+        runner = InProcessRunner(Storage(self._checkpoint), **self._terms)
+        return open_driver(build, self._checkpoint, "in process", runner, sinks, options)
+
+    def _sink(self, name: str, also: Any) -> Any:
+        def collect(table: pa.Table, batch: int) -> None:
+            self._outputs[name][batch] = table
+            self.deliveries.append((name, batch, table))
+            if callable(also):
+                also(table, batch)
+
+        return collect
+
+    def _rows(self, batch: Batch) -> dict[str, pa.Table]:
+        schemas = self._application.schemas
+        given = batch if isinstance(batch, Mapping) else None
+        if given is None:
+            if len(schemas) != 1:
+                raise SourceError(f"the application has {len(schemas)} sources; feed {{name: rows}} for each")
+            given = {next(iter(schemas)): batch}
+        for name in given:
+            if name not in schemas:
+                raise SourceError(f"no source {name!r}; {did_you_mean(name, schemas)}")
+        return {
+            name: _conform(given[name], schema, name) if name in given else schema.empty_table()
+            for name, schema in schemas.items()
+        }
+
+    def _watch(self, point: str, batch: int) -> None:
+        if (point, batch) in self._faults:
+            self._faults.remove((point, batch))
+            raise TaskFailed(f"{point}:{batch}") if point == "step-started" else Crash(f"{point}:{batch}")
+
+
+def start(
+    application: Application | Stream,
+    checkpoint: str | None = None,
+    *,
+    sources: int = 2,
+    hosts: Sequence[str] = ("host",),
+    seed: int | None = None,
+    faults: Iterable[str] = (),
+    **settings: Unpack[Settings],
+) -> LocalQuery:
+    """Start an application in this process, and return a query to feed.
+
+    Parameters
+    ----------
+    checkpoint
+        A folder; a temporary one if not given.
+    sources, hosts, seed
+        Source tasks per batch; hosts that servers pretend to live on; a seed that shuffles the order in which rows
+        reach servers. See :class:`~weir.engine.in_process.InProcessRunner`.
+    faults
+        Points at which the driver dies once, e.g. ``"commit-written:1"`` (see :data:`weir.faults.POINTS`), and is
+        started again from its checkpoint; ``"step-started:102"`` lets a task of step 2 of batch 1 run twice.
+    settings
+        As in :class:`weir.Options`. Sinks are called with Arrow tables; what they get is also kept in ``outputs``.
+
+    Examples
+    --------
+    >>> import weir
+    >>> counts = weir.source("place string").keyed("place", weir.Count())
+    >>> with start(counts, servers=2) as query:
+    ...     query.feed([{"place": "FR"}, {"place": "US"}, {"place": "FR"}])
+    ...     query.state("place").sort_by("place").to_pylist()
+    [{'place': 'FR', 'count': 2}, {'place': 'US', 'count': 1}]
+    """
+    options = Options.of(None, settings)
+    folder = None
+    if checkpoint is None:
+        folder = tempfile.TemporaryDirectory(prefix="weir-testing-")
+        checkpoint = folder.name
+    query = LocalQuery(
+        _application(application),
+        checkpoint,
+        options,
+        sources=sources,
+        hosts=hosts,
+        seed=seed,
+        faults=faults,
+    )
+    query._folder = folder  # type: ignore[attr-defined] # removed together with the query
+    return query
+
+
+def run(
+    application: Application | Stream,
+    batches: Iterable[Batch],
+    checkpoint: str | None = None,
+    *,
+    sources: int = 2,
+    hosts: Sequence[str] = ("host",),
+    seed: int | None = None,
+    faults: Iterable[str] = (),
+    **settings: Unpack[Settings],
+) -> LocalQuery:
+    """Run an application over some batches to the end of the input; takes what :func:`start` takes.
+
+    Examples
+    --------
+    >>> import weir
+    >>> app = weir.source("place string, n long").keyed("place", weir.Aggregate(total="sum(n)"))
+    >>> batches = [[{"place": "FR", "n": 1}], [{"place": "FR", "n": 4}]]
+    >>> result = run(app, batches, servers=2, faults=["commit-written:0"])
+    >>> result.state("place").to_pylist(), [p.batch for p in result.recent_progress]
+    ([{'place': 'FR', 'total': 5}], [0, 1])
+    >>> result.output("place").to_pylist()
+    [{'place': 'FR', 'total': 1}, {'place': 'FR', 'total': 5}]
+    """
+    query = start(application, checkpoint, sources=sources, hosts=hosts, seed=seed, faults=faults, **settings)
+    for batch in batches:
+        query.feed(batch)
+    query.finish()
+    query.stop()
+    return query
+
+
+def local_spark(master: str = "local[2]", name: str = "weir", **settings: str) -> SparkSession:
+    """Return a quiet Spark session on this machine, for tests, notebooks and examples."""
+    from weir.spark.session import embedded
+
+    return embedded(master, name, **settings)
+
+
+def _application(application: Application | Stream) -> Application:
+    return application if isinstance(application, Application) else Application(application)
+
+
+def _fault(text: str) -> tuple[str, int]:
+    point, _, batch = text.partition(":")
+    if point not in POINTS or not batch.isdigit():
+        raise EngineError(f"fault {text!r}: expected POINT:BATCH; {did_you_mean(point, POINTS)}")
+    return point, int(batch)
+
+
+def _conform(rows: Rows, schema: pa.Schema, source: str) -> pa.Table:
+    """Return rows as a table of exactly the source's columns, or say which one is wrong."""
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    try:
+        if not isinstance(rows, pa.Table):
+            return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+        missing = [name for name in schema.names if name not in rows.column_names]
+        if missing:
+            raise SourceError(f"rows for source {source!r} have no column {missing[0]!r}")
+        return rows.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError) as error:
+        raise SourceError(f"rows for source {source!r} do not fit its columns ({schema}): {error}") from None

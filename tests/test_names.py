@@ -1,0 +1,105 @@
+"""The public names are these and no others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import weir
+import weir.errors
+import weir.operators
+import weir.routing
+
+TOP = [
+    "Aggregate",
+    "Application",
+    "Autoscale",
+    "Consistent",
+    "Count",
+    "Hash",
+    "Locality",
+    "Options",
+    "PartialKey",
+    "Process",
+    "Query",
+    "Racks",
+    "Shuffle",
+    "Stream",
+    "Table",
+    "Weighted",
+    "WeirError",
+    "files",
+    "read_state",
+    "source",
+    "tumbling",
+]
+ROUTING = [
+    "BoundedRing",
+    "Consistent",
+    "DChoices",
+    "DynamicWeights",
+    "Grouping",
+    "Hash",
+    "HeavyKeys",
+    "LocalOrShuffle",
+    "PartialKey",
+    "RandomChoices",
+    "Router",
+    "Shuffle",
+    "Table",
+    "TwoChoices",
+    "WChoices",
+    "Weighted",
+    "WorstCase",
+]
+OPERATORS = [
+    "Aggregate",
+    "Count",
+    "Filter",
+    "FilterRows",
+    "FlatMapRows",
+    "Map",
+    "MapRows",
+    "Operator",
+    "Process",
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "names"), [(weir, TOP), (weir.routing, ROUTING), (weir.operators, OPERATORS)]
+)
+def test_the_public_names_are_these_and_no_others(module, names):
+    assert module.__all__ == names == sorted(names)
+    for name in names:
+        assert getattr(module, name) is not None
+
+
+def test_a_name_that_is_not_there_is_missed_as_usual():
+    with pytest.raises(AttributeError, match="has no attribute 'Flow'"):
+        _ = weir.Flow
+
+
+def test_every_error_is_a_weir_error():
+    kinds = [k for k in vars(weir.errors).values() if isinstance(k, type) and k.__module__ == "weir.errors"]
+    assert len(kinds) > 5
+    assert all(issubclass(kind, weir.WeirError) for kind in kinds)
+
+
+def test_the_library_is_imported_without_pyspark():
+    program = (
+        "import sys, weir, weir.routing, weir.operators\n"
+        "app = weir.Application(weir.source('place string').keyed('place', weir.Count()))\n"
+        "app.topology(2)\n"
+        "assert 'pyspark' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_query_has_one_spelling_for_each_thing():
+    names = [name for name in dir(weir.Query) if not name.startswith("_")]
+    assert [name for name in names if name != name.lower()] == []
+    assert {"is_active", "await_termination", "process_all_available", "progress", "recent_progress"} < {
+        *names
+    }

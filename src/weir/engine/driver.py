@@ -30,11 +30,11 @@ from weir.engine.ledger import Ledger, latest_commit
 from weir.engine.metrics.load import Load
 from weir.engine.metrics.progress import Progress
 from weir.engine.metrics.summary import summarise
-from weir.engine.relayout import LaidOut, manifest_of
+from weir.engine.relayout import lay_out
 from weir.engine.rescale import Build, change, moved_keys
 from weir.engine.scaler import Pending, Scaler
 from weir.engine.whereabouts import Whereabouts
-from weir.errors import TopologyError, WeirError
+from weir.errors import CheckpointMismatch, TopologyError, WeirError
 from weir.faults import reach
 from weir.graph.model import Topology, fingerprint
 from weir.locality.stats import BatchStats
@@ -74,8 +74,8 @@ class Runner(Protocol):
     def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
         """Return what distances cost here, and what was measured or why not."""
 
-    def lay_out(self, commit: Commit) -> list[LaidOut]:
-        """Lay saved state out anew for this topology; per server, what it has for each operator."""
+    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
+        """Run a task for each number below ``count``; return their answers, which are JSON-able."""
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch."""
@@ -142,11 +142,10 @@ class Driver:
         """Process one micro-batch exactly once."""
         self.start(rows)
         last = self.ledger.last
-        if last is not None and batch <= last.batch:
-            # it has happened; only the last one's delivery may be owed
-            if batch == last.batch:
-                self.deliver(last)
+        if last is not None and batch == last.batch:
+            self.deliver(last)  # it has happened; only its delivery may be owed
             return
+        self._check_next(batch)
         began = time.perf_counter()
         self.status.message = f"batch {batch}"
         plan, scaling = self._plan(batch, end_of_input)
@@ -171,6 +170,17 @@ class Driver:
         self.status.recent.append(progress)
         self.status.message = "waiting for data"
 
+    def _check_next(self, batch: int) -> None:
+        """Refuse any batch but the next one: the source must go on where the last commit ended."""
+        last = self.ledger.last
+        expected = 0 if last is None else last.batch + 1
+        if batch != expected:
+            raise CheckpointMismatch(
+                f"{self.storage.root}: the source hands over batch {batch}, but batch {expected} is next. The folder "
+                "'source' and the commits are not of one run: part of the checkpoint was deleted or replaced. Restore "
+                "both from the same copy, or start with an empty checkpoint folder."
+            )
+
     def start(self, rows: Any) -> None:
         """Get ready for the first batch: lay state out anew if the application has changed, locate servers."""
         self.runner.start(rows, self.topology, self.learning)
@@ -181,7 +191,7 @@ class Driver:
         if self.ledger.needs_migration:
             assert last is not None
             self.status.message = "laying out state anew"
-            self.ledger.migrate(*manifest_of(self.topology, self.runner.lay_out(last)))
+            self.ledger.migrate(*lay_out(self.topology, last, self.storage.location, self.runner.each))
         self._locate()
         if self.learner is not None and self.ledger.last is not None:
             last = self.ledger.last

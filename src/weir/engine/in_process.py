@@ -14,14 +14,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from weir.engine.documents import BatchPlan, Commit, FileRef, Manifest, TaskReport
+from weir.engine.documents import BatchPlan, FileRef, Manifest, TaskReport
 from weir.engine.driver import Outcome
 from weir.engine.exchange import wire
 from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, check_reports, column_name
 from weir.engine.learning import Learning
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
-from weir.engine.relayout import LaidOut, lay_out
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
 from weir.errors import EngineError
@@ -91,9 +90,8 @@ class InProcessRunner:
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         self.topology, self.learning = topology, learning
 
-    def lay_out(self, commit: Commit) -> list[LaidOut]:
-        servers = range(self.topology.servers)
-        return [lay_out(self.topology, commit, self.storage.location, server) for server in servers]
+    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
+        return [msgspec.json.decode(msgspec.json.encode(task(number))) for number in range(count)]
 
     def committed(self, progress: Progress) -> None:
         pass

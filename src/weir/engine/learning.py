@@ -146,13 +146,12 @@ class Learner:
             if self.manager.understands(state):
                 self.manager.restore(state)
         buckets = self._buckets(layout)
+        # what was learnt still holds; where keys live is said by the commit alone, also if it names no table
         if self.manager.servers != self.topology.servers:
-            # what was learnt still holds, where keys lived doesn't
             self.manager.resize(self.topology.servers, buckets=buckets)
-            self.agree(tables)
-        elif tables or buckets:
+        else:
             self.manager.fall_back(buckets)
-            self.agree(tables)
+        self.agree(tables)
 
     def rescale(self, topology: Topology, tables: dict[str, TableRef], layout: Layout | None) -> None:
         """Goes on with other servers: what was learnt stays, and a reconfiguration is asked for."""

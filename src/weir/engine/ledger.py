@@ -105,6 +105,12 @@ class Ledger:
     def manifest(self) -> Manifest:
         """The segments of each operator on each server."""
         saved = self.last.manifest if self.last else {}
+        for name, servers in saved.items():
+            if any(servers) and name not in self.topology.by_state_name:
+                raise CheckpointError(
+                    f"{self.storage.root}: the last commit names state of {name!r}, which this application would drop. "
+                    "Nothing was changed. Please report this with the settings before and after."
+                )
         if self._origin is not None:
             saved = rearranged(saved, self._origin)
         empty: list[list[SegmentRef]] = [[] for _ in range(self.topology.servers)]
@@ -126,12 +132,6 @@ class Ledger:
         origin: list[int] | None = None,
     ) -> BatchPlan:
         """The plan of a batch: the one on disk if it was planned before, else a new one, saved."""
-        expected = self.last.batch + 1 if self.last else 0
-        if batch != expected:
-            raise CheckpointMismatch(
-                f"{self.storage.root}: the source hands over batch {batch}, but batch {expected} is next. "
-                "The folder 'source' and the commits are not of one run; restore both from the same copy."
-            )
         if (known := self.planned(batch)) is not None:
             return known
         name = f"plans/{batch:012d}-{self.epoch:04d}"
@@ -401,7 +401,7 @@ def compare(saved: dict[str, Any], now: dict[str, Any], where: str, drop_state: 
     return any(
         before[aspect] != now["operators"][name][aspect]
         for name, before in saved["operators"].items()
-        for aspect in ("placement", "grouping")
+        for aspect in ("placement", "grouping", "held")
     )
 
 

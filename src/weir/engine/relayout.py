@@ -1,51 +1,88 @@
-"""Laying saved state out anew, for another number of servers or another grouping, between two runs.
+"""Laying saved state out anew between two runs, for another number of servers or another grouping.
 
-Each server of the new topology reads what there is and keeps what will live with it. Old files stay as they are
-until the commit that names the new ones; a crash in between leaves the old state.
+Every old server's state is read once and written as one segment per new home. Partial states that wait for their
+merging wait on, or, if the application no longer defers it, are merged into the state of their homes. Old files stay
+as they are until the commit that names the new ones; a crash in between leaves the old state.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.documents import Commit
+from weir.engine.documents import Commit, Manifest
 from weir.engine.tables import homes_of
-from weir.graph.model import Topology
-from weir.hashing import hash_home
+from weir.graph.model import HELD, Node, Topology
 from weir.operators.base import Operator
 from weir.state.segment import H1, SYSTEM, SegmentRef, write_segment
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
-LaidOut = dict[str, tuple[SegmentRef | None, int]]  # operator → segment, number of keys
+Homes = Callable[[NDArray[np.uint64]], NDArray[np.int32]]
+Each = Callable[[int, Callable[[int], Any]], list[Any]]  # run a task for each number; their JSON-able answers
+Scattered = dict[str, dict[int, SegmentRef]]  # state name → new home → segment
 
 
-def lay_out(topology: Topology, commit: Commit, location: str, server: int) -> LaidOut:
-    """Writes the state that will live on one server; per operator its segment and number of keys."""
+def lay_out(topology: Topology, commit: Commit, location: str, each: Each) -> tuple[Manifest, dict[str, int]]:
+    """Return the manifest of a commit's state for a topology, and the number of keys of each operator.
+
+    ``each`` runs tasks; they write the files that the manifest names.
+    """
+    answers = each(commit.servers, partial(scatter, topology, commit, location))
+    scattered = [msgspec.convert(answer, Scattered, str_keys=True) for answer in answers]
+    manifest: Manifest = {
+        name: [
+            [part[name][server] for part in scattered if server in part.get(name, {})]
+            for server in range(topology.servers)
+        ]
+        for name in topology.state_names
+    }
+    if _to_merge(topology, commit):
+        merged = each(topology.servers, partial(merge_waiting, topology, commit, location, manifest))
+        for server, answer in enumerate(merged):
+            for name, ref in msgspec.convert(answer, dict[str, SegmentRef | None]).items():
+                manifest[name][server] = [] if ref is None else [ref]
+    keys = {n.name: sum(ref.rows for refs in manifest[n.name] for ref in refs) for n in topology.stateful}
+    return manifest, keys
+
+
+def scatter(topology: Topology, commit: Commit, location: str, old: int) -> Scattered:
+    """Write what one old server has as segments of the servers on which it will live."""
     storage = Storage(location)
-    out: LaidOut = {}
+    out: Scattered = {}
     for node in topology.stateful:
-        parts: list[pa.Table] = []
-        for refs in commit.manifest.get(node.name, []):
-            table = StateView(storage, refs, node.state).everything()
-            where = homes_of(node, topology.grouping_of(node), table[H1].to_numpy())
-            parts.append(table.filter(pa.array(where == server)))
-        mine = pa.concat_tables(parts) if parts else None
-        waiting = commit.manifest.get(f"{node.name}~held", [])
-        if mine is not None and any(waiting):
-            mine = with_waiting(
-                storage, mine, waiting, node.state, node.operator, len(node.key), node.placement, server
-            )
-        ref = None
-        if mine is not None and mine.num_rows:
-            name = f"state/{node.name}/{commit.batch:012d}/s{server}-moved-{uuid.uuid4().hex[:12]}.arrow"
-            ref = write_segment(storage, name, mine)
-        out[node.name] = (ref, mine.num_rows if mine is not None else 0)
+        table = _saved(storage, commit, node.name, node, old)
+        homes = homes_of(node, topology.grouping_of(node), table[H1].to_numpy())
+        for server in np.unique(homes).tolist():
+            part = table.filter(pa.array(homes == server))
+            out.setdefault(node.name, {})[server] = _write(storage, commit, node.name, server, part)
+        if node.held is not None:
+            waiting = _saved(storage, commit, node.held, node, old)
+            if waiting.num_rows:
+                server = old % topology.servers
+                out[node.held] = {server: _write(storage, commit, node.held, server, waiting)}
+    return out
+
+
+def merge_waiting(
+    topology: Topology, commit: Commit, location: str, manifest: Manifest, server: int
+) -> dict[str, SegmentRef | None]:
+    """Merge partial states that no longer may wait into the state of one server; the segments to name instead."""
+    storage = Storage(location)
+    out: dict[str, SegmentRef | None] = {}
+    for node in _to_merge(topology, commit):
+        own = StateView(storage, manifest[node.name][server], node.state).everything()
+        homes = partial(homes_of, node, topology.grouping_of(node))
+        waiting = commit.manifest[node.name + HELD]
+        table = with_waiting(storage, own, waiting, node.state, node.operator, len(node.key), homes, server)
+        out[node.name] = _write(storage, commit, node.name, server, table) if table.num_rows else None
     return out
 
 
@@ -56,28 +93,28 @@ def with_waiting(
     schema: pa.Schema,
     operator: Operator,
     keys: int,
-    placement: Sequence[int],
+    homes: Homes,
     server: int,
-    buckets: NDArray[np.int32] | None = None,
 ) -> pa.Table:
-    """A server's entries with the partial states of its keys that wait on any server merged in."""
+    """Return a server's entries with the partial states of its keys that wait on any server merged in."""
     parts = [own]
     for refs in waiting:
         table = StateView(storage, refs, schema).everything()
-        where = np.asarray(placement, np.int32)[hash_home(table[H1].to_numpy(), len(placement), buckets)]
-        parts.append(table.filter(pa.array(where == server)))
+        parts.append(table.filter(pa.array(homes(table[H1].to_numpy()) == server)))
     return operator.merge_entries(pa.concat_tables(parts), len(SYSTEM) + keys)
 
 
-def manifest_of(
-    topology: Topology, laid_out: list[LaidOut]
-) -> tuple[dict[str, list[list[SegmentRef]]], dict[str, int]]:
-    """The manifest and key counts after :func:`lay_out` ran for every server, in order."""
-    manifest = {n.name: [_listed(o[n.name][0]) for o in laid_out] for n in topology.stateful}
-    manifest |= {n.held: [[] for _ in laid_out] for n in topology.stateful if n.held}
-    keys = {n.name: sum(o[n.name][1] for o in laid_out) for n in topology.stateful}
-    return manifest, keys
+def _to_merge(topology: Topology, commit: Commit) -> list[Node]:
+    """Return the operators whose partial states wait in a commit, but no longer may."""
+    return [n for n in topology.stateful if n.held is None and any(commit.manifest.get(n.name + HELD, []))]
 
 
-def _listed(ref: SegmentRef | None) -> list[SegmentRef]:
-    return [] if ref is None else [ref]
+def _saved(storage: Storage, commit: Commit, name: str, node: Node, old: int) -> pa.Table:
+    servers = commit.manifest.get(name, [])
+    return StateView(storage, servers[old] if old < len(servers) else [], node.state).everything()
+
+
+def _write(storage: Storage, commit: Commit, name: str, server: int, table: pa.Table) -> SegmentRef:
+    # among the files of the next batch: a clean-up leaves those alone
+    path = f"state/{name}/{commit.batch + 1:012d}/s{server}-moved-{uuid.uuid4().hex[:12]}.arrow"
+    return write_segment(storage, path, table)

@@ -13,6 +13,7 @@ from weir.engine.documents import Commit
 from weir.engine.relayout import with_waiting
 from weir.engine.tables import buckets_in_force
 from weir.errors import EngineError, did_you_mean
+from weir.hashing import hash_home
 from weir.operators.base import WINDOW_END, WINDOW_START
 from weir.operators.saved import operator_of, readable_values
 from weir.state.segment import SegmentRef
@@ -40,6 +41,11 @@ def merged_state(
 ) -> pa.Table:
     """What a server owns, with partial states of its keys that still wait elsewhere merged in."""
     schema = state_schema(described)
+    placement = np.asarray(described["placement"], np.int32)
+
+    def homes(h1: NDArray[np.uint64]) -> NDArray[np.int32]:
+        return placement[hash_home(h1, len(placement), buckets)]
+
     own = StateView(storage, segments, schema).everything()
     if not any(waiting):
         return own
@@ -50,9 +56,8 @@ def merged_state(
         schema,
         operator_of(described["operator"]),
         len(described["key"]),
-        described["placement"],
+        homes,
         server,
-        buckets,
     )
 
 

@@ -18,6 +18,8 @@ import pyarrow as pa
 from weir.operators.base import Operator, Window
 from weir.routing.base import Grouping, OperatorTraits
 
+HELD = "~held"  # ends the name under which partial states wait
+
 
 class Routing(Protocol):
     """What may stand where a routing is asked for: a grouping, or something that picks one per operator."""
@@ -103,7 +105,7 @@ class Node:
     @property
     def held(self) -> str | None:
         """The name under which partial states wait for their aggregation, if they do."""
-        return f"{self.name}~held" if self.declared.aggregate_every > 1 else None
+        return self.name + HELD if self.declared.aggregate_every > 1 else None
 
     def aggregates(self, batch: int, end_of_input: bool) -> bool:
         """Whether partial states are merged in this batch."""

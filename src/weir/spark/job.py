@@ -17,14 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir.engine.documents import BatchPlan, Commit, FileRef, Manifest, TaskReport
+from weir.engine.documents import BatchPlan, FileRef, Manifest, TaskReport
 from weir.engine.driver import Outcome
 from weir.engine.exchange import wire
 from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, check_reports, column_name, host_name
 from weir.engine.learning import Learning
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
-from weir.engine.relayout import LaidOut, lay_out
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
 from weir.engine.tables import grouping_in_force
@@ -296,19 +295,18 @@ class SparkRunner:
             self._slots[edge.index] = kept
         return kept[1]
 
-    def lay_out(self, commit: Commit) -> list[LaidOut]:
-        """Lay saved state out anew for this topology, one task per server."""
-        topology, location = self.topology, self.storage.location
+    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
+        """Run a task for each number below ``count``, one Spark task each."""
 
-        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                for server in batch.column("server").to_pylist():
-                    answer = msgspec.json.encode(lay_out(topology, commit, location, server))
-                    columns = [pa.array([server], pa.int32()), pa.array([answer], pa.binary())]
-                    yield pa.RecordBatch.from_arrays(columns, names=["server", "payload"])
+                for number in batch.column("id").to_pylist():
+                    columns = [pa.array([number], pa.int32()), pa.array([msgspec.json.encode(task(number))])]
+                    yield pa.RecordBatch.from_arrays(columns, names=["id", "payload"])
 
-        answers = dict(self._collect(self.homes.each().mapInArrow(task, "server int, payload binary")))
-        return [msgspec.json.decode(answers[i], type=LaidOut) for i in range(topology.servers)]
+        tasks = self.session.range(0, count, 1, count)
+        answers = dict(self._collect(tasks.mapInArrow(answer, "id int, payload binary")))
+        return [msgspec.json.decode(answers[number]) for number in range(count)]
 
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.errors import EngineError
 from weir.state.segment import H1, H2, SegmentRef, stored_schema, tombstones
 from weir.state.storage import Storage
 from weir.state.view import StateView
@@ -47,11 +48,34 @@ def take_over(
         parts.append(tombstones(gone[H1].to_numpy(), gone[H2].to_numpy(), schema))
     left = parts[-1].num_rows
     arriving = (new == server) & (old != server)
-    for source in np.unique(old[arriving]):
+    for source in np.unique(old[arriving]).tolist():
         mine = keys[arriving & (old == source)]
-        parts.append(StateView(storage, segments[source], schema).all_of(mine))
+        found = StateView(storage, segments[source], schema).all_of(mine)
+        _check_absent(storage, schema, segments, np.setdiff1d(mine, found[H1].to_numpy()), source, server)
+        parts.append(found)
     entries = pa.concat_tables(parts)
     return Changes(entries, entries.num_rows - left, left)
+
+
+def _check_absent(
+    storage: Storage,
+    schema: pa.Schema,
+    segments: Sequence[Sequence[SegmentRef]],
+    keys: NDArray[np.uint64],
+    source: int,
+    server: int,
+) -> None:
+    """Refuse to start a key anew on ``server`` whose state is on another one than the move says."""
+    for other, refs in enumerate(segments):
+        if other == source or not len(keys):
+            continue
+        elsewhere = StateView(storage, refs, schema).all_of(keys)
+        if elsewhere.num_rows:
+            raise EngineError(
+                f"{elsewhere.num_rows} keys are to move from server {source} to server {server}, but their state is on "
+                f"server {other} (the first has hash {int(elsewhere[H1][0].as_py()):016x}). Nothing was committed. "
+                "Please report this with the settings of this run and the one before."
+            )
 
 
 def read_moves(storage: Storage, name: str, size: int, crc: int) -> Moves:

@@ -1,0 +1,125 @@
+"""A query starts again on its checkpoint with other settings: every count goes on where it was."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import weir
+import weir.testing
+from weir.errors import CheckpointMismatch, EngineError
+
+SCHEMA = "place string, topic string, n long"
+
+
+def drifting(batches, rows=600, places=30, topics=240, every=3, seed=0):
+    """Rows whose topics keep company with other places every few batches."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for batch in range(batches):
+        shift = 7 * (batch // every)
+        topic = rng.integers(0, topics, rows)
+        place = (topic + shift) % places
+        out.append(
+            pa.table(
+                {
+                    "place": [f"place {p}" for p in place],
+                    "topic": [f"topic {t}" for t in topic],
+                    "n": pa.array(rng.integers(0, 100, rows)),
+                }
+            )
+        )
+    return out
+
+
+def counts(tables, column):
+    return dict(collections.Counter(v for t in tables for v in t[column].to_pylist()))
+
+
+def check(query, tables, names=("place", "topic")):
+    for name in names:
+        rows = query.state(name).select([name, "count"]).to_pylist()
+        assert len(rows) == len({r[name] for r in rows}), f"a key of {name} lives in two places"
+        assert {r[name]: r["count"] for r in rows} == counts(tables, name)
+
+
+def two_counts(**options):
+    return weir.source(SCHEMA).keyed("place", weir.Count(), **options).keyed("topic", weir.Count(), **options)
+
+
+LOCALITY = weir.Locality(period=1, forecast=None)
+
+
+@pytest.mark.parametrize("between", [weir.Hash(), weir.PartialKey()], ids=["hash", "pkg"])
+def test_locality_then_another_routing_then_locality_again(between):
+    tables = drifting(9)
+    with weir.testing.start(two_counts(), servers=4, routing=LOCALITY) as query:
+        for number, table in enumerate(tables):
+            if number == 3:
+                query.restart(routing=between)
+            if number == 6:
+                query.restart(routing=LOCALITY)
+            if number not in (3, 4, 5):
+                query.reconfigure(wait=True)
+            query.feed(table)
+            check(query, tables[: number + 1])
+
+
+@pytest.mark.parametrize(("first", "then"), [(5, 1), (5, 2), (1, 5), (3, 5)])
+def test_partial_states_that_wait_are_not_lost_when_aggregate_every_changes(first, then):
+    tables = drifting(5)
+    split = {"routing": weir.PartialKey()}
+    with weir.testing.start(two_counts(**split, aggregate_every=first), servers=3) as query:
+        for table in tables[:3]:
+            query.feed(table)
+        query.restart(two_counts(**split, aggregate_every=then))
+        for table in tables[3:]:
+            query.feed(table)
+        check(query, tables)
+
+
+@pytest.mark.parametrize(
+    "after", [weir.Hash(), weir.Table.of({f"topic {t}": t % 3 for t in range(200)}), LOCALITY, weir.Shuffle()]
+)
+def test_waiting_partial_states_find_the_homes_of_another_routing(after):
+    tables = drifting(4)
+    with weir.testing.start(two_counts(routing=weir.PartialKey(), aggregate_every=5), servers=3) as query:
+        query.feed(tables[0])
+        query.feed(tables[1])
+        query.restart(two_counts(), routing=after)
+        query.feed(tables[2])
+        check(query, tables[:3])
+        query.feed(tables[3])
+        check(query, tables)
+
+
+def test_a_move_that_names_the_wrong_server_stops_the_batch(monkeypatch):
+    """A key whose state is elsewhere than a move says is never started anew."""
+    from weir.engine import learning
+
+    tables = drifting(4)
+    real = learning._write_moves
+
+    def wrong(storage, operator, batch, moves):
+        object.__setattr__(moves, "source", ((moves.source + 1) % 4).astype(np.int32))
+        return real(storage, operator, batch, moves)
+
+    with weir.testing.start(two_counts(), servers=4, routing=LOCALITY) as query:
+        query.feed(tables[0])
+        query.reconfigure(wait=True)
+        monkeypatch.setattr(learning, "_write_moves", wrong)
+        with pytest.raises(EngineError, match="server"):
+            query.feed(tables[1])
+        check(query, tables[:1])
+
+
+def test_batches_out_of_order_are_refused(tmp_path):
+    with weir.testing.start(two_counts(), servers=2) as query:
+        for table in drifting(3):
+            query.feed(table)
+        for number in (0, 1, 5):
+            with pytest.raises(CheckpointMismatch, match="source"):
+                query._driver.batch(query._rows(drifting(1)[0]), number)

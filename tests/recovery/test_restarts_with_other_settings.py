@@ -10,7 +10,7 @@ import pytest
 
 import weir
 import weir.testing
-from weir.errors import CheckpointMismatch, EngineError
+from weir.errors import CheckpointError, CheckpointMismatch, EngineError
 
 SCHEMA = "place string, topic string, n long"
 
@@ -123,3 +123,57 @@ def test_batches_out_of_order_are_refused(tmp_path):
         for number in (0, 1, 5):
             with pytest.raises(CheckpointMismatch, match="source"):
                 query._driver.batch(query._rows(drifting(1)[0]), number)
+
+
+def test_a_failing_partitioner_does_not_stop_the_stream(monkeypatch):
+    from weir.engine import learning
+
+    tables = drifting(5)
+
+    def broken(snapshot):
+        raise MemoryError("no room for the graph")
+
+    with weir.testing.start(two_counts(), servers=3, routing=LOCALITY) as query:
+        query.feed(tables[0])
+        monkeypatch.setattr(learning, "propose", broken)
+        query.reconfigure(wait=True)
+        query.feed(tables[1])
+        query.reconfigure(wait=True)
+        query.feed(tables[2])
+        assert "no room for the graph" in query.decisions[-1]["error"]
+        monkeypatch.undo()
+        query.feed(tables[3])  # one that failed may still be under way
+        query.reconfigure(wait=True)
+        query.feed(tables[4])
+        assert query.decisions[-1]["error"] is None
+        check(query, tables)
+
+
+@pytest.mark.parametrize(
+    "second", [{}, {"servers": 3}, {"routing": LOCALITY}], ids=["same", "servers", "routing"]
+)
+def test_a_second_driver_takes_over_and_the_first_is_refused(tmp_path, second):
+    tables = drifting(4)
+    first = weir.testing.start(two_counts(), str(tmp_path), servers=2)
+    first.feed(tables[0])
+    other = weir.testing.start(two_counts(), str(tmp_path), **{"servers": 2, **second})
+    with pytest.raises(CheckpointError, match="another driver"):
+        first.feed(tables[1])
+    other.feed(tables[1])
+    with pytest.raises(CheckpointError, match="another driver"):
+        first.feed(tables[1])
+    with pytest.raises(CheckpointError, match="another driver"):
+        first._driver.ledger.clean()
+    other.feed(tables[2])
+    check(other, tables[:3])
+
+
+def test_an_application_that_is_refused_takes_nothing_over(tmp_path):
+    tables = drifting(2)
+    first = weir.testing.start(two_counts(), str(tmp_path), servers=2)
+    first.feed(tables[0])
+    other = weir.source(SCHEMA).keyed("place", weir.Aggregate(total="sum(n)"))
+    with pytest.raises(CheckpointMismatch):
+        weir.testing.start(other, str(tmp_path), servers=2)
+    first.feed(tables[1])
+    check(first, tables)

@@ -7,7 +7,12 @@ happens; the batch that carries it is PROPAGATE and MIGRATE in one, and its comm
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
+import uuid
+from collections.abc import Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +25,7 @@ from weir.engine.arrays import load_arrays, save_arrays, write_table
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
 from weir.engine.metrics.progress import RoutingProgress
 from weir.engine.tables import buckets_in_force, changed_table, load_table
-from weir.errors import CheckpointMismatch
+from weir.errors import CheckpointError, CheckpointMismatch
 from weir.graph.model import Node, Topology
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
@@ -32,6 +37,7 @@ from weir.routing.base import Grouping
 from weir.routing.table import Table
 from weir.state.storage import Storage
 
+logger = logging.getLogger(__name__)
 TASK_CAPACITY = 100_000  # pairs and keys that one task reports at most
 _REDUCE_AT = 1 << 20
 
@@ -216,7 +222,7 @@ class Learner:
 
     def observe(self, parts: list[BatchStats]) -> None:
         """Takes in what the tasks of a batch counted, and starts computing if it is time."""
-        with self._lock:
+        with self._lock, self._steering("take in statistics"):
             self.manager.observe(
                 BatchStats.merge(parts, capacity=self.config.capacity, seed=self.config.seed)
             )
@@ -224,6 +230,17 @@ class Learner:
                 self._computing = self._pool.submit(propose, self.manager.snapshot())
             if self.config.split_hot:
                 self._find_hot()
+
+    @contextlib.contextmanager
+    def _steering(self, what: str) -> Iterator[None]:
+        """Log an error and go on as before: steering must never stop the data."""
+        try:
+            yield
+        except CheckpointError:
+            raise  # that is about the data
+        except Exception as error:
+            logger.exception("locality-aware routing could not %s; tables stay as they are", what)
+            self.manager.fail(f"{type(error).__name__}: {error}")
 
     def _find_hot(self) -> None:
         """Keys heavier than a server's fair share, of operators that merge."""
@@ -237,8 +254,9 @@ class Learner:
             self.manager.request()
             if self._computing is None and self.manager.due:
                 self._computing = self._pool.submit(propose, self.manager.snapshot())
-        if wait and self._computing is not None:
-            self._computing.result()
+            computing = self._computing
+        if wait and computing is not None:
+            futures.wait([computing])  # a failure is told by the next plan
 
     # ------------------------------------------------------------------ plan
 
@@ -250,8 +268,9 @@ class Learner:
         tables = {name: ref for name, ref in tables.items() if name in self.learnt or name in kept}
         with self._lock:
             if self._computing is not None and self._computing.done():
-                self.manager.offer(self._computing.result())
-                self._computing = None
+                computing, self._computing = self._computing, None
+                with self._steering("compute a reconfiguration"):
+                    self.manager.offer(computing.result())
             if batch == 0 and not tables:
                 start = self.start_tables()
                 if start:
@@ -263,7 +282,11 @@ class Learner:
                         for o, t in start.items()
                     }
                     return tables, version + 1, []
-            plan = self.manager.plan_next()
+            plan, failures = None, self.manager.failures
+            with self._steering("plan the next tables"):
+                plan = self.manager.plan_next()
+            if self.manager.failures > failures:
+                self.agree(tables)  # nothing of what it had begun to change is in force
         if plan is None or not plan.patches:
             return tables, version, []
         tables = dict(tables)
@@ -286,7 +309,11 @@ class Learner:
     def save(self, batch: int) -> FileRef:
         """The manager's memory, to go on from after a restart."""
         with self._lock:
-            return save_arrays(self.storage, f"manager/{batch:012d}/state.arrow", self.manager.state())
+            return save_arrays(
+                self.storage,
+                f"manager/{batch:012d}/state-{uuid.uuid4().hex[:12]}.arrow",
+                self.manager.state(),
+            )
 
     def summary(self, plan: BatchPlan) -> RoutingProgress:
         """Return what progress says of routing."""
@@ -313,4 +340,4 @@ def _table_files(start: str, names: list[str]) -> dict[str, str]:
 
 def _write_moves(storage: Storage, operator: str, batch: int, moves: Any) -> FileRef:
     table = pa.table({"h1": moves.hashes, "from": moves.source, "to": moves.target})
-    return write_table(storage, f"moves/{operator}/{batch:012d}/moves.arrow", table)
+    return write_table(storage, f"moves/{operator}/{batch:012d}/moves-{uuid.uuid4().hex[:12]}.arrow", table)

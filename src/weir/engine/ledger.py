@@ -17,6 +17,7 @@ tasks wrote is known. A batch has happened exactly when its commit exists. Nothi
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,7 @@ from weir.engine.documents import (
     TaskReport,
 )
 from weir.engine.feedback import feedback
+from weir.engine.job import host_name
 from weir.engine.metrics.progress import Progress
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
@@ -46,6 +48,7 @@ from weir.state.segment import SegmentRef, run_to_merge
 from weir.state.storage import Storage
 
 HEAD = "weir"
+DRIVERS = "drivers"
 FOREVER = (1 << 63) - 1
 
 
@@ -77,6 +80,7 @@ class Ledger:
         if self.last is not None and self.last.layout is not None and layout is None:
             self.needs_migration = True  # keys live by buckets of another layout
         self._delivered: set[int] = set()
+        self.turn = self._take_over()
         self._warm = False  # the first batch of a run loads modules and compiles: its times mean nothing
 
     def _open(self, mode: str) -> str:
@@ -96,6 +100,32 @@ class Ledger:
                 "differently. Use another checkpoint folder."
             )
         return str(head["id"])
+
+    def _take_over(self) -> int:
+        """Claim the checkpoint for this driver: from now on, every driver before it is refused.
+
+        A claim is a document that only one driver can create. Whoever has the highest number drives.
+        """
+        claim = {"host": host_name(), "process": os.getpid(), "time": int(time.time())}
+        while True:
+            turn = max(_turns(self.storage), default=0) + 1
+            try:
+                self.storage.write_document(f"{DRIVERS}/{turn:08d}", "driver", claim)
+            except CheckpointError:
+                if turn not in _turns(self.storage):
+                    raise
+                continue  # another one was faster
+            return turn
+
+    def fence(self) -> None:
+        """Raise unless this is still the driver of the checkpoint; called before anything that others see changes."""
+        latest = max(_turns(self.storage), default=0)
+        if latest > self.turn:
+            other = self.storage.read_document(f"{DRIVERS}/{latest:08d}", "driver")
+            raise CheckpointError(
+                f"{self.storage.root}: another driver has taken over this checkpoint (process {other['process']} on "
+                f"{other['host']}). This one stops; nothing that it has not committed counts. Stop one of the two."
+            )
 
     @property
     def epoch(self) -> int:
@@ -134,6 +164,7 @@ class Ledger:
         """The plan of a batch: the one on disk if it was planned before, else a new one, saved."""
         if (known := self.planned(batch)) is not None:
             return known
+        self.fence()
         name = f"plans/{batch:012d}-{self.epoch:04d}"
         # a plan of another version of the application that was never committed: nothing of it counts
         self.storage.delete(name)
@@ -287,6 +318,7 @@ class Ledger:
         return commit
 
     def _write_commit(self, commit: Commit) -> None:
+        self.fence()
         self.storage.write_document(f"commits/{commit.batch:012d}-{commit.epoch:04d}", "commit", commit)
         self.last = commit
 
@@ -296,6 +328,7 @@ class Ledger:
         return batch in self._delivered or self.storage.exists(f"delivered/{batch:012d}")
 
     def delivered(self, batch: int) -> None:
+        self.fence()
         self._delivered.add(batch)
         self.storage.write_document(f"delivered/{batch:012d}", "delivery", {"batch": batch})
         reach("sink-delivered", batch)
@@ -304,7 +337,11 @@ class Ledger:
 
     def clean(self) -> int:
         """Deletes what no retained commit names; returns the number of files."""
+        self.fence()
         storage = self.storage
+        for turn in _turns(storage):
+            if turn < self.turn:
+                storage.delete(f"{DRIVERS}/{turn:08d}")
         for folder in ("commits", "plans", "delivered"):
             for name in storage.names(folder):
                 if name.endswith(".tmp"):  # of a driver that died while writing it
@@ -334,6 +371,11 @@ class Ledger:
                 if int(name.split("-")[0].split(".")[0]) < oldest:
                     storage.delete(f"{folder}/{name}")
         return deleted
+
+
+def _turns(storage: Storage) -> list[int]:
+    """Return the numbers of the drivers that have claimed a checkpoint."""
+    return [int(name) for name in storage.names(DRIVERS) if name.isdigit()]
 
 
 def _files_of(commit: Commit) -> set[str]:

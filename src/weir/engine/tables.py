@@ -6,6 +6,7 @@ applies one small patch to get the next.
 
 from __future__ import annotations
 
+import uuid
 from collections import OrderedDict
 
 import numpy as np
@@ -46,7 +47,10 @@ def changed_table(
         return whole_table(storage, before, operator, batch, whole.hashes, whole.instances)
     version = before.version + 1
     patch = _write_entries(
-        storage, f"tables/{operator}/{batch:012d}/{version:08d}-patch.arrow", hashes, servers
+        storage,
+        f"tables/{operator}/{batch:012d}/{version:08d}-patch-{uuid.uuid4().hex[:12]}.arrow",
+        hashes,
+        servers,
     )
     return TableRef(version, [*before.files, patch])
 
@@ -61,7 +65,7 @@ def whole_table(
 ) -> TableRef:
     """Writes a table that takes the place of the one before."""
     version = before.version + 1 if before else 1
-    name = f"tables/{operator}/{batch:012d}/{version:08d}-base.arrow"
+    name = f"tables/{operator}/{batch:012d}/{version:08d}-base-{uuid.uuid4().hex[:12]}.arrow"
     return TableRef(version, [_write_entries(storage, name, hashes, servers)])
 
 

@@ -65,6 +65,7 @@ class Reconfiguration:
     forecast: Forecast | None
     seconds: float
     outcome: dict[str, float] = field(default_factory=dict)
+    error: str | None = None  # why it could not be computed, if it could not
 
     def record(self, locality: float) -> None:
         """Add the locality of one more batch to the outcome."""

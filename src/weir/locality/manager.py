@@ -151,6 +151,7 @@ class LocalityManager:
         self.locality = 1.0
         self.imbalance: list[float] = [1.0] * len(self.operators)
         self.decisions: deque[Reconfiguration] = deque(maxlen=_DECISIONS)
+        self.failures = 0
 
     # ---------------------------------------------------------------- what it sees
 
@@ -224,6 +225,14 @@ class LocalityManager:
             buckets=[homes.buckets for homes in self._homes],
             fixed=self.fixed,
             free=self.free,
+        )
+
+    def fail(self, error: str) -> None:
+        """Note that a reconfiguration could not be computed; tables stay as they are until the next one."""
+        self.failures += 1
+        method = self.config.partitioner
+        self.decisions.append(
+            Reconfiguration(self.batch, self.version, method, False, None, 0.0, error=error)
         )
 
     def offer(self, proposal: Proposal) -> None:

@@ -17,10 +17,11 @@ test: check            ## everything that must hold
 soak: setup            ## tests that take a minute or more each
 	@scripts/with-java $(BIN)/python -m pytest -m long
 
-check: setup           ## style and types
+check: setup           ## style, types and layers
 	@$(BIN)/ruff check src evaluation tests examples
 	@$(BIN)/ruff format --check src evaluation tests examples
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
 
 bench: setup           ## Weir beside Spark's own stateful operators
 	@scripts/with-java $(BIN)/weir bench engine

@@ -11,14 +11,28 @@ from hypothesis import HealthCheck, settings
 
 # operators defined in test modules must be importable where they run
 _here = Path(__file__).parent
-_paths = [str(p) for p in [_here, *_here.iterdir()] if p.is_dir()]
+_paths = [str(p) for p in [_here, *_here.rglob("*")] if p.is_dir() and p.name != "__pycache__"]
 os.environ["PYTHONPATH"] = os.pathsep.join([*_paths, os.environ.get("PYTHONPATH", "")])
 
 # a JVM that lives for seconds spends too many of them on compiling what it will not run often
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Python workers are forked from a process that has loaded everything: see preloaded_daemon.py
+os.environ.setdefault(
+    "PYSPARK_SUBMIT_ARGS", "--conf spark.python.daemon.module=preloaded_daemon pyspark-shell"
+)
+
 settings.register_profile("weir", deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 settings.load_profile("weir")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks() -> Iterator[None]:
+    """Checkpoints of tests need not outlive the machine; tests of what is on disk when use support.watch_fsync."""
+    from weir.state.storage import without_flushing
+
+    with without_flushing():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,7 @@ def test_every_error_is_a_weir_error():
 
 def test_the_library_is_imported_without_pyspark():
     program = (
-        "import sys, weir, weir.routing, weir.operators\n"
+        "import sys, weir, weir.routing, weir.operators, weir.advise, weir.testing, weir.engine.driver\n"
         "app = weir.Application(weir.source('place string').keyed('place', weir.Count()))\n"
         "app.topology(2)\n"
         "assert 'pyspark' not in sys.modules"

@@ -350,6 +350,11 @@ class Application:
             for name, source in self._sources.items()
         }
 
+    @property
+    def listings(self) -> dict[str, Callable[[Iterable[Any]], pa.Table]]:
+        """How lists of paths become rows, for each source of files that is fed by :mod:`weir.testing`."""
+        return {name: source.listing for name, source in self._sources.items() if source.listing is not None}
+
     def leaves(self) -> list[str]:
         """Return the operators that nothing follows: what a single sink listens to."""
         used = {name for d in self.declared for name in d.inputs}

@@ -6,12 +6,14 @@ reads, and only those, out of the batch it shares with the one before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.errors import EngineError
 from weir.hashing import SECOND_SEED, SPARK_SEED, hash_columns
 
 Index = NDArray[np.int64]
@@ -78,6 +80,36 @@ class Rows:
                 here = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
                 missing = here if missing is None else missing | here
         return missing
+
+
+LARGE = (
+    1 << 30
+)  # bytes from which on columns of several batches get 64-bit offsets when they are put together
+_WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
+def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches of one schema as one batch, with all their rows.
+
+    Text and binary columns of more than 2 GiB do not fit 32-bit offsets: Arrow would leave them in pieces. Then their
+    type is the one with 64-bit offsets.
+
+    >>> parts = [pa.record_batch({"x": ["a"]}), pa.record_batch({"x": ["b"]})]
+    >>> one_batch(parts).to_pydict()
+    {'x': ['a', 'b']}
+    """
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches)
+    if table.nbytes >= LARGE:
+        table = table.cast(pa.schema([f.with_type(_WIDE.get(f.type, f.type)) for f in table.schema]))
+    pieces = table.combine_chunks().to_batches()
+    if len(pieces) != 1:
+        raise EngineError(
+            f"{table.num_rows} rows of {table.nbytes} bytes do not fit one batch ({table.schema}); make micro-batches "
+            "smaller, e.g. with maxFilesPerTrigger"
+        )
+    return pieces[0]
 
 
 def row_hashes(batch: pa.RecordBatch) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

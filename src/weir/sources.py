@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,7 +12,8 @@ from weir.columns import canonical, to_schema
 from weir.errors import TopologyError
 from weir.flow import Stream
 from weir.graph.declare import LISTED, Source, operator_step
-from weir.operators.read import PARTITION, Read
+from weir.operators.listing import base_of, check_partition, columns_of, list_files
+from weir.operators.read import LISTING, PARTITION, Read
 from weir.routing.base import Grouping
 from weir.routing.hash import Hash
 from weir.routing.table import Table
@@ -64,7 +66,8 @@ def files(
     ----------
     reader
         ``spark.readStream`` for a stream, ``spark.read`` for what is there now; with options of Spark's file
-        source if you like, e.g. ``spark.readStream.option("maxFilesPerTrigger", 8)``.
+        source if you like, e.g. ``spark.readStream.option("maxFilesPerTrigger", 8)``. None makes a source that
+        :mod:`weir.testing` feeds with lists of paths.
     path
         The folder, with all folders below; or a file, or a pattern.
     name
@@ -90,15 +93,22 @@ def files(
         query = posts.keyed("place", weir.Count()).start(checkpoint, servers=6, routing=weir.Locality())
         query.progress["edges"]["files → place"]      # {"local": …, "remote": …, "bytes": …, "locality": …}
     """
-    from weir.spark.sources import base_of, columns_of, listing
-
-    listed = Source(f"{name}{LISTED}", listing(reader, path, by))
+    check_partition(by)
+    listed = _listed(reader, path, f"{name}{LISTED}", by)
     columns = columns_of(path, format) if schema is None else to_schema(schema)
     operator = Read(columns, format, base_of(path) if by == "folder" else "", by != "file")
     step = operator_step(
         (listed,), operator, kind="files", name=name, key=(PARTITION,), routing=_place(place, by)
     )
     return Stream((step,))
+
+
+def _listed(reader: Any, path: str, name: str, by: str) -> Source:
+    if reader is None:
+        return Source(name, schema=LISTING, listing=partial(list_files, by=by))
+    from weir.spark.sources import listing
+
+    return Source(name, listing(reader, path, by))
 
 
 def _place(place: Mapping[str, int] | str | None, by: str) -> Grouping | None:

@@ -11,6 +11,8 @@ batches are tables::
         assert result.state("places").to_pylist() == [...]
         assert result.output("topics").num_rows == 2
 
+A source of files, ``weir.files(None, folder, schema=…)``, is fed with lists of their paths.
+
 All operators and groupings, reconfiguration, scaling, restarts and crashes do what they do on Spark: it is the same
 engine with another runner. What Spark decides (placement, retries of tasks, sources, sinks) needs Spark;
 :func:`local_spark` is a session for that.
@@ -30,19 +32,21 @@ from weir.engine.documents import DEAD_LETTERS
 from weir.engine.driver import Driver, check_sinks, open_driver
 from weir.engine.handle import QueryHandle
 from weir.engine.in_process import InProcessRunner, TaskFailed
+from weir.engine.ledger import IN_PROCESS
 from weir.engine.saved_state import state_table
 from weir.errors import EngineError, SourceError, did_you_mean
 from weir.faults import POINTS, watching
 from weir.flow import Application, Stream
+from weir.graph.declare import LISTED
 from weir.graph.model import Topology
 from weir.options import Options, Settings
-from weir.state.storage import Storage
+from weir.state.storage import Storage, without_flushing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Rows = Any  # a pyarrow Table or RecordBatch, or a list of dicts
-Batch = Any  # rows; with several sources a dict of their names and rows
+Batch = Any  # rows, or paths of files; with several sources a dict of their names and rows or paths
 
 __all__ = ["Crash", "LocalQuery", "local_spark", "run", "start"]
 
@@ -87,7 +91,7 @@ class LocalQuery(QueryHandle):
         rows = self._rows(batch)
         while True:
             try:
-                with watching(self._watch):
+                with watching(self._watch), without_flushing():
                     last = self._driver.ledger.last
                     number = 0 if last is None else last.batch + 1
                     self._driver.batch(rows, number, end_of_input=end_of_input)
@@ -96,6 +100,9 @@ class LocalQuery(QueryHandle):
                 committed = self._crashed()
                 if committed is not None and committed >= number:
                     return self._redeliver(rows, committed)
+            except Exception as error:
+                self._driver.status.error = error
+                raise
 
     def finish(self) -> None:
         """End the input: open windows close, waiting partial states are merged."""
@@ -124,7 +131,7 @@ class LocalQuery(QueryHandle):
         """Hand over a committed batch again, as Spark does after a crash: its delivery may be owed."""
         while True:
             try:
-                with watching(self._watch):
+                with watching(self._watch), without_flushing():
                     return self._driver.batch(rows, batch)
             except Crash:
                 self._crashed()
@@ -206,7 +213,8 @@ class LocalQuery(QueryHandle):
             )
 
         runner = InProcessRunner(Storage(self._checkpoint), **self._terms)
-        return open_driver(build, self._checkpoint, "in process", runner, sinks, options)
+        with without_flushing():
+            return open_driver(build, self._checkpoint, IN_PROCESS, runner, sinks, options)
 
     def _sink(self, name: str, also: Any) -> Any:
         def collect(table: pa.Table, batch: int) -> None:
@@ -218,19 +226,23 @@ class LocalQuery(QueryHandle):
         return collect
 
     def _rows(self, batch: Batch) -> dict[str, pa.Table]:
-        schemas = self._application.schemas
-        given = batch if isinstance(batch, Mapping) else None
-        if given is None:
-            if len(schemas) != 1:
-                raise SourceError(f"the application has {len(schemas)} sources; feed {{name: rows}} for each")
-            given = {next(iter(schemas)): batch}
-        for name in given:
-            if name not in schemas:
-                raise SourceError(f"no source {name!r}; {did_you_mean(name, schemas)}")
-        return {
-            name: _conform(given[name], schema, name) if name in given else schema.empty_table()
-            for name, schema in schemas.items()
-        }
+        """Return the rows of each source, whose names users know without what marks a listing of files."""
+        schemas, listings = self._application.schemas, self._application.listings
+        sources = {name.removesuffix(LISTED): name for name in schemas}
+        if not isinstance(batch, Mapping):
+            if len(sources) != 1:
+                raise SourceError(f"the application has {len(sources)} sources; feed {{name: rows}} for each")
+            batch = {next(iter(sources)): batch}
+        rows = {name: schema.empty_table() for name, schema in schemas.items()}
+        for given, content in batch.items():
+            if given not in sources:
+                raise SourceError(f"no source {given!r}; {did_you_mean(given, sources)}")
+            name = sources[given]
+            if name in listings:
+                rows[name] = listings[name](content)
+            else:
+                rows[name] = _conform(content, schemas[name], given)
+        return rows
 
     def _watch(self, point: str, batch: int) -> None:
         if (point, batch) in self._faults:
@@ -253,7 +265,9 @@ def start(
     Parameters
     ----------
     checkpoint
-        A folder; a temporary one if not given.
+        A folder; a temporary one if not given. It may be a copy of a checkpoint that Spark has written: the
+        application goes on from its last commit, with the batches that it is fed here. Use a copy, because Spark's
+        own record of the source knows nothing of these batches.
     sources, hosts, seed
         Source tasks per batch; hosts that servers pretend to live on; a seed that shuffles the order in which rows
         reach servers. See :class:`~weir.engine.in_process.InProcessRunner`.

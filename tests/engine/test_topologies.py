@@ -1,34 +1,22 @@
-"""Applications on real Spark, each compared with what plain Spark says about the same input."""
+"""Whole applications in this process, each compared with what plain Python says about the same input."""
 
 from __future__ import annotations
-
-import datetime as dt
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import weir
-from support import POSTS, counted, posts, rows_of, stream, write_batches
+from support import POSTS, counts, dicts, every_type, grouped, posts, rows_of, two_counts
+from weir.testing import run
 
 TOPICS = weir.Table.of({f"topic {t}": (t // 10) % 3 for t in range(200)})
 PLACES = weir.Table.of({f"place {p}": p % 3 for p in range(20)})
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return write_batches(tmp_path / "posts", [posts(3000, seed) for seed in range(3)])
-
-
-def two_counts(spark, folder, places=None, topics=None):
-    return (
-        weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places", routing=places)
-        .keyed("topic", weir.Count(), name="topics", routing=topics)
-    )
-
-
-NOW = {"availableNow": True}
+@pytest.fixture(scope="module")
+def tables():
+    return [posts(3000, seed) for seed in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -42,20 +30,18 @@ NOW = {"availableNow": True}
     ],
     ids=["hash", "table", "worst", "shuffled partials", "hash then partials"],
 )
-def test_two_counts_equal_plain_spark_whatever_the_grouping(spark, folder, checkpoint, places, topics):
-    query = two_counts(spark, folder, places, topics).start(checkpoint, servers=3, trigger=NOW)
-    query.await_termination()
-    assert rows_of(query.state("places")) == counted(spark, folder, "place")
-    assert rows_of(query.state("topics")) == counted(spark, folder, "topic")
+def test_two_counts_are_right_whatever_the_grouping(tables, places, topics):
+    query = run(two_counts(places=places, routing=topics), tables, servers=3)
+    assert rows_of(query.state("places")) == counts(tables, "place")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert len(query.recent_progress) == 3
-    assert query.progress["state_keys"]["topics"] == len(counted(spark, folder, "topic"))
+    assert query.progress["state_keys"]["topics"] == len(counts(tables, "topic"))
 
 
-def test_a_fitting_table_keeps_rows_on_their_server_and_its_worst_case_none(spark, folder, tmp_path):
+def test_a_fitting_table_keeps_rows_on_their_server_and_its_worst_case_none(tables):
     locality = {}
     for name, topics in {"hash": None, "table": TOPICS, "worst": weir.routing.WorstCase(TOPICS)}.items():
-        query = two_counts(spark, folder, PLACES, topics).start(str(tmp_path / name), servers=3, trigger=NOW)
-        query.await_termination()
+        query = run(two_counts(places=PLACES, routing=topics), tables, servers=3)
         edge = query.progress["edges"]["places → topics"]
         assert edge["local"] + edge["remote"] == query.progress["rows"] == 3000
         locality[name] = edge["locality"]
@@ -64,66 +50,37 @@ def test_a_fitting_table_keeps_rows_on_their_server_and_its_worst_case_none(spar
     assert locality["worst"] < 0.2
 
 
-def test_a_bounded_run_and_the_sinks(spark, tmp_path, checkpoint):
-    folder = write_batches(tmp_path / "posts", [posts(2000, 5)])
-    frame = spark.read.schema(POSTS).parquet(folder)
-    got = []
-    app = (
-        weir.source(frame)
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Count(), name="topics")
-    )
-    sinks = {"topics": lambda f, batch: got.append((batch, rows_of(f))), "places": str(tmp_path / "out")}
-    query = app.run(checkpoint, servers=2, sink=sinks)
-    assert got == [(0, counted(spark, folder, "topic"))]
-    written = spark.read.parquet(str(tmp_path / "out")).select("place", "count")
-    assert rows_of(written) == counted(spark, folder, "place")
-    # a second run of the same checkpoint finds everything done and delivers nothing twice
-    again = app.run(checkpoint, servers=2, sink=sinks)
-    assert len(got) == 1
-    assert rows_of(again.state("topics")) == rows_of(query.state("topics"))
-
-
-def test_state_is_readable_from_elsewhere_by_path(spark, folder, checkpoint):
-    query = two_counts(spark, folder).start(checkpoint, servers=2, trigger=NOW)
-    query.await_termination()
-    assert rows_of(weir.read_state(checkpoint, "topics")) == counted(spark, folder, "topic")
-    with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
-        weir.read_state(checkpoint, "topcs")
-
-
-def test_a_dag_with_two_sources_a_branch_a_union_and_two_sinks(spark, tmp_path, checkpoint):
-    one = write_batches(tmp_path / "one", [posts(1500, 1), posts(1500, 2)])
-    two = write_batches(tmp_path / "two", [posts(1500, 3), posts(1500, 4)])
-    posted = weir.source(stream(spark, one, POSTS), "web")
-    big = weir.source(stream(spark, two, POSTS), "app").filter_batches(
-        lambda b: pc.greater(b.column("n"), 500), name="big"
-    )
-    places = posted.union(big).keyed("place", weir.Count(), name="places")
+def test_a_dag_with_two_sources_a_branch_a_union_and_two_sinks():
+    one, two = [posts(1500, 1), posts(1500, 2)], [posts(1500, 3), posts(1500, 4)]
+    web = weir.source(POSTS, "web")
+    big = weir.source(POSTS, "app").filter_batches(lambda b: pc.greater(b.column("n"), 500), name="big")
+    places = web.union(big).keyed("place", weir.Count(), name="places")
     topics = places.keyed("topic", weir.Aggregate(total="sum(n)", top="max(place)"), name="topics")
-    counted_pairs = posted.keyed(["place", "topic"], weir.Count(), name="pairs", parallelism=2)
-    app = weir.Application(topics, counted_pairs)
+    pairs = web.keyed(["place", "topic"], weir.Count(), name="pairs", parallelism=2)
     ends = {"topics": {}, "pairs": {}}
     sinks = {
-        "topics": lambda f, b: ends["topics"].update({r["topic"]: tuple(r) for r in f.collect()}),
-        "pairs": lambda f, b: ends["pairs"].update({(r[0], r[1]): tuple(r) for r in f.collect()}),
+        "topics": lambda t, b: ends["topics"].update({r[0]: r for r in rows_of(t)}),
+        "pairs": lambda t, b: ends["pairs"].update({r[:2]: r for r in rows_of(t)}),
     }
-    query = app.start(checkpoint, servers=3, trigger=NOW, sink=sinks)
-    query.await_termination()
+    batches = [{"web": a, "app": b} for a, b in zip(one, two, strict=True)]
+    query = run(weir.Application(topics, pairs), batches, servers=3, sink=sinks)
 
-    web = spark.read.schema(POSTS).parquet(one)
-    both = web.union(spark.read.schema(POSTS).parquet(two).where("n > 500"))
-    both.createOrReplaceTempView("both_posts")
-    expected = rows_of(spark.sql("select topic, sum(n), max(place) from both_posts group by topic"))
-    pairs = rows_of(web.groupBy("place", "topic").count())
-    assert rows_of(query.state("places")) == rows_of(both.groupBy("place").count())
+    both = [*one, *(table.filter(pc.greater(table["n"], 500)) for table in two)]
+    expected = sorted(
+        (
+            (topic, sum(r["n"] for r in rows), max(r["place"] for r in rows))
+            for (topic,), rows in grouped(both, "topic").items()
+        ),
+        key=repr,
+    )
+    assert rows_of(query.state("places")) == counts(both, "place")
     assert rows_of(query.state("topics")) == expected
-    assert rows_of(query.state("pairs")) == pairs
+    assert rows_of(query.state("pairs")) == counts(one, "place", "topic")
     assert sorted(ends["topics"].values(), key=repr) == expected
-    assert sorted(ends["pairs"].values(), key=repr) == pairs
+    assert sorted(ends["pairs"].values(), key=repr) == counts(one, "place", "topic")
 
 
-def test_maps_flat_maps_and_shuffle_between_keyed_operators(spark, folder, checkpoint):
+def test_maps_flat_maps_and_shuffle_between_keyed_operators(tables):
     def words(batch):
         return {
             "word": pa.concat_arrays([batch.column("topic"), pc.utf8_upper(batch.column("topic"))]),
@@ -131,115 +88,69 @@ def test_maps_flat_maps_and_shuffle_between_keyed_operators(spark, folder, check
         }
 
     app = (
-        weir.source(stream(spark, folder, POSTS))
+        weir.source(POSTS)
         .keyed("place", weir.Count(), name="places")
         .map_batches(words, "word string, n long", name="words", routing=weir.Shuffle())
         .filter_batches(lambda b: pc.greater(b.column("n"), 10))
         .keyed("word", weir.Count(), name="counts")
     )
-    query = app.start(checkpoint, servers=3, trigger=NOW)
-    query.await_termination()
-    frame = spark.read.schema(POSTS).parquet(folder).where("n > 10")
-    frame.createOrReplaceTempView("posts_view")
-    expected = spark.sql(
-        "select w, count(*) from (select explode(array(topic, upper(topic))) w from posts_view) group by w"
-    )
-    assert rows_of(query.state("counts")) == rows_of(expected)
+    query = run(app, tables, servers=3)
+    large = [row for row in dicts(tables) if row["n"] > 10]
+    words_twice = pa.table({"word": [w for row in large for w in (row["topic"], row["topic"].upper())]})
+    assert rows_of(query.state("counts")) == counts(words_twice, "word")
     assert query.progress["operators"]["words"]["imbalance"] < 1.02
 
 
-def test_every_type_of_key(spark, tmp_path, checkpoint):
-    n = 400
-    table = pa.table(
-        {
-            "s": pa.array([f"k{i % 7}" if i % 11 else None for i in range(n)]),
-            "i": pa.array([i % 5 - 2 for i in range(n)], pa.int32()),
-            "l": pa.array([(i % 6) * 10**12 for i in range(n)]),
-            "d": pa.array([dt.date(2020, 1, 1 + i % 9) for i in range(n)]),
-            "t": pa.array(
-                [dt.datetime(2020, 1, 1, i % 8, tzinfo=dt.UTC) for i in range(n)], pa.timestamp("us", "UTC")
-            ),
-            "b": pa.array([i % 2 == 0 for i in range(n)]),
-            "y": pa.array([bytes([i % 4]) for i in range(n)]),
-        }
-    )
-    folder = write_batches(tmp_path / "data", [table])
-    frame = spark.read.parquet(folder)
-    stage = weir.source(frame)
+def test_every_type_of_key():
+    table = every_type()
+    stream = weir.source(table.schema)
     keys = [["i"], ["l"], ["d"], ["t"], ["b"], ["y"], ["s"], ["s", "d", "b", "y", "i"]]
     for number, key in enumerate(keys):
-        stage = stage.keyed(key, weir.Count(), name=f"op{number}")
-    query = stage.run(checkpoint, servers=3)
+        stream = stream.keyed(key, weir.Count(), name=f"op{number}")
+    query = run(stream, [table], servers=3)
     for number, key in enumerate(keys):
-        expected = frame.where("s is not null") if "s" in key else frame
-        assert rows_of(query.state(f"op{number}")) == rows_of(expected.groupBy(*key).count()), key
+        with_key = table.filter(pc.is_valid(table["s"])) if "s" in key else table
+        assert rows_of(query.state(f"op{number}")) == counts(with_key, *key), key
     assert query.progress["operators"]["op6"]["null_keys"] == table["s"].null_count
 
 
-def test_all_aggregates(spark, folder, checkpoint):
-    frame = spark.read.schema(POSTS).parquet(folder)
+def test_all_aggregates(tables):
     aggregate = weir.Aggregate(
         rows="count", some="count(n)", total="sum(n)", low="min(n)", high="max(topic)", mean="mean(n)",
         different="approx_distinct(topic)",
     )  # fmt: skip
-    query = weir.source(frame).keyed("place", aggregate, name="p").run(checkpoint, servers=2)
-    frame.createOrReplaceTempView("agg_posts")
-    expected = spark.sql(
-        "select place, count(*), count(n), sum(n), min(n), max(topic), avg(n), count(distinct topic) "
-        "from agg_posts group by place"
-    ).collect()
-    got = {r["place"]: tuple(r) for r in query.state("p").collect()}
-    assert len(got) == len(expected)
-    for row in expected:
-        ours = got[row[0]]
-        assert ours[:6] == tuple(row)[:6]
-        assert ours[6] == pytest.approx(row[6])
-        assert abs(ours[7] - row[7]) <= max(2, 0.15 * row[7])
+    query = run(weir.source(POSTS).keyed("place", aggregate, name="p"), tables, servers=2)
+    states = {row[0]: row[1:] for row in rows_of(query.state("p"))}
+    groups = grouped(tables, "place")
+    assert len(states) == len(groups)
+    for (place,), rows in groups.items():
+        ours, numbers, topics = states[place], [r["n"] for r in rows], [r["topic"] for r in rows]
+        assert ours[:5] == (len(rows), len(rows), sum(numbers), min(numbers), max(topics))
+        assert ours[5] == pytest.approx(sum(numbers) / len(rows))
+        assert abs(ours[6] - len(set(topics))) <= max(2, 0.15 * len(set(topics)))
 
 
-def test_placement_and_parallelism_are_kept_to(spark, folder, checkpoint):
+def test_placement_and_parallelism_are_kept_to(tables):
     app = (
-        weir.source(stream(spark, folder, POSTS))
+        weir.source(POSTS)
         .keyed("place", weir.Count(), name="places", placement=[2])
         .map_batches(lambda b: b, name="same", placement=[0, 1])
         .keyed("topic", weir.Count(), name="topics", parallelism=2)
     )
-    query = app.start(checkpoint, servers=4, trigger=NOW)
-    query.await_termination()
+    query = run(app, tables, servers=4)
     rows = [s["rows"] for s in query.progress["servers"]]
     assert rows[3] == 0
     assert rows[2] == 3000
-    assert rows_of(query.state("topics")) == counted(spark, folder, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
-def test_the_users_session_is_left_as_it_was(spark, folder, checkpoint):
-    before = {r["key"]: r["value"] for r in spark.sql("SET").collect()}
-    active = type(spark).getActiveSession()._jsparkSession
-    frame = spark.read.schema(POSTS).parquet(folder)
-    weir.source(frame).keyed("place", weir.Count()).run(checkpoint + "1", servers=2)
-    two_counts(spark, folder).start(checkpoint + "2", servers=2, trigger=NOW).await_termination()
-    assert {r["key"]: r["value"] for r in spark.sql("SET").collect()} == before
-    assert type(spark).getActiveSession()._jsparkSession == active
-
-
-def test_explain_status_and_wrong_use(spark, folder, checkpoint, capsys):
-    app = two_counts(spark, folder)
-    query = app.start(checkpoint, servers=2, trigger=NOW)
-    query.await_termination()
+def test_what_is_explained(tables, capsys):
+    query = run(two_counts(), tables[:1], servers=2)
     query.explain()
     shown = capsys.readouterr().out
     assert "places ─KG→ topics" in shown
     assert "2 exchanges per batch" in shown
-    assert query.status["active"] is False
+    assert query.status == {"active": False, "message": "stopped", "batch": 0}
     assert query.exception() is None
     with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
         query.state("topic")
-    with pytest.raises(weir.errors.TopologyError, match=r"use start\(…\) for streaming"):
-        app.run(checkpoint + "x", servers=2)
-    bounded = weir.source(spark.read.schema(POSTS).parquet(folder)).keyed("place", weir.Count())
-    with pytest.raises(weir.errors.TopologyError, match=r"use run\(…\) for bounded"):
-        bounded.start(checkpoint + "x", servers=2)
-    with pytest.raises(weir.errors.TopologyError, match="must be a Spark DataFrame"):
-        weir.source([1, 2, 3])
-    with pytest.raises(weir.errors.TopologyError, match="sink for unknown operator 'topic'"):
-        app.start(checkpoint + "y", servers=2, sink={"topic": print})

@@ -14,6 +14,7 @@ from support import POSTS, posts, rows_of
 from weir.columns import to_schema
 from weir.errors import OperatorError, TopologyError
 from weir.operators import Filter, FilterRows, FlatMapRows, Map, MapRows
+from weir.testing import run
 
 BATCH = pa.record_batch({"place": ["a", "b", None], "n": [1, 2, 3]})
 
@@ -111,9 +112,8 @@ def test_names_that_python_cannot_spell_are_numbered():
     assert mapped(MapRows(lambda row: (row._0 + row.n,), "s long"), batch)[0] == [{"s": 3}]
 
 
-def test_rows_through_all_three_on_spark(spark, tmp_path, checkpoint):
+def test_rows_through_all_three_in_an_application():
     table = posts(2000, 1)
-    frame = spark.createDataFrame(table.to_pandas(), POSTS)
 
     def words(row):
         if row.n == 7:
@@ -122,7 +122,7 @@ def test_rows_through_all_three_on_spark(spark, tmp_path, checkpoint):
 
     def application(**options):
         return (
-            weir.source(frame)
+            weir.source(POSTS)
             .keyed("place", weir.Count())
             .map(lambda row: (row.topic.upper(), row.n), "topic string, n long", columns=["topic", "n"])
             .flat_map(words, "word string, n long", **options)
@@ -133,12 +133,10 @@ def test_rows_through_all_three_on_spark(spark, tmp_path, checkpoint):
     with pytest.raises(
         OperatorError, match=r"'flat_map': ValueError: seven; at row \{'topic': 'TOPIC .*'n': 7\}"
     ):
-        application().run(checkpoint + "1", servers=2)
+        run(application(), [table], servers=2)
 
-    letters = []
-    query = application(on_error="divert").run(
-        checkpoint + "2", servers=2, dead_letters=lambda rows, batch: letters.extend(rows.collect())
-    )
+    query = run(application(on_error="divert"), [table], servers=2)
+    letters = query.dead_letters.to_pylist()
     expected: dict[str, int] = {}
     for row in table.to_pylist():
         if row["n"] >= 100:

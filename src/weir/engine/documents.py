@@ -148,6 +148,32 @@ class Commit(msgspec.Struct, kw_only=True):
     progress: dict[str, object] = {}
     end_of_input: bool = False
     layout: Layout | None = None
+    source: str = ""  # whose batches these are: the id of Spark's own query
 
 
 DEAD_LETTERS = "__dead_letters"
+
+
+def plan_of(document: dict[str, Any]) -> BatchPlan:
+    """Return the plan that a document of the checkpoint holds."""
+    return msgspec.convert(_renamed(document), BatchPlan)
+
+
+def commit_of(document: dict[str, Any]) -> Commit:
+    """Return the commit that a document of the checkpoint holds."""
+    return msgspec.convert(_renamed(document), Commit)
+
+
+def _renamed(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of any version with the names of this one.
+
+    Version 0.1 kept what routers hear under two names, one for Consistent and one for Weighted.
+
+    >>> _renamed({"batch": 3, "signals": {"a": [[12, [1, -1]]]}, "times": {}})
+    {'batch': 3, 'feedback': {'a': [[12, [1, -1]]]}}
+    """
+    if "signals" not in document and "times" not in document:
+        return document
+    heard = {**document.get("signals", {}), **document.get("times", {})}
+    others = {name: value for name, value in document.items() if name not in ("signals", "times")}
+    return {**others, "feedback": heard}

@@ -129,6 +129,7 @@ class Driver:
         racks = None if options.racks is None else Racks.of(options.racks)
         self.whereabouts = Whereabouts(topology, racks, wants_places=by_hosts)
         self._build, self._declared = build, declared
+        self.source = ""  # whose batches it is handed: the id of Spark's own query
         self._started = False
         self._ended = 0.0
         self._servers_before = topology.servers
@@ -142,6 +143,7 @@ class Driver:
         """Process one micro-batch exactly once."""
         self.start(rows)
         last = self.ledger.last
+        self._check_source()
         if last is not None and batch == last.batch:
             self.deliver(last)  # it has happened; only its delivery may be owed
             return
@@ -155,7 +157,7 @@ class Driver:
         ran = time.perf_counter()
         progress = self._progress(plan, outcome, ran - began, began - self._ended if self._ended else 0.0)
         progress.seconds.plan, progress.seconds.job = planned - began, ran - planned
-        commit = self.ledger.commit(plan, outcome.reports, progress, self._memory(batch))
+        commit = self.ledger.commit(plan, outcome.reports, progress, self._memory(batch), self.source)
         if self.learner is not None and outcome.stats:
             self.learner.observe(outcome.stats)
         self.runner.committed(progress)
@@ -169,6 +171,16 @@ class Driver:
         progress.seconds.batch = self._ended - began
         self.status.recent.append(progress)
         self.status.message = "waiting for data"
+
+    def _check_source(self) -> None:
+        """Refuse batches of another source than the one that the last commit has had: their numbers mean other rows."""
+        last = self.ledger.last
+        if last is not None and last.source and self.source and last.source != self.source:
+            raise CheckpointMismatch(
+                f"{self.storage.root}: the folder 'source', Spark's own record of what it has read, is not the one "
+                "that the commits were made with: it was deleted or replaced. Going on would skip rows or count them "
+                "twice. Restore it from the same copy as the commits, or start with an empty checkpoint folder."
+            )
 
     def _check_next(self, batch: int) -> None:
         """Refuse any batch but the next one: the source must go on where the last commit ended."""
@@ -196,6 +208,14 @@ class Driver:
         if self.learner is not None and self.ledger.last is not None:
             last = self.ledger.last
             self.learner.start(last.tables, last.manager, self.ledger.layout)
+
+    @property
+    def finished(self) -> bool:
+        """Whether a bounded input has been processed to its end, and delivered."""
+        last = self.ledger.last
+        if last is None or (self.needs_end_of_input and not last.end_of_input):
+            return False
+        return not self.sinks or self.ledger.was_delivered(last.batch)
 
     @property
     def needs_end_of_input(self) -> bool:

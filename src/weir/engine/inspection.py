@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.documents import BatchPlan, Commit, FileRef
+from weir.engine.documents import BatchPlan, Commit, FileRef, plan_of
 from weir.engine.ledger import HEAD, read_commit
 from weir.engine.tables import load_table
 from weir.errors import CheckpointError
@@ -143,7 +143,7 @@ def _read_plans(storage: Storage, damaged: Damage) -> list[BatchPlan]:
         if name.endswith(".tmp"):
             continue
         try:
-            plans.append(msgspec.convert(storage.read_document(f"plans/{name}", "plan"), BatchPlan))
+            plans.append(plan_of(storage.read_document(f"plans/{name}", "plan")))
         except CheckpointError as error:
             damaged.append({"file": f"plans/{name}", "problem": str(error)})
     return plans

@@ -31,7 +31,7 @@ from weir.errors import NullKeyError
 from weir.graph.model import Edge, Node
 from weir.operators.instance import Context, Instance
 from weir.operators.report import OperatorReport
-from weir.rows import Rows, canonical_order
+from weir.rows import Rows, row_hashes
 from weir.state.segment import H1, newest, stored_schema
 from weir.state.storage import Storage
 
@@ -352,15 +352,16 @@ class Server:
             if not kept:
                 continue
             node = self.topology.by_name[edge.target]
-            batch = (
-                pa.Table.from_batches([r.to_batch(edge.schema) for r in kept])
-                .combine_chunks()
-                .to_batches()[0]
-            )
             born = min((r.born for r in kept if r.born > 0), default=0)
-            rows = Rows(batch.take(pa.array(canonical_order(batch))), born=born)
-            keys = rows.hash(node.key) if node.key else np.zeros(len(rows), np.uint64)
-            self._dispatch(edge, rows, self.routers.router(edge, node).route(keys))
+            parts = [Rows(r.to_batch(edge.schema), born=born) for r in kept]
+            hashes = [row_hashes(part.batch) for part in parts]
+            order = np.lexsort([np.concatenate(h) for h in zip(*hashes, strict=True)][::-1])
+            keys = [part.hash(node.key) if node.key else np.zeros(len(part), np.uint64) for part in parts]
+            instances = np.empty(len(order), np.int32)
+            instances[order] = self.routers.router(edge, node).route(np.concatenate(keys)[order])
+            cuts = np.cumsum([len(part) for part in parts])[:-1]
+            for part, chosen in zip(parts, np.split(instances, cuts), strict=True):
+                self._dispatch(edge, part, chosen)
 
     def _send_partials(self, node: Node, instance: Instance) -> None:
         table = instance.partials()

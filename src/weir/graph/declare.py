@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -19,12 +19,16 @@ LISTED = " (paths)"  # ends the name of a source that lists files, before the op
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A source: a DataFrame, or only the schema of one that is fed by :mod:`weir.testing`."""
+    """A source: a DataFrame, or only the schema of one that is fed by :mod:`weir.testing`.
+
+    Where files are fed, ``listing`` turns their paths into the rows of the source.
+    """
 
     name: str
     frame: Any = None
     schema: pa.Schema | None = None
     inputs: tuple[Part, ...] = ()
+    listing: Callable[[Iterable[Any]], pa.Table] | None = None
 
     def same_as(self, other: Source) -> bool:
         """Return whether both read the same DataFrame, or have the same schema."""

@@ -128,7 +128,7 @@ class Locality:
                 f"racks={self.racks!r}: {did_you_mean(self.racks, ['hosts'])}; or nested lists of servers"
             )
         if not isinstance(self.split_hot, bool) and not (
-            isinstance(self.split_hot, Grouping) and self.split_hot.splits_keys
+            isinstance(self.split_hot, Grouping) and self.split_hot.uses_distances
         ):
             raise TopologyError(
                 f"split_hot={self.split_hot!r}: expected True, False or a weir.Weighted(…) that deals hot keys out"

@@ -16,7 +16,7 @@ from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.aggregate_functions import FUNCTIONS, Columns, Function, Groups, merge_column
 from weir.operators.base import WINDOW_START, Operator
-from weir.operators.instance import NO_TIME, Context, Instance, among, keyed_schema, one_array
+from weir.operators.instance import NO_TIME, Context, Instance, among, conformed, keyed_schema, one_array
 from weir.rows import Rows
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
@@ -143,7 +143,7 @@ class Aggregate(Operator):
             return table
         head = table.select(range(heads)).take(pa.array(first))
         merged = self.merge([one_array(c) for c in table.columns[heads:]], groups, len(first))
-        return pa.Table.from_arrays([*head.columns, *merged], schema=table.schema)
+        return conformed([*head.columns, *merged], table.schema)
 
     def instance(self, context: Context) -> Instance:
         return _AggregateInstance(self, context)
@@ -247,7 +247,7 @@ class _AggregateInstance(Instance):
         keys = table.select(range(2 + self.width)).take(pa.array(first))
         states = [one_array(table.column(i)) for i in range(2 + self.width, table.num_columns)]
         merged = self.operator.merge(states, groups, len(first))
-        return pa.Table.from_arrays([*keys.columns, *merged], schema=table.schema)
+        return conformed([*keys.columns, *merged], table.schema)
 
     def hold(self, held: StateView) -> pa.Table | None:
         """Partial states stay on this server until their aggregation: as entries, merged with what waits here."""

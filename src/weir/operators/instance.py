@@ -7,7 +7,7 @@ What it must remember it returns as state entries; the server saves them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weir.errors import OperatorError, WeirError
 from weir.operators.report import OperatorReport
-from weir.rows import Rows
+from weir.rows import Rows, one_batch
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2
 from weir.state.view import StateView
@@ -145,5 +145,14 @@ def among(table: pa.Table, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> ND
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+    if not column.num_chunks:
+        return pa.array([], column.type)
+    return one_batch([pa.record_batch([chunk], ["x"]) for chunk in column.chunks]).column(0)
+
+
+def conformed(columns: Sequence[pa.Array | pa.ChunkedArray], schema: pa.Schema) -> pa.Table:
+    """Return columns as a table of a schema; those that have 64-bit offsets meanwhile get back their own type."""
+    return pa.Table.from_arrays(
+        [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)],
+        schema=schema,
+    )

@@ -19,7 +19,7 @@ from weir.hashing import hash_columns
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
 from weir.operators.state_types import forget_caches
-from weir.rows import Rows, row_hashes
+from weir.rows import Rows, one_batch, row_hashes
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
 
@@ -271,8 +271,7 @@ class _ProcessInstance(Instance):
         self,
     ) -> tuple[list[pa.Array], NDArray[np.uint64], NDArray[np.uint64], Iterator[tuple[Any, list[Any]]]]:
         """Key columns, hashes and rows of each key, in canonical order."""
-        table = pa.Table.from_batches(self.batches).combine_chunks()
-        batch = table.to_batches()[0]
+        batch = one_batch(self.batches)
         rows = Rows(batch)
         h1, h2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
         r1, r2 = row_hashes(batch)
@@ -296,7 +295,9 @@ class _ProcessInstance(Instance):
         new = np.ones(len(h1), np.bool_)
         new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
         first = np.flatnonzero(new)
-        keys = [batch.column(k).take(pa.array(first)) for k in self.node.key]
+        keys = [
+            batch.column(k).take(pa.array(first)).cast(self.node.state.field(k).type) for k in self.node.key
+        ]
         make = namedtuple("Row", batch.schema.names, rename=True)._make  # type: ignore[misc, attr-defined]
         everything = list(map(make, zip(*(c.to_pylist() for c in batch.columns), strict=True)))
         names = [k.to_pylist() for k in keys]

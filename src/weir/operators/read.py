@@ -14,7 +14,7 @@ from weir.errors import SourceError, TopologyError, did_you_mean
 from weir.operators.base import Operator
 from weir.operators.file_reader import CHUNK_ROWS, read_file
 from weir.operators.instance import Context, Instance
-from weir.rows import Rows
+from weir.rows import Rows, one_batch
 
 PATH, PARTITION, BYTES, MODIFIED = "path", "partition", "bytes", "modified"
 LISTING = pa.schema(
@@ -113,9 +113,7 @@ class _ReadInstance(Instance):
             )
 
     def _together(self, batches: list[pa.RecordBatch], origins: list[NDArray[np.uint64]]) -> Rows:
-        batch = batches[0]
-        if len(batches) > 1:
-            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        batch = one_batch(batches)
         self.report.rows_in += batch.num_rows
         self.report.rows_out += batch.num_rows
         return Rows(batch, origin=(self.node.name, np.concatenate(origins)))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.columns import to_schema
-from weir.errors import TopologyError, did_you_mean
+from weir.errors import OperatorError, TopologyError, did_you_mean
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, failed
 from weir.rows import Rows
@@ -216,4 +216,6 @@ def conform(result: Any, schema: pa.Schema, who: str) -> pa.RecordBatch:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
         raise TopologyError(f"{who} returned {table.schema} where {schema} was declared: {error}") from None
     batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:  # whoever calls it tries again with fewer rows
+        raise OperatorError(f"{who} returned {table.nbytes} bytes for one batch, which do not fit one column")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.engine.documents import DEAD_LETTERS
 from weir.engine.driver import Driver, check_sinks, open_driver
 from weir.engine.handle import QueryHandle
-from weir.errors import EngineError, TopologyError, WeirError, did_you_mean
+from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
 from weir.graph.model import Topology
 from weir.options import Options
 from weir.spark.failures import translated
@@ -99,7 +100,10 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
     query = _open(application, checkpoint, "streaming", options)
     driver = query._driver
 
+    started = threading.Event()
+
     def on_batch(frame: DataFrame, batch: int) -> None:
+        started.wait()  # the first batch may come before writer.start has returned
         try:
             driver.batch(frame, batch)
         except Exception as error:
@@ -119,6 +123,8 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
         writer = writer.queryName(options.name)
     driver.status.message = "waiting for data"
     query._stream = writer.start()
+    driver.source = str(query._stream.id)
+    started.set()
     return query
 
 
@@ -127,9 +133,15 @@ def run(application: Application, checkpoint: str, options: Options) -> Query:
     _check_kind(application, streaming=False)
     query = _open(application, checkpoint, "bounded", options)
     driver = query._driver
+    if driver.finished:
+        raise CheckpointMismatch(
+            f"{driver.storage.root}: a run has ended here, so this one would do nothing. Read its result with "
+            "weir.read_state, or run with an empty checkpoint folder."
+        )
     rows = unite(application.frames, driver.topology)
     try:
-        driver.batch(rows, 0)
+        if driver.ledger.last is None or driver.ledger.last.batch == 0:
+            driver.batch(rows, 0)
         if driver.needs_end_of_input:
             driver.batch(rows.limit(0), 1, end_of_input=True)
     except Exception as error:

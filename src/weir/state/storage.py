@@ -6,12 +6,14 @@ once or not at all, carry a checksum of themselves, and are refused with their n
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import json
 import os
 import uuid
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -23,10 +25,22 @@ from weir.errors import CheckpointError
 FORMAT = 1
 _TWO_WRITERS = "{}: already written by another run. Two queries share this checkpoint; stop one of them."
 _kept: set[str] = set()  # folders whose own names this process knows to be on disk
+_flushing = True
+
+
+@contextlib.contextmanager
+def without_flushing() -> Iterator[None]:
+    """Let this process write files without waiting for the disk, for tests: they outlive a process, not a machine."""
+    global _flushing
+    before, _flushing = _flushing, False
+    try:
+        yield
+    finally:
+        _flushing = before
 
 
 def _sync(folder: str) -> None:
-    """Puts the names in a folder on disk, where the file system lets one."""
+    """Put the names in a folder on disk, where the file system lets one."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError:
@@ -154,7 +168,9 @@ class Storage:
                 out.write(data)
 
     def keep(self, *patterns: str) -> None:
-        """Puts files of a local file system on disk that somebody else has written."""
+        """Put files of a local file system on disk that somebody else has written."""
+        if not _flushing:
+            return
         found = {name for pattern in patterns for name in glob.glob(pattern, root_dir=self.root)}
         for path in map(self.path, sorted(found)):
             with open(path, "rb") as file:
@@ -166,11 +182,14 @@ class Storage:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as out:
             out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
+            if _flushing:
+                out.flush()
+                os.fsync(out.fileno())
 
     def _keep_entry(self, path: str) -> None:
-        """Puts the name of a file on disk, and those of the folders it is in, if that is still to be done."""
+        """Put the name of a file on disk, and those of the folders it is in, if that is still to be done."""
+        if not _flushing:
+            return
         folder = os.path.dirname(path)
         _sync(folder)
         new = []

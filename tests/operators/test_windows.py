@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 
 import pyarrow as pa
+import pytest
 
 import weir
-from support import rows_of, stream, write_batches
+from support import dicts, grouped, rows_of
+from weir.testing import run, start
 
-NOW = {"availableNow": True}
 SCHEMA = "k string, time timestamp, n long"
 
 
@@ -30,47 +31,51 @@ BATCHES = [
 ]
 
 
-def test_windows_close_once_in_order_and_late_rows_are_counted(spark, tmp_path, checkpoint):
-    folder = write_batches(tmp_path / "data", BATCHES)
-    closed = []
-    app = weir.source(stream(spark, folder, SCHEMA)).keyed(
+@pytest.mark.parametrize(
+    "faults", [[], ["job-done:2", "commit-written:2", "plan-written:3", "step-started:301"]]
+)
+def test_windows_close_once_in_order_and_late_rows_are_counted(faults):
+    app = weir.source(SCHEMA).keyed(
         "k",
         weir.Aggregate(rows="count", total="sum(n)"),
         name="w",
         window=weir.tumbling("time", "10 minutes", "2m"),
     )
-
-    def sink(frame, number):
-        closed.extend(
-            (number, r.k, r.window_start.minute, r.window_end.minute, r.rows, r.total)
-            for r in frame.collect()
-        )
-
-    query = app.start(checkpoint, servers=2, trigger=NOW, sink=sink)
-    query.await_termination()
+    query = start(app, servers=2, faults=faults)
+    for rows in BATCHES:
+        query.feed(rows)
+    closed = [
+        (number, r["k"], r["window_start"].minute, r["window_end"].minute, r["rows"], r["total"])
+        for number in range(4)
+        for r in dicts(query.output("w", number))
+    ]
     assert sorted(closed) == [(2, "a", 0, 10, 2, 3), (2, "b", 0, 10, 2, 8), (3, "a", 10, 20, 2, 11)]
     assert query.progress["operators"]["w"]["late"] == 1
-    assert sorted((r.k, r.window_start.minute, r.rows) for r in query.state("w").collect()) == [
+    assert sorted((r["k"], r["window_start"].minute, r["rows"]) for r in dicts(query.state("w"))) == [
         ("a", 20, 1),
         ("b", 20, 1),
     ]
     assert query.progress["state_keys"]["w"] == 2
 
 
-def test_a_bounded_run_closes_every_window_and_equals_plain_spark(spark, tmp_path, checkpoint):
-    folder = write_batches(tmp_path / "data", BATCHES)
-    frame = spark.read.schema(SCHEMA).parquet(folder)
+def best_windows_in_python(tables):
+    windows = {}
+    for row in dicts(tables):
+        window = (row["k"], row["time"].minute // 10)
+        windows[window] = windows.get(window, 0) + row["n"]
+    totals = pa.table({"k": [k for k, _ in windows], "total": list(windows.values())})
+    return sorted(
+        (k, len(rows), max(r["total"] for r in rows)) for (k,), rows in grouped(totals, "k").items()
+    )
+
+
+def test_the_end_of_the_input_closes_every_window():
     app = (
-        weir.source(frame)
+        weir.source(SCHEMA)
         .keyed("n", weir.Count(), name="numbers")
         .keyed("k", weir.Aggregate(total="sum(n)"), name="w", window=weir.tumbling("time", "10 minutes"))
         .keyed("k", weir.Aggregate(windows="count", best="max(total)"), name="per_key")
     )
-    query = app.run(checkpoint, servers=3)
-    assert query.state("w").count() == 0
-    frame.createOrReplaceTempView("window_rows")
-    expected = spark.sql(
-        "select k, count(*), max(total) from (select k, window(time, '10 minutes') w, sum(n) total "
-        "from window_rows group by all) group by k"
-    )
-    assert rows_of(query.state("per_key")) == rows_of(expected)
+    query = run(app, [pa.concat_tables(BATCHES)], servers=3)
+    assert query.state("w").num_rows == 0
+    assert rows_of(query.state("per_key")) == best_windows_in_python(BATCHES)

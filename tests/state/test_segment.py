@@ -17,7 +17,6 @@ from weir.state.segment import (
     H1,
     MERGE_AT,
     SegmentRef,
-    StateView,
     entries,
     newest,
     run_to_merge,
@@ -25,6 +24,7 @@ from weir.state.segment import (
     write_segment,
 )
 from weir.state.storage import Storage
+from weir.state.view import StateView
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 KEYS = st.sampled_from([f"k{i}" for i in range(12)])

@@ -3,136 +3,144 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import weir
-from support import rows_of
+from support import POSTS, counts, places_and_topics, rows_of, sums, write_parts
+from weir.engine.documents import BatchPlan
+from weir.engine.ledger import read_commit
 from weir.operators.file_reader import CHUNK_ROWS, read_file
 from weir.operators.read import Read
-
-POSTS = "place string, topic string, n long"
-
-
-def write_parts(folder: Path, batches: int, parts: int = 4, rows: int = 300, strays: float = 0.1) -> str:
-    """Files by place: each folder holds posts of its own places, with a share of strays from all others."""
-    rng = np.random.default_rng(batches)
-    for batch in range(batches):
-        for part in range(parts):
-            of = np.where(rng.random(rows) < strays, rng.integers(0, parts, rows), part)
-            place = rng.integers(0, 10, rows) * parts + of
-            table = pa.table(
-                {
-                    "place": pa.array([f"place {p}" for p in place]),
-                    "topic": pa.array([f"topic {(7 * p + t) % 60}" for p, t in zip(place, of, strict=True)]),
-                    "n": pa.array(rng.integers(0, 1000, rows)),
-                    "unread": pa.array(["x" * 20] * rows),
-                }
-            )
-            path = folder / f"part={part}" / f"{batch}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, path)
-            at = 1_700_000_000 + 100 * batch + part
-            os.utime(path, (at, at))
-    return str(folder)
+from weir.state.storage import Storage
+from weir.testing import run, start
 
 
-PLACES = weir.Table.of({f"place {p}": p % 4 for p in range(40)})
+def batches_of(folder: str) -> list[list[Path]]:
+    """Return the files of each batch that write_parts has written."""
+    files = sorted(Path(folder).rglob("*.parquet"), key=lambda path: (int(path.stem), path))
+    return [list(batch) for _, batch in groupby(files, key=lambda path: path.stem)]
 
 
-def counts(stream):
-    return stream.keyed("place", weir.Count(), name="places", routing=PLACES).keyed(
-        "topic", weir.Aggregate(total="sum(n)"), name="topics"
-    )
+def check(query, folder):
+    table = pq.read_table(folder, partitioning="hive")
+    assert rows_of(query.state("places")) == counts(table, "place")
+    assert rows_of(query.state("topics")) == sums(table, "topic", "n")
 
 
-def check(spark, query, folder):
-    plain = spark.read.parquet(folder)
-    assert rows_of(query.state("places")) == rows_of(plain.groupBy("place").count())
-    topics = plain.groupBy("topic").sum("n")
-    assert rows_of(query.state("topics")) == rows_of(topics)
-
-
-def test_rows_read_where_their_key_lives_do_not_travel(spark, tmp_path, checkpoint):
+def test_rows_read_where_their_key_lives_do_not_travel(tmp_path):
     folder = write_parts(tmp_path / "posts", batches=2, strays=0.0)
-    reader = spark.readStream.option("maxFilesPerTrigger", 4)
     place = {f"part={p}": p for p in range(4)}
-    app = counts(weir.files(reader, folder, schema=POSTS, place=place))
-    query = app.start(checkpoint, servers=4, trigger={"availableNow": True})
-    query.await_termination()
-    check(spark, query, folder)
+    app = places_and_topics(weir.files(None, folder, schema=POSTS, place=place))
+    query = run(app, batches_of(folder), servers=4)
+    check(query, folder)
     assert [p["rows"] for p in query.recent_progress] == [1200, 1200]
     for progress in query.recent_progress:
         assert progress["edges"]["files → places"]["local"] == 1200
         assert progress["edges"]["files → places"]["remote"] == 0
         assert progress["edges"]["files → places"]["bytes"] == 0
         assert progress["operators"]["files"]["imbalance"] == 1.0
-    # what nobody reads is not read, and what only Spark's listing carries goes no further
+    # what nobody reads is not read, and what only the listing carries goes no further
     assert query.topology.by_name["files"].rows_out.names == ["place", "topic", "n"]
 
 
-def test_read_on_the_wrong_server_every_row_travels_and_the_result_is_the_same(spark, tmp_path, checkpoint):
+def test_read_on_the_wrong_server_every_row_travels_and_the_result_is_the_same(tmp_path):
     folder = write_parts(tmp_path / "odd name é %20", batches=1, strays=0.0)
     place = {f"part={p}": (p + 1) % 4 for p in range(4)}
-    query = counts(weir.files(spark.read, folder, place=place)).run(checkpoint, servers=4)
-    check(spark, query, folder)
+    query = run(places_and_topics(weir.files(None, folder, place=place)), batches_of(folder), servers=4)
+    check(query, folder)
     edge = query.progress["edges"]["files → places"]
     assert edge["local"] == 0
     assert edge["remote"] == 1200
 
 
-def test_files_beside_another_source_and_columns_from_the_path(spark, tmp_path, checkpoint):
+def test_files_beside_another_source_and_columns_from_the_path(tmp_path):
     folder = write_parts(tmp_path / "posts", batches=1)
-    plain = spark.read.parquet(folder)
-    files = weir.files(spark.read, folder, schema="part int, place string", by=r"part=(\d+)/")
-    table = weir.source(plain.select("part", "place"), "table")
+    plain = pq.read_table(folder, partitioning="hive").select(["part", "place"])
+    files = weir.files(None, folder, schema="part int, place string", by=r"part=(\d+)/")
+    table = weir.source("part int, place string", "table")
     parts = files.union(table).keyed("part", weir.Count(), name="parts", routing=weir.PartialKey())
     places = files.keyed(["place", "part"], weir.Count(), name="places")
-    query = weir.Application(parts, places).run(checkpoint, servers=3)
-    assert rows_of(query.state("parts")) == rows_of(plain.union(plain).groupBy("part").count())
-    assert rows_of(query.state("places")) == rows_of(plain.groupBy("place", "part").count())
+    (paths,) = batches_of(folder)
+    query = run(weir.Application(parts, places), [{"files": paths, "table": plain}], servers=3)
+    assert rows_of(query.state("parts")) == counts([plain, plain], "part")
+    assert rows_of(query.state("places")) == counts(plain, "place", "part")
     assert query.progress["rows"] == 2400
 
 
-def test_a_damaged_file_stops_the_query_by_name_and_mended_it_goes_on(spark, tmp_path, checkpoint):
+def test_a_damaged_file_stops_the_query_by_name_and_mended_it_goes_on(tmp_path):
     folder = write_parts(tmp_path / "posts", batches=1)
     broken = tmp_path / "posts" / "part=2" / "0.parquet"
-    whole = broken.read_bytes()
+    whole, (paths,) = broken.read_bytes(), batches_of(folder)
     broken.write_bytes(whole[:-40])
-
-    def start():
-        app = counts(weir.files(spark.readStream, folder, schema=POSTS))
-        query = app.start(checkpoint, servers=4, trigger={"availableNow": True})
-        query.await_termination()
-        return query
-
+    query = start(places_and_topics(weir.files(None, folder, schema=POSTS)), servers=4)
     with pytest.raises(weir.errors.SourceError, match=r"part=2/0.parquet: cannot be read as parquet"):
-        start()
+        query.feed(paths)
     broken.write_bytes(whole)
-    check(spark, start(), folder)
+    query.restart()
+    query.feed(paths)
+    check(query, folder)
 
 
-def test_a_file_that_is_gone_when_its_batch_runs_is_named(spark, tmp_path, checkpoint):
+def test_a_file_that_is_gone_when_its_batch_runs_is_named(tmp_path):
     folder = write_parts(tmp_path / "posts", batches=1)
-    app = counts(weir.files(spark.read, folder, schema=POSTS))
-    (tmp_path / "posts" / "part=1" / "0.parquet").unlink()
+    gone = tmp_path / "posts" / "part=1" / "0.parquet"
+    (paths,) = batches_of(folder)
+
+    def listed(source):
+        """Reads the listing, then removes a file of it."""
+        rows = source.listing(paths)
+        gone.unlink()
+        return rows
+
+    stream = weir.files(None, folder, schema=POSTS)
+    source = stream.ends[0].inputs[0]
+    object.__setattr__(stream.ends[0], "inputs", (replace(source, listing=lambda paths: listed(source)),))
     with pytest.raises(weir.errors.SourceError, match=r"part=1/0.parquet: is gone"):
-        app.run(checkpoint, servers=4)
+        run(places_and_topics(stream), [paths], servers=4)
 
 
-def test_files_without_folders_are_refused_with_a_remedy(spark, tmp_path, checkpoint):
+def test_files_without_folders_are_refused_with_a_remedy(tmp_path):
     flat = tmp_path / "flat"
     flat.mkdir()
     pq.write_table(pa.table({"place": ["a"]}), flat / "x.parquet")
-    app = weir.files(spark.read, str(flat)).keyed("place", weir.Count())
+    app = weir.files(None, str(flat)).keyed("place", weir.Count())
     with pytest.raises(weir.errors.SourceError, match='by="file"'):
-        app.run(checkpoint, servers=2)
-    app = weir.files(spark.read, str(flat), by="file").keyed("place", weir.Count())
-    assert rows_of(app.run(checkpoint + "2", servers=2).state("place")) == [("a", 1)]
+        run(app, [[flat / "x.parquet"]], servers=2)
+    app = weir.files(None, str(flat), by="file").keyed("place", weir.Count())
+    assert rows_of(run(app, [[flat / "x.parquet"]], servers=2).state("place")) == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    "faults", [["job-done:1"], ["plan-written:1", "commit-written:1", "step-started:102"]]
+)
+def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, faults):
+    folder = write_parts(tmp_path / "posts", batches=3)
+    app = (
+        weir.files(None, folder, schema=POSTS)
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", weir.Aggregate(total="sum(n)"), name="topics")
+    )
+    routing = weir.Locality(period=1, forecast=None)
+    query = start(app, checkpoint, servers=3, routing=routing, faults=faults)
+    for paths in batches_of(folder):
+        query.feed(paths)
+        query.reconfigure(wait=True)  # so that keys and partitions are on the move in the next batch
+    check(query, folder)
+    # the batch that died was one in which files were read by a learnt table; its replay used the same
+    plan = Storage(checkpoint).read_document("plans/000000000001-0000", "plan")
+    planned = msgspec.convert(plan, BatchPlan)
+    assert planned.tables["files"].files[0].rows == 4
+    assert read_commit(Storage(checkpoint), "000000000001-0000").tables == planned.tables
+    assert query.progress["rows"] == 1200
+    assert len(query.routing_table("files")) == 4
 
 
 @pytest.mark.parametrize(
@@ -146,19 +154,17 @@ def test_files_without_folders_are_refused_with_a_remedy(spark, tmp_path, checkp
         ({"schema": "place strin"}, "did you mean 'string'"),
     ],
 )
-def test_mistakes_are_said_before_anything_runs(spark, tmp_path, options, message):
+def test_mistakes_are_said_before_anything_runs(tmp_path, options, message):
     options = {"schema": POSTS, **options}
     with pytest.raises(weir.errors.TopologyError, match=message):
-        weir.Application(
-            weir.files(spark.read, str(tmp_path), **options).keyed("place", weir.Count())
-        ).topology(4)
+        weir.Application(weir.files(None, str(tmp_path), **options).keyed("place", weir.Count())).topology(4)
 
 
-def test_readers_and_folders_that_cannot_be_used(spark, tmp_path):
-    with pytest.raises(weir.errors.TopologyError, match="spark.readStream or spark.read"):
-        weir.files(spark, str(tmp_path), schema=POSTS)
+def test_a_folder_without_files_has_no_columns(tmp_path):
     with pytest.raises(weir.errors.SourceError, match="no file yet"):
-        weir.files(spark.read, str(tmp_path))
+        weir.files(None, str(tmp_path))
+    with pytest.raises(weir.errors.TopologyError, match="pattern of folders"):
+        weir.files(None, f"{tmp_path}/*/posts")
 
 
 WANTED = pa.schema([("a", pa.int64()), ("day", pa.int32())])

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.engine.arrays import write_table
-from weir.engine.documents import Move
-from weir.engine.take_over import take_over
-from weir.state.segment import H1, StateView, entries, newest, tombstones, write_segment
+from weir.state.move import read_moves, take_over
+from weir.state.segment import H1, entries, newest, tombstones, write_segment
 from weir.state.storage import Storage
+from weir.state.view import StateView
 
 SCHEMA = pa.schema([("window", pa.int64()), ("value", pa.int64())])
 SERVERS = 3
@@ -68,10 +68,11 @@ def test_every_entry_is_where_its_key_was_sent_and_nowhere_else(history, before,
             "to": pa.array([after[k] for k in moving], pa.int32()),
         }
     )
-    move = Move("op", write_table(storage, "moves/op", table))
-    made = [take_over(storage, SCHEMA, manifest, move, server) for server in range(SERVERS)]
+    file = write_table(storage, "moves/op", table)
+    moves = read_moves(storage, file.name, file.bytes, file.crc)
+    made = [take_over(storage, SCHEMA, manifest, moves, server) for server in range(SERVERS)]
     for server in range(SERVERS):  # again, as in a replay: what others have done by now makes no difference
-        assert take_over(storage, SCHEMA, manifest, move, server).entries.equals(made[server].entries)
+        assert take_over(storage, SCHEMA, manifest, moves, server).entries.equals(made[server].entries)
     committed = [
         [*refs, write_segment(storage, f"state/moved-{server}", newest(made[server].entries))]
         for server, refs in enumerate(manifest)

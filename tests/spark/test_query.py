@@ -1,0 +1,130 @@
+"""What Spark decides about a query: sources, routing in the JVM, sinks, types, sessions, and wrong use."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+import pytest
+
+import weir
+from support import NOW, POSTS, counted, counts, every_type, posts, rows_of, stream, two_counts, write_batches
+from weir import testing
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return [posts(600, seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def folder(tables, tmp_path_factory):
+    return write_batches(tmp_path_factory.mktemp("query") / "posts", tables)
+
+
+@pytest.fixture(scope="module")
+def finished(spark, folder, tmp_path_factory):
+    """A query that has counted the posts."""
+    checkpoint = str(tmp_path_factory.mktemp("finished") / "checkpoint")
+    query = two_counts(stream(spark, folder)).start(checkpoint, servers=3, trigger=NOW)
+    query.await_termination()
+    return query
+
+
+def test_routed_in_the_jvm_every_row_goes_where_it_goes_in_this_process(spark, tables, folder, finished):
+    here = testing.run(two_counts(), tables, servers=3)
+    for name, column in (("places", "place"), ("topics", "topic")):
+        assert rows_of(finished.state(name)) == rows_of(here.state(name)) == counted(spark, folder, column)
+    assert len(finished.recent_progress) == len(here.recent_progress) == 3
+    for ours, theirs in zip(finished.recent_progress, here.recent_progress, strict=True):
+        assert [s["rows"] for s in ours["servers"]] == [s["rows"] for s in theirs["servers"]]
+        assert ours["state_keys"] == theirs["state_keys"]
+        for edge in ("local", "remote"):
+            assert ours["edges"]["places → topics"][edge] == theirs["edges"]["places → topics"][edge]
+
+
+def test_state_is_readable_from_elsewhere_by_path(spark, tables, finished):
+    assert rows_of(weir.read_state(finished.checkpoint, "topics")) == counts(tables, "topic")
+    with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
+        weir.read_state(finished.checkpoint, "topcs")
+
+
+def test_status_and_wrong_use(spark, folder, finished, checkpoint):
+    assert finished.status["active"] is False
+    assert finished.exception() is None
+    with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
+        finished.state("topic")
+    app = two_counts(stream(spark, folder))
+    with pytest.raises(weir.errors.TopologyError, match=r"use start\(…\) for streaming"):
+        app.run(checkpoint, servers=2)
+    bounded = weir.source(spark.read.schema(POSTS).parquet(folder)).keyed("place", weir.Count())
+    with pytest.raises(weir.errors.TopologyError, match=r"use run\(…\) for bounded"):
+        bounded.start(checkpoint, servers=2)
+    with pytest.raises(weir.errors.TopologyError, match="must be a Spark DataFrame"):
+        weir.source([1, 2, 3])
+    with pytest.raises(weir.errors.TopologyError, match="sink for unknown operator 'topic'"):
+        app.start(checkpoint, servers=2, sink={"topic": print})
+
+
+def test_a_bounded_run_and_the_sinks(spark, tables, folder, tmp_path, checkpoint):
+    frame = spark.read.schema(POSTS).parquet(folder)
+    delivered = []
+    sinks = {
+        "topics": lambda f, batch: delivered.append((batch, rows_of(f))),
+        "places": str(tmp_path / "out"),
+    }
+    query = two_counts(frame).run(checkpoint, servers=2, sink=sinks)
+    assert delivered == [(0, counts(tables, "topic"))]
+    written = spark.read.parquet(str(tmp_path / "out")).select("place", "count")
+    assert rows_of(written) == counts(tables, "place")
+    # a second run of the same checkpoint would do nothing, and says so; nothing is delivered twice
+    with pytest.raises(weir.errors.CheckpointMismatch, match="a run has ended here"):
+        two_counts(frame).run(checkpoint, servers=2, sink=sinks)
+    assert len(delivered) == 1
+    assert rows_of(weir.read_state(checkpoint, "topics")) == rows_of(query.state("topics"))
+
+
+def test_two_streams_a_union_and_two_sinks(spark, tables, folder, tmp_path, checkpoint):
+    others = [posts(500, 3), posts(500, 4)]
+    web = weir.source(stream(spark, folder, files=2), "web")
+    mobile = weir.source(stream(spark, write_batches(tmp_path / "mobile", others)), "mobile")
+    big = mobile.filter_batches(lambda b: pc.greater(b.column("n"), 500), name="big")
+    topics = web.union(big).keyed("topic", weir.Count(), name="topics")
+    pairs = web.keyed(["place", "topic"], weir.Count(), name="pairs", parallelism=2)
+    ends = {"topics": {}, "pairs": {}}
+    sinks = {
+        "topics": lambda f, b: ends["topics"].update({r[0]: r for r in rows_of(f)}),
+        "pairs": lambda f, b: ends["pairs"].update({r[:2]: r for r in rows_of(f)}),
+    }
+    query = weir.Application(topics, pairs).start(checkpoint, servers=3, trigger=NOW, sink=sinks)
+    query.await_termination()
+    both = [*tables, *(table.filter(pc.greater(table["n"], 500)) for table in others)]
+    assert rows_of(query.state("topics")) == counts(both, "topic")
+    assert rows_of(query.state("pairs")) == counts(tables, "place", "topic")
+    assert sorted(ends["topics"].values(), key=repr) == counts(both, "topic")
+    assert sorted(ends["pairs"].values(), key=repr) == counts(tables, "place", "topic")
+
+
+def test_every_type_of_key(spark, tmp_path, checkpoint):
+    table = every_type()
+    frame = spark.read.parquet(write_batches(tmp_path / "data", [table]))
+    every = ["i", "l", "d", "t", "b", "y", "s"]
+    app = (
+        weir.source(frame).keyed(every, weir.Count(), name="all").keyed(["t", "y"], weir.Count(), name="two")
+    )
+    query = app.run(checkpoint, servers=3)
+    here = testing.run(weir.source(table.schema).keyed(every, weir.Count(), name="all"), [table], servers=3)
+    for name, key in (("all", every), ("two", ["t", "y"])):
+        plain = frame.where("s is not null").groupBy(*key).count()
+        assert rows_of(query.state(name)) == rows_of(plain), key
+    assert query.progress["operators"]["all"]["null_keys"] == table["s"].null_count
+    assert query.progress["state_keys"]["all"] == here.progress["state_keys"]["all"]
+
+
+def test_the_users_session_is_left_as_it_was(spark, folder, checkpoint):
+    before = {r["key"]: r["value"] for r in spark.sql("SET").collect()}
+    active = type(spark).getActiveSession()._jsparkSession
+    frame = spark.read.schema(POSTS).parquet(folder)
+    weir.source(frame).keyed("place", weir.Count()).run(checkpoint + "1", servers=2)
+    one = weir.source(stream(spark, folder, files=3)).keyed("place", weir.Count())
+    one.start(checkpoint + "2", servers=2, trigger=NOW).await_termination()
+    assert {r["key"]: r["value"] for r in spark.sql("SET").collect()} == before
+    assert type(spark).getActiveSession()._jsparkSession == active

@@ -70,7 +70,7 @@ def to_schema(schema: pa.Schema | Mapping[str, str | pa.DataType] | str | Any) -
 
 
 def can_be_key(kind: pa.DataType) -> bool:
-    """Whether a column of this type may be (part of) a key."""
+    """Return whether a column of this type may be (part of) a key."""
     types = pa.types
     return bool(
         types.is_string(kind)
@@ -85,7 +85,7 @@ def can_be_key(kind: pa.DataType) -> bool:
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:
-    """The same columns with one spelling per type, so that equal data has equal schemas everywhere."""
+    """Return the same columns with one spelling per type, so that equal data has equal schemas everywhere."""
     return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in schema])
 
 

@@ -166,7 +166,7 @@ def _filled(array: pa.Array) -> NDArray[np.generic]:
 
 
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_SEED) -> NDArray[np.uint64]:
-    """The hash of each row over one or several Arrow columns of equal length.
+    """Return the hash of each row over one or several Arrow columns of equal length.
 
     With the default seed this equals Spark's ``xxhash64(*columns)`` (as an unsigned number).
 
@@ -190,7 +190,7 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPAR
 def hash_home(
     hashes: NDArray[np.uint64], n: int, buckets: NDArray[np.int32] | None = None
 ) -> NDArray[np.int32]:
-    """Where keys live that no table lists: by their hash, or where their bucket of hashes has been moved.
+    """Return where keys live that no table lists: by their hash, or where their bucket of hashes has been moved.
 
     >>> hash_home(np.array([5, 6], np.uint64), 2, np.array([0, 1, 1, 0], np.int32)).tolist()
     [1, 1]

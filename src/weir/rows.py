@@ -51,7 +51,7 @@ class Rows:
         return taken
 
     def hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
-        """The hash of each row's key."""
+        """Return the hash of each row's key."""
         if self.h1 is None:
             self.h1 = hash_columns([self.column(k) for k in key])
         return self.h1
@@ -68,11 +68,11 @@ class Rows:
         return Rows(self.batch, index, h1, origin, self.born)
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """The rows themselves, with the columns of a schema."""
+        """Return the rows themselves, with the columns of a schema."""
         return pa.RecordBatch.from_arrays([self.column(n) for n in schema.names], schema=schema)
 
     def nulls(self, key: tuple[str, ...]) -> NDArray[np.bool_] | None:
-        """Which rows lack a part of their key; None if none does."""
+        """Return which rows lack a part of their key; None if none does."""
         missing: NDArray[np.bool_] | None = None
         for name in key:
             column = self.column(name)
@@ -121,7 +121,7 @@ def row_hashes(batch: pa.RecordBatch) -> tuple[NDArray[np.uint64], NDArray[np.ui
 
 
 def canonical_order(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Positions of the rows in canonical order.
+    """Return the positions of the rows in canonical order.
 
     >>> a = pa.record_batch({"x": [3, 1, 2]})
     >>> b = pa.record_batch({"x": [2, 3, 1]})

@@ -14,7 +14,7 @@ from weir.state.storage import Storage
 
 
 def write_table(storage: Storage, name: str, table: pa.Table) -> FileRef:
-    """Writes a table as one Arrow file that a plan, a report or a commit may name."""
+    """Write a table as one Arrow file that a plan, a report or a commit may name."""
     buffer = pa.BufferOutputStream()
     with pa.ipc.new_file(buffer, table.schema) as writer:
         writer.write_table(table)
@@ -24,7 +24,7 @@ def write_table(storage: Storage, name: str, table: pa.Table) -> FileRef:
 
 
 def save_arrays(storage: Storage, name: str, state: dict[str, Any]) -> FileRef:
-    """Writes a dict of NumPy arrays and JSON values as one Arrow file."""
+    """Write a dict of NumPy arrays and JSON values as one Arrow file."""
     plain, columns, shapes = {}, {}, {}
     for key, value in state.items():
         if isinstance(value, np.ndarray):

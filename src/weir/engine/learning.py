@@ -87,7 +87,7 @@ class Sightings:
 
 
 def governed(topology: Topology) -> list[Node]:
-    """The operators whose keys are placed by learning."""
+    """Return the operators whose keys are placed by learning."""
     return [n for n in topology.stateful if topology.grouping_of(n).learnt]
 
 
@@ -97,7 +97,7 @@ def sources(topology: Topology) -> list[Node]:
 
 
 def consecutive(topology: Topology) -> list[tuple[str, str]]:
-    """Pairs of governed operators that rows pass one after the other; stateless ones between don't count.
+    """Return the pairs of governed operators that rows pass one after the other; stateless ones between don't count.
 
     Files that are read on servers are the first of such pairs.
     """
@@ -146,7 +146,7 @@ class Learner:
     # ------------------------------------------------------------------ begin, or begin again
 
     def start(self, tables: dict[str, TableRef], saved: FileRef | None, layout: Layout | None = None) -> None:
-        """Goes on from a commit: its tables are the truth, saved statistics are a help."""
+        """Go on from a commit: its tables are the truth, saved statistics are a help."""
         if saved is not None:
             state = load_arrays(self.storage, saved)
             if self.manager.understands(state):
@@ -160,7 +160,7 @@ class Learner:
         self.agree(tables)
 
     def rescale(self, topology: Topology, tables: dict[str, TableRef], layout: Layout | None) -> None:
-        """Goes on with other servers: what was learnt stays, and a reconfiguration is asked for."""
+        """Go on with other servers: what was learnt stays, and a reconfiguration is asked for."""
         with self._lock:
             self.topology = topology
             self._computing = None  # it was for other servers
@@ -182,7 +182,7 @@ class Learner:
         return np.maximum(self.manager.weights(self.names.index(name), hashes), 1.0)
 
     def start_tables(self) -> dict[int, Table]:
-        """Tables made offline that the user wants to begin with."""
+        """Return the tables made offline that the user wants to begin with."""
         start = self.config.start
         if start is None:
             return {}
@@ -208,7 +208,7 @@ class Learner:
         return tables
 
     def agree(self, tables: dict[str, TableRef]) -> None:
-        """Makes the manager believe what the tables in force say."""
+        """Make the manager believe what the tables in force say."""
         in_force = {}
         for name, ref in self._ours(tables).items():
             in_force[self.names.index(name)] = load_table(self.storage, ref)
@@ -221,7 +221,7 @@ class Learner:
     # ------------------------------------------------------------------ learn
 
     def observe(self, parts: list[BatchStats]) -> None:
-        """Takes in what the tasks of a batch counted, and starts computing if it is time."""
+        """Take in what the tasks of a batch counted, and start computing if it is time."""
         with self._lock, self._steering("take in statistics"):
             self.manager.observe(
                 BatchStats.merge(parts, capacity=self.config.capacity, seed=self.config.seed)
@@ -249,7 +249,7 @@ class Learner:
                 self.hot[name] = self.manager.hot_keys(self.names.index(name))
 
     def request(self, wait: bool = False) -> None:
-        """Asks for a reconfiguration; with ``wait``, computes it now, to be adopted with the next batch."""
+        """Ask for a reconfiguration; with ``wait``, compute it now, to be adopted with the next batch."""
         with self._lock:
             self.manager.request()
             if self._computing is None and self.manager.due:
@@ -263,7 +263,7 @@ class Learner:
     def next_plan(
         self, batch: int, tables: dict[str, TableRef], version: int
     ) -> tuple[dict[str, TableRef], int, list[Move]]:
-        """The tables and moves of the next batch, written to the checkpoint before any plan names them."""
+        """Return the tables and moves of the next batch, written to the checkpoint before any plan names them."""
         kept = {n.name for n in self.topology.stateful}  # among them fixed tables that scaling has changed
         tables = {name: ref for name, ref in tables.items() if name in self.learnt or name in kept}
         with self._lock:
@@ -307,7 +307,7 @@ class Learner:
         return self.manager.known_keys < 20_000
 
     def save(self, batch: int) -> FileRef:
-        """The manager's memory, to go on from after a restart."""
+        """Return the manager's memory, to go on from after a restart."""
         with self._lock:
             return save_arrays(
                 self.storage,
@@ -329,7 +329,7 @@ class Learner:
 
 
 def _given(grouping: Grouping) -> Where:
-    """Where partitions are read that don't move."""
+    """Return where partitions are read that don't move."""
     return lambda hashes, n: grouping.router(n).route(hashes)
 
 

@@ -59,9 +59,8 @@ from weir.state.storage import Storage
 
 HEAD = "weir"
 DRIVERS = "drivers"
-IN_PROCESS = (
-    "in process"  # the mode of weir.testing, which hands over batches itself and so goes on from any mode
-)
+# the mode of weir.testing: it is fed batches by hand, and so goes on from a checkpoint of any mode
+IN_PROCESS = "in process"
 FOREVER = (1 << 63) - 1
 
 
@@ -174,7 +173,7 @@ class Ledger:
         layout: Layout | None = None,
         origin: list[int] | None = None,
     ) -> BatchPlan:
-        """The plan of a batch: the one on disk if it was planned before, else a new one, saved."""
+        """Return the plan of a batch: the one on disk if it was planned before, else a new one, which it saves."""
         if (known := self.planned(batch)) is not None:
             return known
         self.fence()
@@ -213,7 +212,7 @@ class Ledger:
         return plan
 
     def adopt(self, topology: Topology, plan: BatchPlan) -> None:
-        """Goes over to the topology and layout of a plan that changes the servers."""
+        """Go over to the topology and layout of a plan that changes the servers."""
         self.topology, self.layout, self._origin = topology, plan.layout, plan.origin
         self.fingerprint = fingerprint(topology)
 
@@ -236,7 +235,7 @@ class Ledger:
     # ------------------------------------------------------------------ commit
 
     def planned(self, batch: int) -> BatchPlan | None:
-        """The plan of a batch, if it was planned before by this very application."""
+        """Return the plan of a batch, if it was planned before by this very application."""
         name = f"plans/{batch:012d}-{self.epoch:04d}"
         if not self.storage.exists(name):
             return None
@@ -251,7 +250,7 @@ class Ledger:
         manager: FileRef | None = None,
         source: str = "",
     ) -> Commit:
-        """Makes a batch happen: one document, all or nothing."""
+        """Make a batch happen: one document, all or nothing."""
         manifest = self.manifest
         for report in reports:  # merges first: they replace runs of what was there when the batch began
             for made in report.segments:
@@ -308,7 +307,7 @@ class Ledger:
         return commit
 
     def migrate(self, manifest: Manifest, keys: dict[str, int]) -> Commit:
-        """Records the state as laid out anew for a changed topology; the batch number stays."""
+        """Record the state as laid out anew for a changed topology; the batch number stays."""
         last = self.last
         assert last is not None
         commit = Commit(
@@ -352,7 +351,7 @@ class Ledger:
     # ------------------------------------------------------------------ cleaning
 
     def clean(self) -> int:
-        """Deletes what no retained commit names; returns the number of files."""
+        """Delete what no retained commit names; return the number of files."""
         self.fence()
         storage = self.storage
         for turn in _turns(storage):
@@ -411,7 +410,7 @@ def read_commit(storage: Storage, name: str) -> Commit:
 
 
 def rearranged(manifest: Manifest, origin: Sequence[int]) -> Manifest:
-    """Segments by the servers' new numbers; those of servers that go are left out.
+    """Return the segments by the servers' new numbers; those of servers that go are left out.
 
     ``origin`` has for each server its number before, −1 for a new one.
 
@@ -425,13 +424,13 @@ def rearranged(manifest: Manifest, origin: Sequence[int]) -> Manifest:
 
 
 def latest_commit(storage: Storage) -> Commit | None:
-    """The last thing that happened."""
+    """Return the last commit of a checkpoint; None if there is none."""
     names = [n for n in storage.names("commits") if not n.endswith(".tmp")]
     return read_commit(storage, names[-1]) if names else None
 
 
 def compare(saved: dict[str, Any], now: dict[str, Any], where: str, drop_state: Iterable[str] = ()) -> bool:
-    """Whether saved state must be laid out anew for this topology; refuses what can't be."""
+    """Return whether saved state must be laid out anew for this topology; raise if it can't be."""
     dropped = set(drop_state)
     for name, before in saved["operators"].items():
         after = now["operators"].get(name)

@@ -38,7 +38,7 @@ class Request:
 
 
 def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decision:
-    """The decision on a request: a pure function of the situation. ``hosts`` has the host of each server."""
+    """Return the decision on a request: a pure function of the situation. ``hosts`` has the host of each server."""
     if request.strategy not in STRATEGIES:
         raise EngineError(
             f"no scaling strategy {request.strategy!r}; {did_you_mean(request.strategy, STRATEGIES)}"
@@ -67,14 +67,14 @@ def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decis
 
 
 def submit(storage: Storage, request: Request) -> str:
-    """Leaves a request for the query that runs on a checkpoint; its name, to wait for."""
+    """Leave a request for the query that runs on a checkpoint; return its name, to wait for."""
     name = f"{int(time.time() * 1000):015d}-{uuid.uuid4().hex[:8]}"
     storage.write_document(f"{REQUESTS}/{name}", "request", asdict(request))
     return name
 
 
 def await_answer(storage: Storage, name: str, timeout: float) -> dict[str, Any]:
-    """Waits for what became of a request; gives it up if no batch takes it up in time."""
+    """Wait for what became of a request; give it up if no batch takes it up in time."""
     end = time.monotonic() + timeout
     accepted = False
     while True:

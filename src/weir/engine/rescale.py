@@ -27,7 +27,8 @@ from weir.engine.arrays import save_arrays
 from weir.engine.documents import FileRef, Layout, TableRef, TaskReport
 from weir.engine.exchange import wire
 from weir.engine.job import Job
-from weir.engine.server import Server, partial_schema
+from weir.engine.server import Server
+from weir.engine.state_keeper import partial_schema
 from weir.engine.tables import buckets_in_force, homes_of, load_table, whole_table
 from weir.errors import EngineError
 from weir.graph.model import Node, Topology
@@ -63,17 +64,17 @@ def graph_of(topology: Topology) -> Graph:
 
 
 def placement_of(topology: Topology) -> Placement:
-    """Who lives where, with servers as machines."""
+    """Return who lives where, with servers as machines."""
     return Placement(tuple(range(topology.servers)), {n.name: n.placement for n in topology.nodes})
 
 
 def everywhere(topology: Topology) -> frozenset[str]:
-    """Operators that have an instance on every server, and will on every server that comes."""
+    """Return the operators that have an instance on every server, and will on every server that comes."""
     return frozenset(n.name for n in topology.nodes if n.declared.everywhere)
 
 
 def check(topology: Topology) -> None:
-    """Refuses to scale what can't be: before anything has changed, with a remedy."""
+    """Refuse to scale what can't be: before anything has changed, with a remedy."""
     for node in topology.stateful:
         grouping = topology.grouping_of(node)
         if not grouping.scales:
@@ -94,7 +95,7 @@ def change(
     tables: Mapping[str, TableRef],
     weigh: Weigh | None = None,
 ) -> Change:
-    """Works a decision out and writes its files; only a plan makes them count.
+    """Work a decision out and write its files; only a plan makes them count.
 
     ``weigh`` gives the recent load of listed keys of an operator; all weigh the same without it.
     """
@@ -159,7 +160,7 @@ def _rehomed(
 
 
 def move_home(job: Job, old: int) -> Iterator[pa.RecordBatch]:
-    """Sends the states of all keys that no longer live on a server to their new homes.
+    """Send the states of all keys that no longer live on a server to their new homes.
 
     ``old`` is the server's number before the change. One that stays marks them as gone; one that goes takes
     nothing with it: partial states that wait for their aggregation there leave as well.
@@ -215,7 +216,7 @@ class _Mover(Server):
 
 
 def moved_keys(reports: Sequence[TaskReport]) -> int:
-    """How many keys' states left a server in the batch of a change."""
+    """Return how many keys' states left a server in the batch of a change."""
     return -sum(
         op.keys_delta for r in reports if r.step == 0 for op in r.operators.values() if op.keys_delta < 0
     )

@@ -22,12 +22,12 @@ from weir.state.view import StateView
 
 
 def state_schema(described: dict[str, Any]) -> pa.Schema:
-    """What is stored per key, from an operator's entry in a commit's signature."""
+    """Return what is stored per key, from an operator's entry in a commit's signature."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(described["schema"])))
 
 
 def readable_schema(described: dict[str, Any]) -> pa.Schema:
-    """The columns of :func:`readable_state`."""
+    """Return the columns of :func:`readable_state`."""
     return readable_state(described, state_schema(described).empty_table()).schema
 
 
@@ -39,7 +39,7 @@ def merged_state(
     server: int,
     buckets: NDArray[np.int32] | None = None,
 ) -> pa.Table:
-    """What a server owns, with partial states of its keys that still wait elsewhere merged in."""
+    """Return what a server owns, with partial states of its keys that still wait elsewhere merged in."""
     schema = state_schema(described)
     placement = np.asarray(described["placement"], np.int32)
 

@@ -55,12 +55,12 @@ class Scaler:
         self._preparing = False
 
     def ask(self, request: Request, *, dry_run: bool = False) -> Pending:
-        """Decides, makes sure of the slots, and lets the next batch carry it out."""
+        """Decide, make sure of the slots, and let the next batch carry it out."""
         pending = Pending(request, decide(request, self.load.situation(), self.hosts))
         return pending if dry_run else self._queue(pending)
 
     def ask_for(self, decision: Decision) -> Pending:
-        """Lets the next batch carry out a decision that was made elsewhere; servers share the slots there are."""
+        """Let the next batch carry out a decision that was made elsewhere; servers share the slots there are."""
         if decision.before != self.load.situation().placement:
             raise EngineError("the decision is about another placement than the query has now")
         request = Request(decision.operation, len(decision.machines), share_slots=True)
@@ -82,7 +82,7 @@ class Scaler:
         return pending
 
     def withdraw(self, pending: Pending) -> bool:
-        """Takes a request back that no batch has taken up yet; whether it could."""
+        """Take a request back that no batch has taken up yet; return whether it could."""
         with self._lock:
             if self.pending is not pending:
                 return False
@@ -92,7 +92,7 @@ class Scaler:
     # ------------------------------------------------------------------ at batch boundaries
 
     def next(self) -> Pending | None:
-        """What the batch that is being planned has to carry out."""
+        """Return what the batch that is being planned has to carry out."""
         self._read_requests()
         with self._lock:
             pending, self.pending = self.pending, None
@@ -128,7 +128,7 @@ class Scaler:
         pending.done.set()
 
     def watch(self) -> None:
-        """Lets the automatic mode look at the batch that has just ended."""
+        """Let the automatic mode look at the batch that has just ended."""
         if self._watcher is None or self.pending is not None or self._preparing:
             return
         whole_hosts = self._watcher.config.whole_hosts

@@ -10,23 +10,22 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.documents import DEAD_LETTERS, EdgeReport, TaskReport
+from weir.engine.documents import EdgeReport, TaskReport
 from weir.engine.exchange import wire
 from weir.engine.exchange.parcels import Depot, Parcels
-from weir.engine.job import DEAD_LETTER_SCHEMA, SOURCE_NUMBER, Job, column_name, host_name
+from weir.engine.job import SOURCE_NUMBER, Job, column_name, host_name
 from weir.engine.learning import Sightings
 from weir.engine.metrics.latency import count_age, now
 from weir.engine.routers import Routers
-from weir.engine.state_keeper import StateKeeper
+from weir.engine.state_keeper import StateKeeper, partial_schema
 from weir.engine.tables import buckets_in_force, homes_of
-from weir.engine.task_files import TaskFiles
+from weir.engine.task_files import TaskFiles, TaskOutputs
 from weir.errors import NullKeyError
 from weir.graph.model import Edge, Node
 from weir.operators.instance import Context, Instance
@@ -63,20 +62,18 @@ class Server:
         self.carried: list[bytes] = []  # reports of earlier steps, on their way to the driver
         self.instances: dict[str, Instance] = {}
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
-        self.sinks: dict[str, list[pa.RecordBatch]] = {}
-        self.dead: list[dict[str, str]] = []
+        self.outputs = TaskOutputs(self.files)
         self.sightings = Sightings(job.learning) if job.learning else None
         self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
         self.began = time.perf_counter()
         self.oldest: dict[str, int] = {}  # operator → marker of the oldest row it has had in this step
         self.unserved: dict[str, list[tuple[int, int]]] = {}  # operators that work at the end → marker, rows
-        self.sunk: dict[str, list[tuple[int, int]]] = {}  # sink → marker, rows
 
     # ------------------------------------------------------------------ the step
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Takes what the exchange (in step 0: a source) delivers, yields what goes into the next exchange."""
+        """Take what the exchange (in step 0: a source) delivers, yield what goes into the next exchange."""
         receive = self._receive_source if self.step == 0 else self._receive
         with contextlib.closing(self.depot) if self.depot is not None else contextlib.nullcontext():
             for batch in batches:
@@ -92,7 +89,7 @@ class Server:
             yield from self.outbox.flush()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """Reads the files that reached this server, chunk by chunk; what must leave leaves in between."""
+        """Read the files that reached this server, chunk by chunk; what must leave leaves in between."""
         while self.unread:
             node, listing = self.unread.pop()
             instance = self._instance(node)
@@ -191,7 +188,7 @@ class Server:
     # ------------------------------------------------------------------ rows through operators
 
     def _deliver(self, edge: Edge, rows: Rows) -> None:
-        """Hands rows to an operator on this server, or keeps them for the step in which it can start."""
+        """Hand rows to an operator on this server, or keep them for the step in which it can start."""
         if not len(rows):
             return
         node = self.topology.by_name[edge.target]
@@ -220,12 +217,12 @@ class Server:
             self._emit(node, emitted)
 
     def _see(self, node: Node, born: int) -> None:
-        """Remembers the oldest row of an operator: what it emits at the end is as old as that."""
+        """Remember the oldest row of an operator: what it emits at the end is as old as that."""
         if born > 0:
             self.oldest[node.name] = min(born, self.oldest.get(node.name, born))
 
     def _served(self, instance: Instance, began: float, groups: list[tuple[int, int]]) -> None:
-        """Counts a call of an operator: busy time, how long its rows waited for it, and how old they are now.
+        """Count a call of an operator: busy time, how long its rows waited for it, and how old they are now.
 
         The rows of a call are taken one after the other, so on average they wait for half of it.
         """
@@ -239,8 +236,7 @@ class Server:
     def _emit(self, node: Node, rows: Rows) -> None:
         passed = node.operator.stateful and node.passes
         if node.name in self.topology.sinks and not passed:
-            self.sinks.setdefault(node.name, []).append(rows.to_batch(node.sink_out))
-            self.sunk.setdefault(node.name, []).append((rows.born, len(rows)))
+            self.outputs.add(node.name, rows.to_batch(node.sink_out), rows.born)
         for edge in self.topology.out_edges[node.name]:
             self._route(edge, rows)
 
@@ -262,7 +258,7 @@ class Server:
             self.waiting.setdefault(edge.index, []).append(rows)
 
     def _dispatch(self, edge: Edge, rows: Rows, instances: NDArray[np.int32]) -> None:
-        """Keeps the rows whose instance lives here, sends the others."""
+        """Keep the rows whose instance lives here, send the others."""
         node = self.topology.by_name[edge.target]
         servers = np.asarray(node.placement, np.int32)[instances]
         here = servers == self.server
@@ -341,12 +337,12 @@ class Server:
             if node.operator.stateful:
                 self._save(node, instance)
             self._flush_waiting(node.name)
-        self._write_outputs()
+        self.outputs.write()
         self.routers.save(self.files)
         self.report.weights = self.routers.shares()
 
     def _flush_waiting(self, source: str) -> None:
-        """Routes what waited for a router that must see all rows of the task, in canonical order."""
+        """Route what waited for a router that must see all rows of the task, in canonical order."""
         for edge in self.topology.out_edges[source]:
             kept = self.waiting.pop(edge.index, None)
             if not kept:
@@ -389,16 +385,7 @@ class Server:
         if final and node.name in self.topology.sinks and node.passes:
             updates = instance.updates()
             if updates is not None and updates.num_rows:
-                self.sinks.setdefault(node.name, []).append(updates)
-                self.sunk.setdefault(node.name, []).append((self.oldest.get(node.name, 0), updates.num_rows))
-
-    def _write_outputs(self) -> None:
-        for name, batches in self.sinks.items():
-            self.files.output(name, pa.Table.from_batches(batches))
-            for born, rows in self.sunk.pop(name, []):
-                count_age(self.report.sink_ages.setdefault(name, {}), born, rows)
-        if self.dead:
-            self.files.output(DEAD_LETTERS, pa.Table.from_pylist(self.dead, schema=DEAD_LETTER_SCHEMA))
+                self.outputs.add(node.name, updates, self.oldest.get(node.name, 0))
 
     def _send_reports(self) -> None:
         self.report.left_bytes = self.depot.bytes if self.depot is not None else 0
@@ -424,7 +411,7 @@ class Server:
                 watermark=plan.watermarks.get(node.name),
                 previous_watermark=plan.previous_watermarks.get(node.name),
                 view=lambda: self.keeper.view(node),
-                divert=self._divert,
+                divert=self.outputs.divert,
                 want_updates=node.name in self.topology.sinks,
                 passes_on=node.passes and bool(self.topology.out_edges[node.name]),
             )
@@ -436,16 +423,6 @@ class Server:
 
     def _count(self, edge: Edge) -> EdgeReport:
         return self.report.edges.setdefault(edge.index, EdgeReport())
-
-    def _divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
-        self.dead.append(
-            {
-                "operator": node.name,
-                "key": "" if key is None else str(key),
-                "row": _as_json(row),
-                "error": f"{type(error).__name__}: {error}",
-            }
-        )
 
 
 class _Busy:
@@ -471,12 +448,3 @@ def _depot(job: Job, folder: str | None) -> Depot | None:
 def _add(sent: dict[int, tuple[int, int]], server: int, rows: int, size: int) -> None:
     before = sent.get(server, (0, 0))
     sent[server] = before[0] + rows, before[1] + size
-
-
-def partial_schema(node: Node) -> pa.Schema:
-    """How partial states of an operator travel."""
-    return pa.schema([f for f in stored_schema(node.state) if f.name not in ("__dead", "__deadline")])
-
-
-def _as_json(row: Any) -> str:
-    return msgspec.json.encode(row, enc_hook=str).decode()

@@ -10,7 +10,7 @@ from weir.engine.task_files import TaskFiles
 from weir.graph.model import Node
 from weir.operators.instance import Instance
 from weir.state.move import read_moves, take_over
-from weir.state.segment import SegmentRef, newest
+from weir.state.segment import DEAD, DEADLINE, SegmentRef, newest, stored_schema
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
@@ -90,3 +90,8 @@ class StateKeeper:
 
 def _count(report: TaskReport, operator: str) -> OperatorReport:
     return report.operators.setdefault(operator, OperatorReport())
+
+
+def partial_schema(node: Node) -> pa.Schema:
+    """Return the columns in which partial states of an operator travel."""
+    return pa.schema([f for f in stored_schema(node.state) if f.name not in (DEAD, DEADLINE)])

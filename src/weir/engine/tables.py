@@ -39,7 +39,7 @@ def changed_table(
     hashes: NDArray[np.uint64],
     servers: NDArray[np.int32],
 ) -> TableRef:
-    """Writes what changes in a table (−1: the key leaves it); a plan may name the result from then on."""
+    """Write what changes in a table (−1: the key leaves it); a plan may name the result from then on."""
     if before is None:
         return whole_table(storage, None, operator, batch, hashes, servers)
     if len(before.files) >= PATCHES_AT_MOST:
@@ -63,7 +63,7 @@ def whole_table(
     hashes: NDArray[np.uint64],
     servers: NDArray[np.int32],
 ) -> TableRef:
-    """Writes a table that takes the place of the one before."""
+    """Write a table that takes the place of the one before."""
     version = before.version + 1 if before else 1
     name = f"tables/{operator}/{batch:012d}/{version:08d}-base-{uuid.uuid4().hex[:12]}.arrow"
     return TableRef(version, [_write_entries(storage, name, hashes, servers)])
@@ -119,7 +119,7 @@ def homes_of(
 
 
 def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> Buckets | None:
-    """Where unlisted keys of an operator live, if scaling has taken that from their plain hash."""
+    """Return where unlisted keys of an operator live, if scaling has taken that from their plain hash."""
     ref = layout.buckets.get(operator) if layout is not None else None
     if ref is None:
         return None

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from weir.engine.arrays import write_table
-from weir.engine.documents import MadeSegment, TaskReport
+from weir.engine.documents import DEAD_LETTERS, MadeSegment, TaskReport
+from weir.engine.job import DEAD_LETTER_SCHEMA
+from weir.engine.metrics.latency import count_age
+from weir.graph.model import Node
 from weir.state.segment import SegmentRef, write_segment
 from weir.state.storage import Storage
 
@@ -42,3 +47,39 @@ class TaskFiles:
         """Write rows for a sink."""
         ref = write_table(self.storage, self.name(f"outputs/{sink}"), table.combine_chunks())
         self.report.outputs.setdefault(sink, []).append(ref)
+
+
+class TaskOutputs:
+    """Collects a task's rows for sinks and the rows that it diverts, and writes them when the step ends."""
+
+    def __init__(self, files: TaskFiles) -> None:
+        self._files = files
+        self._batches: dict[str, list[pa.RecordBatch]] = {}
+        self._groups: dict[str, list[tuple[int, int]]] = {}  # sink → marker, rows
+        self._diverted: list[dict[str, str]] = []
+
+    def add(self, sink: str, batch: pa.RecordBatch, born: int) -> None:
+        """Add rows for a sink; ``born`` is their latency marker."""
+        self._batches.setdefault(sink, []).append(batch)
+        self._groups.setdefault(sink, []).append((born, batch.num_rows))
+
+    def divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
+        """Add a row that an operator failed on to the dead letters."""
+        self._diverted.append(
+            {
+                "operator": node.name,
+                "key": "" if key is None else str(key),
+                "row": msgspec.json.encode(row, enc_hook=str).decode(),
+                "error": f"{type(error).__name__}: {error}",
+            }
+        )
+
+    def write(self) -> None:
+        """Write one file per sink, and count how old the rows are by now."""
+        for sink, batches in self._batches.items():
+            self._files.output(sink, pa.Table.from_batches(batches))
+            ages = self._files.report.sink_ages.setdefault(sink, {})
+            for born, rows in self._groups[sink]:
+                count_age(ages, born, rows)
+        if self._diverted:
+            self._files.output(DEAD_LETTERS, pa.Table.from_pylist(self._diverted, schema=DEAD_LETTER_SCHEMA))

@@ -30,23 +30,23 @@ class Whereabouts:
         self.wants_profile = any(e.grouping.measures_network for e in topology.edges)
 
     def start(self, said: dict[int, tuple[str, str]]) -> list[Place]:
-        """Takes in where servers say they are before the first batch."""
+        """Take in where servers say they are before the first batch."""
         self.locator.update(said)
         return self.locator.places
 
     def measured(self, profile: Profile, probed: dict[str, Any]) -> None:
-        """Takes in what distances cost here."""
+        """Take in what distances cost here."""
         self.profile, self.probed = profile, probed
 
     def observe(self, servers: int, reports: list[TaskReport]) -> None:
-        """Takes in where the servers ran their tasks."""
+        """Take in where the servers ran their tasks."""
         self.locator.resize(servers)
         before = self.locator.known
         moved = self.locator.update(whereabouts(reports))
         self.moved = moved if before else []
 
     def network(self, servers: int) -> Network | None:
-        """What a plan for so many servers says about the network; None before anything is known of them all."""
+        """Return what a plan for so many servers says about the network; None before anything is known of them all."""
         known = self.locator.places if len(self.locator.places) == servers else []
         if not known and self.profile is None:
             return None
@@ -61,5 +61,5 @@ class Whereabouts:
 
 
 def places_of(network: Network | None) -> list[Place]:
-    """The places that a plan names, per server; empty if it names none."""
+    """Return the places that a plan names, per server; empty if it names none."""
     return [] if network is None else [Place(*p) for p in network.places]

@@ -30,7 +30,7 @@ def build(
     prune: bool = True,
     placements: Mapping[str, Sequence[int]] | None = None,
 ) -> Topology:
-    """Validates an application and places it on servers.
+    """Check an application and place it on servers.
 
     ``placements`` is where scaling has put the instances of each operator; it overrides what is declared.
     """

@@ -108,7 +108,7 @@ class Node:
         return self.name + HELD if self.declared.aggregate_every > 1 else None
 
     def aggregates(self, batch: int, end_of_input: bool) -> bool:
-        """Whether partial states are merged in this batch."""
+        """Return whether partial states are merged in this batch."""
         return end_of_input or (batch + 1) % self.declared.aggregate_every == 0
 
     @property
@@ -180,7 +180,7 @@ class Topology:
         return not node.operator.stateful and len(node.placement) == self.servers
 
     def signature(self) -> dict[str, Any]:
-        """What saved state depends on, as JSON-able data."""
+        """Return what saved state depends on, as JSON-able data."""
         return {
             "servers": self.servers,
             "operators": {
@@ -199,11 +199,11 @@ class Topology:
         }
 
     def grouping_of(self, node: Node) -> Grouping:
-        """The grouping by which an operator's keys find their home (all its edges share it)."""
+        """Return the grouping by which an operator's keys find their home (all its edges share it)."""
         return next(e.grouping for e in self.edges if e.target == node.name)
 
     def draw(self) -> str:
-        """The DAG in a few lines of text."""
+        """Return the DAG in a few lines of text."""
         lines = []
         for name in self.sources:
             lines.append(f"source {name}")

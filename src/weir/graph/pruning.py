@@ -13,7 +13,7 @@ def needed_columns(
     order: Sequence[Declared],
     inputs: Mapping[str, pa.Schema],
 ) -> dict[str, set[str]]:
-    """The columns that must reach each operator, found from the end backwards."""
+    """Return the columns that must reach each operator, found from the end backwards."""
     needed: dict[str, set[str]] = {}
     for d in reversed(order):
         wanted = d.operator.needs(inputs[d.name])
@@ -38,7 +38,7 @@ def rows_out_schema(
     needed: Mapping[str, set[str]] | None,
     sinks: Sequence[str],
 ) -> pa.Schema:
-    """The columns that leave an operator: of files, only those are read that somebody wants."""
+    """Return the columns that leave an operator: of files, only those are read that somebody wants."""
     if d.passes:
         return only(schema, keep)
     if d.operator.reads_files and needed is not None and d.name not in sinks:

@@ -112,7 +112,7 @@ class Aggregate(Operator):
         )
 
     def begin(self, column: Callable[[str], pa.Array], groups: Groups, n: int) -> Columns:
-        """The partial state of each of ``n`` groups of rows."""
+        """Return the partial state of each of ``n`` groups of rows."""
         return [
             array
             for s in self.specs
@@ -120,12 +120,12 @@ class Aggregate(Operator):
         ]
 
     def merge(self, states: Sequence[pa.Array], groups: Groups, n: int) -> Columns:
-        """Merges partial states: rows of equal group become one."""
+        """Merge partial states: rows of equal group become one."""
         how = [m for s in self.specs for m in s.rule.merge]
         return [merge_column(c, groups, n, h) for c, h in zip(states, how, strict=True)]
 
     def finish(self, states: Sequence[pa.Array]) -> Columns:
-        """The values that users see, from states."""
+        """Return the values that users see, from states."""
         out, at = [], 0
         for s in self.specs:
             width = len(s.rule.merge)
@@ -261,7 +261,7 @@ class _AggregateInstance(Instance):
         return entries(merged.select(self.schema.names), merged[H1].to_numpy(), merged[H2].to_numpy())
 
     def release(self, held: StateView) -> pa.Table | None:
-        """Adds all that waits here to what goes to the keys' homes now; returns what marks it as gone."""
+        """Add all that waits here to what goes to the keys' homes now; return what marks it as gone."""
         waiting = held.everything()
         if not waiting.num_rows:
             return None

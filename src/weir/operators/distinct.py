@@ -54,7 +54,7 @@ def _hashes(column: pa.Array) -> NDArray[np.uint64]:
 
 
 def fill(column: pa.Array, groups: NDArray[np.int64], n: int) -> pa.Array:
-    """The registers of each group after seeing its values; nulls are passed over."""
+    """Return the registers of each group after seeing its values; nulls are passed over."""
     registers = np.zeros((n, REGISTERS), np.uint8)
     valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     _fill(_hashes(column), valid, groups, registers)
@@ -62,7 +62,7 @@ def fill(column: pa.Array, groups: NDArray[np.int64], n: int) -> pa.Array:
 
 
 def merge_registers(states: pa.Array, groups: NDArray[np.int64], n: int) -> pa.Array:
-    """Merges the registers of rows of equal group."""
+    """Merge the registers of rows of equal group."""
     registers = np.zeros((n, REGISTERS), np.uint8)
     valid = np.asarray(states.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     _merge(_to_numpy(states), valid, groups, registers)
@@ -70,7 +70,7 @@ def merge_registers(states: pa.Array, groups: NDArray[np.int64], n: int) -> pa.A
 
 
 def estimate(states: pa.Array) -> pa.Array:
-    """The number of distinct values behind each set of registers.
+    """Return the number of distinct values behind each set of registers.
 
     >>> values = pa.array([f"user {i % 5000}" for i in range(20_000)])
     >>> n = estimate(fill(values, np.zeros(20_000, np.int64), 1))[0].as_py()

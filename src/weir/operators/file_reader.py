@@ -23,7 +23,7 @@ _systems: dict[str, tuple[pafs.FileSystem, str]] = {}
 
 
 def open_path(path: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path as Hadoop spells it, and the path as that file system spells it.
+    """Return the file system of a path as Hadoop spells it, and the path as that file system spells it.
 
     >>> open_path("file:/data/part=1/a b.parquet")[1], open_path("/data/x")[1]
     ('/data/part=1/a b.parquet', '/data/x')
@@ -42,7 +42,7 @@ def open_path(path: str) -> tuple[pafs.FileSystem, str]:
 def read_file(
     path: str, format: str, schema: pa.Schema, *, size: int | None = None, modified: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file with exactly the columns of a schema, some ten thousand at a time.
+    """Return the rows of a file with exactly the columns of a schema, some ten thousand at a time.
 
     ``size`` and ``modified`` (µs) are what the listing said of the file. One that has changed since is refused: tasks
     that Spark runs again must find what the first run found.
@@ -74,7 +74,7 @@ def read_file(
 
 
 def file_schema(path: str, format: str) -> pa.Schema:
-    """The columns of one file."""
+    """Return the columns of one file."""
     system, name = open_path(path)
     try:
         with system.open_input_file(name) as file:
@@ -105,7 +105,7 @@ def _check_unchanged(
 
 
 def vanished(path: str) -> SourceError:
-    """What to say of a file that was listed and is no longer there."""
+    """Return what to say of a file that was listed and is no longer there."""
     return SourceError(
         f"{path}: is gone, but the batch was planned to read it. Restore the file, and leave files where they are "
         "until their batch is committed. Nothing of this batch has been committed."
@@ -130,7 +130,7 @@ def _parquet(
 
 
 def _parquet_bytes(metadata: pq.FileMetaData, names: list[str]) -> int:
-    """What some columns take in memory, about."""
+    """Return what some columns take in memory, about."""
     size = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -142,7 +142,7 @@ def _parquet_bytes(metadata: pq.FileMetaData, names: list[str]) -> int:
 
 
 def _rows_at_once(rows: int, size: int) -> int:
-    """How many rows to take at a time, of so many that take so many bytes.
+    """Return how many rows to take at a time, of so many that take so many bytes.
 
     >>> _rows_at_once(1_000_000, 20_000_000), _rows_at_once(1000, 8_000_000), _rows_at_once(0, 0)
     (65536, 524, 65536)
@@ -165,7 +165,7 @@ def _arrow(file: pa.NativeFile, path: str, schema: pa.Schema) -> Iterator[pa.Rec
 
 
 def _present(found: pa.Schema, path: str, schema: pa.Schema) -> list[str]:
-    """The wanted columns that the file has; all others must be in its path."""
+    """Return the wanted columns that the file has; all others must be in its path."""
     for field in schema:
         count = len(found.get_all_field_indices(field.name))
         if count > 1:
@@ -184,7 +184,7 @@ def _present(found: pa.Schema, path: str, schema: pa.Schema) -> list[str]:
 
 
 def fits(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether values of a type can become another without a change of meaning.
+    """Return whether values of a type can become another without a change of meaning.
 
     >>> fits(pa.int32(), pa.int64()), fits(pa.int64(), pa.int32())
     (True, False)

@@ -87,10 +87,10 @@ class Instance(ABC):
 
     @abstractmethod
     def push(self, rows: Rows) -> Iterator[Rows]:
-        """Takes rows; yields what goes on at once."""
+        """Take rows; yield what goes on at once."""
 
     def absorb(self, partial: pa.RecordBatch) -> None:
-        """Takes partial states of keys that live here."""
+        """Take partial states of keys that live here."""
         raise NotImplementedError
 
     def finish(self) -> Iterator[Rows]:
@@ -98,15 +98,15 @@ class Instance(ABC):
         return iter(())
 
     def partials(self) -> pa.Table | None:
-        """What must travel to the keys' homes with the next exchange."""
+        """Return what must travel to the keys' homes with the next exchange."""
         return None
 
     def updates(self) -> pa.RecordBatch | None:
-        """What a sink gets of this step."""
+        """Return what a sink gets of this step."""
         return None
 
     def written(self) -> pa.Table | None:
-        """The state entries this step makes."""
+        """Return the state entries this step makes."""
         return None
 
     def hold(self, held: StateView) -> pa.Table | None:
@@ -119,7 +119,7 @@ class Instance(ABC):
 
 
 def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
-    """The error that a user sees when a function of theirs fails."""
+    """Return the error that a user sees when a function of theirs fails."""
     if isinstance(error, WeirError) and not isinstance(error, OperatorError):
         error_text = str(error)
     else:
@@ -133,7 +133,7 @@ def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
 
 
 def among(table: pa.Table, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which entries of a table belong to the given keys."""
+    """Return which entries of a table belong to the given keys."""
     both = np.concatenate([table[H1].to_numpy(), h1]), np.concatenate([table[H2].to_numpy(), h2])
     groups, _ = group_rows(*both)
     n = table.num_rows

@@ -158,7 +158,7 @@ class Process(Operator):
         raise NotImplementedError
 
     def merge(self, one: Any, other: Any) -> Any:
-        """The state that has seen what both have seen."""
+        """Return the state that has seen what both have seen."""
         raise NotImplementedError
 
     def expired(self, key: Any, state: Any) -> Iterable[Any] | None:
@@ -311,7 +311,7 @@ class _ProcessInstance(Instance):
         return keys, h1[first], h2[first], calls()
 
     def _prior(self, view: StateView, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> dict[int, bytes]:
-        """The saved state of keys, by their position; expired ones are not among them."""
+        """Return the saved state of keys, by their position; expired ones are not among them."""
         table, positions = view.take(*view.find(h1, h2))
         states = table[STATE].to_pylist()
         if self.node.ttl is None:

@@ -60,7 +60,7 @@ def _process_values(kind: dict[str, Any] | None, states: pa.Table) -> dict[str, 
 
 
 def _fields(schema: dict[str, Any] | None) -> list[tuple[str, pa.DataType | None]]:
-    """The fields of a state type, with an Arrow type where it is a simple one; others are shown as JSON."""
+    """Return the fields of a state type, with an Arrow type where it is a simple one; others are shown as JSON."""
     if not schema:
         return []
     if "$ref" in schema:

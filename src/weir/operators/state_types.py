@@ -8,7 +8,7 @@ from typing import Any
 
 
 def forget_caches(kind: Any, seen: set[int] | None = None) -> None:
-    """Removes what msgspec notes on dataclasses that it has met.
+    """Remove what msgspec notes on dataclasses that it has met.
 
     A class defined in a notebook or script travels to the executors by value, and those notes cannot travel.
     """

@@ -75,7 +75,7 @@ class Map(Operator):
     def apply(
         self, batch: pa.RecordBatch, schema: pa.Schema
     ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
-        """The rows that a batch becomes, and, where it is known, which of its rows each was made from."""
+        """Return the rows that a batch becomes, and, where it is known, which of its rows each was made from."""
         result = self.function(batch)
         made = conform(result, schema, "it")
         if self.parents is None:
@@ -108,7 +108,7 @@ class Filter(Operator):
         return _FilterInstance(self, context)
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        """Which rows to keep."""
+        """Return which rows to keep."""
         mask = self.function(batch)
         if isinstance(mask, pa.ChunkedArray):
             mask = mask.combine_chunks()
@@ -198,7 +198,7 @@ def _parents(result: Any, name: str, rows: int) -> NDArray[np.int64]:
 
 
 def conform(result: Any, schema: pa.Schema, who: str) -> pa.RecordBatch:
-    """What a user's function returned, as a batch of exactly the declared schema."""
+    """Return what a user's function returned, as a batch of exactly the declared schema."""
     if isinstance(result, dict):
         result = pa.table(result)
     if isinstance(result, pa.RecordBatch):

@@ -22,7 +22,7 @@ class Executor:
 
 
 def executors(session: SparkSession) -> list[Executor]:
-    """The living executors; none in local mode, where the driver runs the tasks."""
+    """Return the living executors; none in local mode, where the driver runs the tasks."""
     found = session.sparkContext._jsc.sc().statusStore().executorList(True)
     every = [found.apply(i) for i in range(found.size())]
     return [
@@ -31,7 +31,7 @@ def executors(session: SparkSession) -> list[Executor]:
 
 
 def slots(session: SparkSession) -> int:
-    """How many tasks can run at the same time."""
+    """Return how many tasks can run at the same time."""
     context = session.sparkContext
     local = _local(context.master)
     if local is not None:
@@ -41,12 +41,12 @@ def slots(session: SparkSession) -> int:
 
 
 def on_one_host(session: SparkSession) -> bool:
-    """Whether all tasks run in the driver's own process."""
+    """Return whether all tasks run in the driver's own process."""
     return _local(session.sparkContext.master) is not None
 
 
 def _local(master: str) -> int | None:
-    """Threads of a local master.
+    """Return the threads of a local master.
 
     >>> _local("local[3]"), _local("local[2, 4]"), _local("local"), _local("spark://host:7077")
     (3, 2, 1, None)
@@ -64,7 +64,7 @@ def _local(master: str) -> int | None:
 
 
 def ensure_slots(session: SparkSession, needed: int, timeout: float) -> int:
-    """Waits until ``needed`` tasks can run at once, asking the cluster for executors; how many were asked for.
+    """Wait until ``needed`` tasks can run at once, asking the cluster for executors; return how many were asked for.
 
     Raises, and takes the request back, if they don't come in time: nothing has changed then.
     """
@@ -99,14 +99,14 @@ def ensure_slots(session: SparkSession, needed: int, timeout: float) -> int:
 
 
 def _want(session: SparkSession, total: int) -> bool:
-    """Tells the cluster how many executors there should be."""
+    """Tell the cluster how many executors there should be."""
     jvm = session.sparkContext._jvm
     nowhere = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(jvm.java.util.HashMap())
     return bool(session.sparkContext._jsc.sc().requestTotalExecutors(total, 0, nowhere))
 
 
 def release(session: SparkSession, needed: int, keep: set[str], hosts: set[str] | None = None) -> list[str]:
-    """Lets executors go that are not needed: those on ``hosts``, or, if none are named, those beyond ``needed`` slots.
+    """Let executors go that are not needed: those on ``hosts``, or, if none are named, those beyond ``needed`` slots.
 
     ``keep`` are the executors on which servers live; they stay unless their host was named.
     """
@@ -135,7 +135,7 @@ def release(session: SparkSession, needed: int, keep: set[str], hosts: set[str] 
 
 
 def holders(session: SparkSession, rdd: int) -> set[str]:
-    """The executors that hold blocks of a cached RDD."""
+    """Return the executors that hold blocks of a cached RDD."""
     found = session.sparkContext._jsc.sc().statusStore().rddList(True)
     out: set[str] = set()
     for i in range(found.size()):

@@ -41,7 +41,7 @@ class Homes:
         return rows.select(F.element_at(slots, at).alias("slot"), F.element_at(servers, at).alias("server"))
 
     def rearranged(self, session: SparkSession, origin: list[int]) -> Homes:
-        """Homes for other servers; ``origin`` has for each its number here, −1 for a new one.
+        """Return homes for other servers; ``origin`` has for each its number here, −1 for a new one.
 
         Servers that stay bring their row along from where they live, and since it makes up all that the shuffle
         has for their partition, Spark prefers to put that there again.
@@ -60,7 +60,7 @@ class Homes:
         return made
 
     def exchange(self, rows: DataFrame, shape: str) -> DataFrame:
-        """Sends each row to the server of its slot, where that server lives.
+        """Send each row to the server of its slot, where that server lives.
 
         Rows of one ``shape`` have the same columns: what is made from them is made once.
         """

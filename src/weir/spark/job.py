@@ -277,7 +277,7 @@ class SparkRunner:
         return out
 
     def _slot(self, plan: BatchPlan, edge: Edge, plain: dict[str, str], columns: list[str]) -> Column:
-        """The slot of each row on an edge; the expression is kept until the table or the hot keys change."""
+        """Return the slot of each row on an edge; the expression is kept until the table or the hot keys change."""
         table = plan.tables.get(edge.target)
         buckets = plan.layout.buckets.get(edge.target) if plan.layout else None
         version = (
@@ -316,7 +316,7 @@ _settled = False
 
 
 def _settle() -> None:
-    """Spares a Python worker the inspection of all its modules after every task.
+    """Spare a Python worker the inspection of all its modules after every task.
 
     PySpark collects garbage whenever a worker has finished a task; with numba and pandas loaded that takes tens
     of milliseconds, every time. What has been loaded by now stays anyway, so the collector need not look at it.
@@ -341,7 +341,7 @@ def _step_task(job: Job, step: int) -> Task:
 
 
 def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iterator[pa.RecordBatch]:
-    """Lets through what is addressed to this server, and refuses to go on with anything else."""
+    """Let through what is addressed to this server, and refuse to go on with anything else."""
     for batch in batches:
         if batch.num_rows:
             slots = batch.column("slot").to_numpy()

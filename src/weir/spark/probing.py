@@ -46,7 +46,7 @@ def locate(homes: Homes) -> dict[int, tuple[str, str]]:
 
 
 def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profile, dict[str, Any]]:
-    """Probes every distance that there is; the profile, and what was measured or why it was not.
+    """Probe every distance that there is; return the profile, and what was measured or why it was not.
 
     Takes a few seconds, and at most ``MEET_SECONDS`` more per distance beyond the host if tasks can't meet.
     """
@@ -77,7 +77,7 @@ def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profil
 
 
 def exchange_cost(homes: Homes, size: int = 8 << 20) -> float:
-    """Seconds per byte that an exchange takes beyond the network: every server sends ``size`` bytes to the next one.
+    """Return the seconds per byte that an exchange takes beyond the network; measured with ``size`` bytes per server.
 
     Whatever leaves a server is written by one task and read by another, with the JVM between them, also on one
     host. The cost of an exchange without anything in it is taken off. All servers send at the same time, as in a batch.
@@ -148,7 +148,7 @@ def _address() -> str:
 
 
 def _ask(homes: Homes, question: Any) -> dict[int, Any]:
-    """The answer of every server to a question, as JSON-able data."""
+    """Return the answer of every server to a question, as JSON-able data."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -49,7 +49,7 @@ def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> S
 
 
 def check_frame(frame: Any, name: str) -> None:
-    """Refuses what is not a classic DataFrame, with the reason."""
+    """Refuse what is not a classic DataFrame, with the reason."""
     module = type(frame).__module__
     if module.startswith("pyspark.sql.connect"):
         raise EngineError(

@@ -18,7 +18,7 @@ from weir.state.storage import Storage
 
 
 def read_state(checkpoint: str, name: str, spark: SparkSession | None = None) -> DataFrame:
-    """The last committed state of an operator, from any process that can read the checkpoint.
+    """Return the last committed state of an operator, from any process that can read the checkpoint.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def read_state(checkpoint: str, name: str, spark: SparkSession | None = None) ->
 
 
 def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: str) -> DataFrame:
-    """The state of an operator at a commit, one partition per server."""
+    """Return the state of an operator at a commit, one partition per server."""
     described = described_operator(commit, name)
     location, segments = storage.location, commit.manifest[name]
     waiting = commit.manifest.get(described.get("held") or "", [])
@@ -62,7 +62,7 @@ def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: s
 def output_frame(
     session: SparkSession, storage: Storage, files: list[FileRef], schema: pa.Schema
 ) -> DataFrame:
-    """What a batch has for a sink. Read it before the sink returns: the files are deleted some batches later."""
+    """Return what a batch has for a sink. Read it before the sink returns: the files are deleted some batches later."""
     location = storage.location
     if not files:
         return session.range(0).select(*[F.lit(None).cast(to_ddl_type(f.type)).alias(f.name) for f in schema])

@@ -27,7 +27,7 @@ _NAMES = {kind: name().simpleString() for name, kind in _SIMPLE.items() if name 
 
 
 def to_arrow(kind: T.DataType, column: str) -> pa.DataType:
-    """The Arrow type in which values of a Spark type reach Python."""
+    """Return the Arrow type in which values of a Spark type reach Python."""
     for spark_type, arrow_type in _SIMPLE.items():
         if isinstance(kind, spark_type):
             return arrow_type

@@ -86,7 +86,7 @@ def _find(seg1, seg2, h1, h2, found, pending):  # type: ignore[no-untyped-def]
 
 
 def find_in_segments(segments: list[tuple[U64, U64]], h1: U64, h2: U64) -> tuple[I64, I64]:
-    """The newest entry of each key in a list of segments, oldest first, each sorted by ``(h1, h2)``.
+    """Return the newest entry of each key in a list of segments, oldest first, each sorted by ``(h1, h2)``.
 
     Returns (segment, row) per key, both −1 where the key is unknown. The cost grows with the number of keys
     asked for, and only with the logarithm of what is stored.
@@ -113,7 +113,7 @@ def find_in_segments(segments: list[tuple[U64, U64]], h1: U64, h2: U64) -> tuple
 
 
 def rows_of(seg1: U64, keys: U64) -> I64:
-    """The rows of one segment, sorted by ``h1``, that belong to any of the keys with these hashes.
+    """Return the rows of one segment, sorted by ``h1``, that belong to any of the keys with these hashes.
 
     >>> rows_of(np.array([2, 5, 5, 9], np.uint64), np.array([9, 5, 4], np.uint64)).tolist()
     [3, 1, 2]

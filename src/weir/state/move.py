@@ -36,7 +36,7 @@ class Changes:
 def take_over(
     storage: Storage, schema: pa.Schema, segments: Sequence[Sequence[SegmentRef]], moves: Moves, server: int
 ) -> Changes:
-    """What ``moves`` change on ``server``, given the operator's committed ``segments`` of every server.
+    """Return what ``moves`` change on ``server``, given the operator's committed ``segments`` of every server.
 
     Entries come with all that they hold: deadlines, and every window of a key. A key without state changes nothing.
     """

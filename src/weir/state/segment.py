@@ -49,7 +49,7 @@ class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of a segment that stores ``schema``."""
+    """Return the schema of a segment that stores ``schema``."""
     return pa.schema([*SYSTEM, *schema])
 
 
@@ -60,7 +60,7 @@ def entries(
     dead: NDArray[np.bool_] | None = None,
     deadline: NDArray[np.int64] | None = None,
 ) -> pa.Table:
-    """Puts the system columns before the data of state entries."""
+    """Put the system columns before the data of state entries."""
     n = len(h1)
     return pa.Table.from_arrays(
         [
@@ -91,7 +91,7 @@ def newest(table: pa.Table) -> pa.Table:
 
 
 def write_segment(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
-    """Writes entries (one per key, any order) as a segment."""
+    """Write entries (one per key, any order) as a segment."""
     h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
     order = np.lexsort((h2, h1))
     if not np.array_equal(order, np.arange(len(order))):
@@ -161,7 +161,7 @@ def open_segment(storage: Storage, ref: SegmentRef) -> Segment:
 
 
 def run_to_merge(refs: Sequence[SegmentRef]) -> tuple[int, int] | None:
-    """The run of neighbouring segments that should become one, as (start, end), or None.
+    """Return the run of neighbouring segments that should become one, as (start, end), or None.
 
     Segments fall into size classes of factor ``MERGE_AT``. When that many of the newest are of one class or
     below, they are merged, so every entry is rewritten once per class: the cost per batch stays proportional

@@ -35,7 +35,7 @@ class StateView:
         return which, row
 
     def take(self, which: NDArray[np.int64], row: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:
-        """The entries found, and for each the position of the key that asked for it."""
+        """Return the entries found, and for each the position of the key that asked for it."""
         parts, positions = [], []
         for number, segment in enumerate(self.segments):
             asked = np.flatnonzero(which == number)
@@ -47,7 +47,7 @@ class StateView:
         return pa.concat_tables(parts).combine_chunks(), np.concatenate(positions)
 
     def due(self, after: int, until: int) -> pa.Table:
-        """The living entries whose deadline lies in ``(after, until]``.
+        """Return the living entries whose deadline lies in ``(after, until]``.
 
         Costs a binary search per segment plus the entries that come due, not a scan.
         """

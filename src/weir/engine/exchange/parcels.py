@@ -67,15 +67,15 @@ class Depot:
         self.bytes = 0  # left so far
 
     def takes(self, server: int, size: int) -> bool:
-        """Whether a blob of ``size`` bytes for ``server`` is better left here."""
+        """Return whether a blob of ``size`` bytes for ``server`` is better left here."""
         return self._near[server] and size >= AT_LEAST
 
     def longest(self, server: int, otherwise: int) -> int:
-        """How long blobs for a server may be."""
+        """Return how long blobs for a server may be."""
         return AT_MOST if self._near[server] else otherwise
 
     def leave(self, blob: pa.Buffer | bytes) -> bytes:
-        """Writes a blob down; its address, to be sent instead. The receiver may read it as soon as this returns."""
+        """Write a blob down; return its address, to be sent instead. The receiver may read it at once."""
         if self._file is None:
             self._open()
         assert self._file is not None
@@ -106,7 +106,7 @@ class Parcels:
         self._mapped: dict[str, pa.MemoryMappedFile] = {}
 
     def fetch(self, address: pa.Buffer | bytes) -> pa.Buffer:
-        """The blob at an address, not copied. A file that is deleted meanwhile stays until nobody looks at it."""
+        """Return the blob at an address, not copied. It outlives the deletion of its file."""
         where = msgspec.msgpack.decode(memoryview(address), type=Address)
         mapped = self._mapped.get(where.path)
         if mapped is None:
@@ -125,7 +125,7 @@ _tidied: dict[Path, int] = {}  # a query's folder → the batch for which this p
 
 
 def _tidy(folder: Path) -> None:
-    """Removes what earlier batches left beside a batch's folder."""
+    """Remove what earlier batches left beside a batch's folder."""
     home, batch = folder.parent, int(folder.name)
     if _tidied.get(home) == batch:
         return

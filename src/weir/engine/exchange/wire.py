@@ -44,7 +44,7 @@ class Outbox:
         self._bytes = 0
 
     def longest(self, server: int) -> int:
-        """How long blobs for a server may be, in bytes."""
+        """Return how long blobs for a server may be, in bytes."""
         return BLOB_BYTES if self._depot is None else self._depot.longest(server, BLOB_BYTES)
 
     def put(self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes, born: int = 0) -> None:
@@ -83,12 +83,12 @@ def unpack(payload: pa.Buffer | bytes, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def payloads(batch: pa.RecordBatch) -> list[pa.Buffer]:
-    """The payload of each row, not copied."""
+    """Return the payload of each row, not copied."""
     return [value.as_buffer() for value in batch.column("payload")]
 
 
 def normalised(batch: pa.RecordBatch, schema: pa.Schema, names: list[str]) -> pa.RecordBatch:
-    """Columns as Spark sends them (session time zone, large types), as the topology spells them."""
+    """Return columns as Spark sends them (session time zone, large types), as the topology spells them."""
     arrays = []
     for field, name in zip(schema, names, strict=True):
         column = batch.column(name)

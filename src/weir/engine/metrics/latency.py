@@ -21,12 +21,12 @@ Ages = dict[int, int]  # bucket → rows
 
 
 def now() -> int:
-    """The wall clock, in microseconds since 1970."""
+    """Return the wall clock, in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def count_age(ages: Ages, born: int, rows: int, at: int | None = None) -> None:
-    """Counts rows that are done now (or ``at``); those whose source time nobody knows (0) are left out.
+    """Count rows that are done now (or ``at``); those whose source time nobody knows (0) are left out.
 
     >>> ages = {}
     >>> count_age(ages, born=1_000_000, rows=3, at=1_256_000)
@@ -41,7 +41,7 @@ def count_age(ages: Ages, born: int, rows: int, at: int | None = None) -> None:
 
 
 def merged(parts: Iterable[Ages]) -> Ages:
-    """The ages of several tasks as one histogram."""
+    """Return the ages of several tasks as one histogram."""
     out: Ages = {}
     for part in parts:
         for bucket, rows in part.items():
@@ -50,7 +50,7 @@ def merged(parts: Iterable[Ages]) -> Ages:
 
 
 def percentiles(ages: Ages) -> dict[str, float] | None:
-    """Percentiles in seconds, None if nothing was counted.
+    """Return percentiles in seconds, None if nothing was counted.
 
     >>> ages = {}
     >>> for ms in range(1, 101):

@@ -43,7 +43,7 @@ class Load:
         self.topology, self._meter = topology, Meter()
 
     def observe(self, reports: list[TaskReport], seconds: float, rested: float = 0.0) -> None:
-        """Takes in one batch that took some seconds, and how long nothing had been going on before."""
+        """Take in one batch that took some seconds, and how long nothing had been going on before."""
         topology, n = self.topology, self.topology.servers
         # a row that came just after the last batch had begun waits for that one, then for its own
         self.lag = self._length + rested + seconds
@@ -109,7 +109,7 @@ class Load:
         )
 
     def situation(self) -> Situation:
-        """The application as a scaling strategy sees it."""
+        """Return the application as a scaling strategy sees it."""
         topology = self.topology
         return Situation(
             graph_of(topology),

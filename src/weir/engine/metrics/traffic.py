@@ -26,7 +26,7 @@ def nothing() -> Traffic:
 
 
 def added(parts: Iterable[Traffic]) -> Traffic:
-    """The sum of several counts."""
+    """Return the sum of several counts."""
     out = nothing()
     for part in parts:
         for name, counts in part.items():
@@ -38,7 +38,7 @@ def added(parts: Iterable[Traffic]) -> Traffic:
 def by_distance(
     topology: Topology, reports: list[TaskReport], locator: Locator
 ) -> tuple[dict[int, Traffic], Traffic]:
-    """What crossed each edge, by distance, and the same for partial states on their way home."""
+    """Return what crossed each edge, by distance, and the same for partial states on their way home."""
     at: dict[tuple[int, int], Place] = {}
     for r in reports:
         if r.server >= 0 and r.step > 0:
@@ -75,6 +75,6 @@ def _add(traffic: Traffic, name: str, rows: int, size: int) -> None:
 
 
 def whereabouts(reports: Iterable[TaskReport]) -> dict[int, tuple[str, str]]:
-    """Where each server ran its last step: host and executor."""
+    """Return where each server ran its last step: host and executor."""
     steps = sorted((r for r in reports if r.server >= 0 and r.step > 0), key=lambda r: r.step)
     return {r.server: (r.host, r.process) for r in steps}

@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pyarrow as pa
 
 from weir.engine.documents import DEAD_LETTERS
-from weir.engine.driver import Driver, check_sinks, open_driver
+from weir.engine.driver import Driver, open_driver
 from weir.engine.handle import QueryHandle
 from weir.engine.in_process import InProcessRunner, TaskFailed
 from weir.engine.ledger import IN_PROCESS
 from weir.engine.saved_state import state_table
+from weir.engine.sinks import check_sinks
 from weir.errors import EngineError, SourceError, did_you_mean
 from weir.faults import POINTS, watching
 from weir.flow import Application, Stream

@@ -23,6 +23,11 @@ def write_table(storage: Storage, name: str, table: pa.Table) -> FileRef:
     return FileRef(name, table.num_rows, data.size, zlib.crc32(data))
 
 
+def table_schema(storage: Storage, ref: FileRef) -> pa.Schema:
+    """Return the columns of a file from :func:`write_table`."""
+    return pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).schema
+
+
 def save_arrays(storage: Storage, name: str, state: dict[str, Any]) -> FileRef:
     """Write a dict of NumPy arrays and JSON values as one Arrow file."""
     plain, columns, shapes = {}, {}, {}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 
+from weir.engine.arrays import table_schema
 from weir.engine.documents import (
     DEAD_LETTERS,
     BatchPlan,
@@ -86,6 +87,9 @@ class Runner(Protocol):
     def committed(self, progress: Progress) -> None:
         """Hear what a batch did, once it has happened."""
 
+    def claim(self, sink: Any, identity: str, fresh: bool) -> None:
+        """Make sure that a sink is not that of another checkpoint; ``fresh``: this one has no batch yet."""
+
     def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         """Hand a batch's rows to a sink."""
 
@@ -129,6 +133,7 @@ class Driver:
         racks = None if options.racks is None else Racks.of(options.racks)
         self.whereabouts = Whereabouts(topology, racks, wants_places=by_hosts)
         self._build, self._declared = build, declared
+        self._dropped = set(options.drop_state)
         self.source = ""  # whose batches it is handed: the id of Spark's own query
         self._started = False
         self._ended = 0.0
@@ -200,6 +205,9 @@ class Driver:
             return
         self._started = True
         last = self.ledger.last
+        self._check_owed()
+        for sink in self.sinks.values():
+            self.runner.claim(sink, self.ledger.identity, fresh=last is None)
         if self.ledger.needs_migration:
             assert last is not None
             self.status.message = "laying out state anew"
@@ -355,6 +363,19 @@ class Driver:
 
     # ------------------------------------------------------------------ deliver
 
+    def _check_owed(self) -> None:
+        """Refuse to forget rows of the last batch whose operator, or its sink, the application no longer has."""
+        last = self.ledger.last
+        if last is None or self.ledger.was_delivered(last.batch):
+            return
+        for name, files in last.outputs.items():
+            if files and name not in self.sinks and name not in self._dropped:
+                raise CheckpointMismatch(
+                    f"{self.storage.root}: batch {last.batch} has {sum(f.rows for f in files)} rows for the sink of "
+                    f"{name!r}, which have not been delivered, and there is no such sink now. Start once with it, or "
+                    f"pass drop_state=[{name!r}] to give them up."
+                )
+
     def deliver(self, commit: Commit) -> None:
         """Hand a batch's outputs to the sinks, unless they have had it."""
         if not self.sinks or self.ledger.was_delivered(commit.batch):
@@ -362,6 +383,8 @@ class Driver:
         for name, sink in self.sinks.items():
             schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else self.topology.by_name[name].sink_out
             files = commit.outputs.get(name, [])
+            if files:  # as they were written: the application may have changed since
+                schema = table_schema(self.storage, files[0])
             if name != DEAD_LETTERS or files:
                 self.runner.deliver(sink, files, schema, commit.batch)
         self.ledger.delivered(commit.batch)
@@ -427,26 +450,3 @@ def _learner(topology: Topology, storage: Storage) -> Learner | None:
             "operators name different weir.Locality(…) settings; one manager places the keys of all, so use one"
         )
     return Learner(settings[0], topology, storage)
-
-
-def check_sinks(
-    leaves: Sequence[str], diverting: Sequence[str], sink: Any, dead_letters: Any
-) -> dict[str, Any]:
-    """Return the sink of each operator; refuse one sink for several ends, and diverted rows that nobody takes."""
-    sinks: dict[str, Any] = {}
-    if isinstance(sink, Mapping):
-        sinks.update(sink)
-    elif sink is not None:
-        if len(leaves) != 1:
-            raise TopologyError(
-                f"the application ends in {len(leaves)} operators ({', '.join(leaves)}); "
-                "say which sink is whose: sink={'name': …}"
-            )
-        sinks[leaves[0]] = sink
-    if dead_letters is not None:
-        sinks[DEAD_LETTERS] = dead_letters
-    if diverting and dead_letters is None:
-        raise TopologyError(
-            f"operator {diverting[0]!r} diverts failing rows, but there is no dead_letters= sink for them"
-        )
-    return sinks

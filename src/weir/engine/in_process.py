@@ -96,6 +96,9 @@ class InProcessRunner:
     def committed(self, progress: Progress) -> None:
         pass
 
+    def claim(self, sink: Any, identity: str, fresh: bool) -> None:
+        pass  # sinks are functions here
+
     def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         """Call a sink with an Arrow table and the batch's number."""
         parts = [schema.empty_table()]

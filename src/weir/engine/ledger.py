@@ -26,14 +26,13 @@ Names of batches have twelve digits, so that they sort.
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
+from weir.engine.compatibility import compare
 from weir.engine.documents import (
     BatchPlan,
     Commit,
@@ -48,7 +47,7 @@ from weir.engine.documents import (
     plan_of,
 )
 from weir.engine.feedback import feedback
-from weir.engine.job import host_name
+from weir.engine.fence import Fence
 from weir.engine.metrics.progress import Progress
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
@@ -58,7 +57,6 @@ from weir.state.segment import SegmentRef, run_to_merge
 from weir.state.storage import Storage
 
 HEAD = "weir"
-DRIVERS = "drivers"
 # the mode of weir.testing: it is fed batches by hand, and so goes on from a checkpoint of any mode
 IN_PROCESS = "in process"
 FOREVER = (1 << 63) - 1
@@ -92,7 +90,7 @@ class Ledger:
         if self.last is not None and self.last.layout is not None and layout is None:
             self.needs_migration = True  # keys live by buckets of another layout
         self._delivered: set[int] = set()
-        self.turn = self._take_over()
+        self.fence = Fence(storage)
         self._warm = False  # the first batch of a run loads modules and compiles: its times mean nothing
 
     def _open(self, mode: str) -> str:
@@ -112,32 +110,6 @@ class Ledger:
                 "differently. Use another checkpoint folder."
             )
         return str(head["id"])
-
-    def _take_over(self) -> int:
-        """Claim the checkpoint for this driver: from now on, every driver before it is refused.
-
-        A claim is a document that only one driver can create. Whoever has the highest number drives.
-        """
-        claim = {"host": host_name(), "process": os.getpid(), "time": int(time.time())}
-        while True:
-            turn = max(_turns(self.storage), default=0) + 1
-            try:
-                self.storage.write_document(f"{DRIVERS}/{turn:08d}", "driver", claim)
-            except CheckpointError:
-                if turn not in _turns(self.storage):
-                    raise
-                continue  # another one was faster
-            return turn
-
-    def fence(self) -> None:
-        """Raise unless this is still the driver of the checkpoint; called before anything that others see changes."""
-        latest = max(_turns(self.storage), default=0)
-        if latest > self.turn:
-            other = self.storage.read_document(f"{DRIVERS}/{latest:08d}", "driver")
-            raise CheckpointError(
-                f"{self.storage.root}: another driver has taken over this checkpoint (process {other['process']} on "
-                f"{other['host']}). This one stops; nothing that it has not committed counts. Stop one of the two."
-            )
 
     @property
     def epoch(self) -> int:
@@ -176,7 +148,7 @@ class Ledger:
         """Return the plan of a batch: the one on disk if it was planned before, else a new one, which it saves."""
         if (known := self.planned(batch)) is not None:
             return known
-        self.fence()
+        self.fence.check()
         name = f"plans/{batch:012d}-{self.epoch:04d}"
         # a plan of another version of the application that was never committed: nothing of it counts
         self.storage.delete(name)
@@ -333,7 +305,7 @@ class Ledger:
         return commit
 
     def _write_commit(self, commit: Commit) -> None:
-        self.fence()
+        self.fence.check()
         self.storage.write_document(f"commits/{commit.batch:012d}-{commit.epoch:04d}", "commit", commit)
         self.last = commit
 
@@ -343,7 +315,7 @@ class Ledger:
         return batch in self._delivered or self.storage.exists(f"delivered/{batch:012d}")
 
     def delivered(self, batch: int) -> None:
-        self.fence()
+        self.fence.check()
         self._delivered.add(batch)
         self.storage.write_document(f"delivered/{batch:012d}", "delivery", {"batch": batch})
         reach("sink-delivered", batch)
@@ -352,11 +324,9 @@ class Ledger:
 
     def clean(self) -> int:
         """Delete what no retained commit names; return the number of files."""
-        self.fence()
+        self.fence.check()
         storage = self.storage
-        for turn in _turns(storage):
-            if turn < self.turn:
-                storage.delete(f"{DRIVERS}/{turn:08d}")
+        self.fence.forget_older()
         for folder in ("commits", "plans", "delivered"):
             for name in storage.names(folder):
                 if name.endswith(".tmp"):  # of a driver that died while writing it
@@ -386,11 +356,6 @@ class Ledger:
                 if int(name.split("-")[0].split(".")[0]) < oldest:
                     storage.delete(f"{folder}/{name}")
         return deleted
-
-
-def _turns(storage: Storage) -> list[int]:
-    """Return the numbers of the drivers that have claimed a checkpoint."""
-    return [int(name) for name in storage.names(DRIVERS) if name.isdigit()]
 
 
 def _files_of(commit: Commit) -> set[str]:
@@ -427,39 +392,3 @@ def latest_commit(storage: Storage) -> Commit | None:
     """Return the last commit of a checkpoint; None if there is none."""
     names = [n for n in storage.names("commits") if not n.endswith(".tmp")]
     return read_commit(storage, names[-1]) if names else None
-
-
-def compare(saved: dict[str, Any], now: dict[str, Any], where: str, drop_state: Iterable[str] = ()) -> bool:
-    """Return whether saved state must be laid out anew for this topology; raise if it can't be."""
-    dropped = set(drop_state)
-    for name, before in saved["operators"].items():
-        after = now["operators"].get(name)
-        if after is None:
-            if name in dropped:
-                continue
-            raise CheckpointMismatch(
-                f"{where}: holds the state of operator {name!r}, which the application no longer has. Put it "
-                f"back, pass drop_state=[{name!r}] to give its state up, or use another checkpoint folder."
-            )
-        for aspect, what in (
-            ("key", "key"),
-            ("operator", "definition"),
-            ("window", "window"),
-            ("state", "state columns"),
-        ):
-            if before[aspect] != after[aspect]:
-                raise CheckpointMismatch(
-                    f"{where}: operator {name!r} has another {what} now ({before[aspect]} → {after[aspect]}), "
-                    "so its saved state does not fit. Give the changed operator a new name, or use another "
-                    "checkpoint folder."
-                )
-    if saved["servers"] != now["servers"] or dropped & set(saved["operators"]):
-        return True
-    return any(
-        before[aspect] != now["operators"][name][aspect]
-        for name, before in saved["operators"].items()
-        for aspect in ("placement", "grouping", "held")
-    )
-
-
-__all__ = ["Ledger", "SegmentRef", "compare", "latest_commit", "read_commit"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from weir.columns import to_schema
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import hash_columns
 from weir.operators.base import Operator
+from weir.operators.calls import Done, Handed
 from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
 from weir.operators.state_types import forget_caches
 from weir.rows import Rows, one_batch, row_hashes
@@ -217,44 +218,38 @@ class _ProcessInstance(Instance):
 
     def finish(self) -> Iterator[Rows]:
         node, context = self.node, self.context
-        emitted: list[Any] = []
-        made: list[pa.Table] = []
+        written: list[pa.Table] = []
+        expired: list[Done] = []
         if node.ttl is not None and context.step == 1:
             # before any row is looked at: a key that comes back in this very batch has been away, too
-            made += self._expire(context.view(), emitted)
+            written += self._expire(context.view(), expired)
         if self.batches:
             keys, h1, h2, calls = self._by_key()
             self.report.pairs += len(h1)
             prior = {} if node.splits else self._prior(context.view(), h1, h2)
-            known = len(prior)
-            states: list[bytes] = []
-            kept: list[int] = []
-            for number, (key, rows) in enumerate(calls):
-                before = prior.get(number)
-                state = self._new() if before is None else self._load(before)
-                out, ok = self._call(key, rows, state)
-                emitted.extend(out)
-                if ok:
-                    states.append(self._save(state))
-                    kept.append(number)
-                elif number in prior:
-                    known -= 1
+            processed = self._call_each(calls, prior)
+            emitted = self._emitted(expired, processed)
+            kept = [d.number for d in processed]
             if len(kept) < len(h1):  # keys whose rows were diverted keep the state they had
                 keys = [k.take(pa.array(kept, pa.int64())) for k in keys]
                 h1, h2 = h1[kept], h2[kept]
-            table = pa.Table.from_arrays([*keys, pa.array(states, pa.binary())], schema=node.state)
+            states = pa.array([d.state for d in processed], pa.binary())
+            table = pa.Table.from_arrays([*keys, states], schema=node.state)
             if node.splits:
                 self._partials = pa.Table.from_arrays(
                     [pa.array(h1), pa.array(h2), *table.columns], schema=self._wire
                 )
             else:
-                made.append(entries(table, h1, h2, deadline=self._deadlines(len(h1))))
-                self.report.keys_delta += len(kept) - known
+                written.append(entries(table, h1, h2, deadline=self._deadlines(len(h1))))
+                self.report.keys_delta += len(kept) - sum(number in prior for number in kept)
+        else:
+            emitted = self._emitted(expired, [])
         if self.absorbed and context.step == node.state_level:
-            made.append(self._merged(context.view()))
-        self._written = pa.concat_tables(made) if made else None
-        if emitted:
-            yield Rows(self._emitted(emitted))
+            written.append(self._merged(context.view()))
+        self._written = pa.concat_tables(written) if written else None
+        if emitted is not None:
+            self.report.rows_out += emitted.num_rows
+            yield Rows(emitted)
 
     def partials(self) -> pa.Table | None:
         if self.absorbed and self.context.step < self.node.state_level:
@@ -319,18 +314,27 @@ class _ProcessInstance(Instance):
         alive = table[DEADLINE].to_numpy() > self.context.clock
         return {p: s for p, s, ok in zip(positions.tolist(), states, alive, strict=True) if ok}
 
-    def _call(self, key: Any, rows: list[Any], state: Any) -> tuple[list[Any], bool]:
-        handed = _Handed(rows)
-        try:
-            out = self.operator.process(key, handed, state)
-            return ([] if out is None else list(out)), True
-        except Exception as error:
-            if self.node.declared.on_error == "divert":
-                self.report.diverted += len(rows)
-                for row in rows:
-                    self.context.divert(self.node, key, row._asdict(), error)
-                return [], False
-            raise failed(self.node, key, handed.last, error) from error
+    def _call_each(self, calls: Iterator[tuple[Any, list[Any]]], prior: Mapping[int, bytes]) -> list[Done]:
+        """Call the user's function for each key; those that fail are diverted, or raise."""
+        processed = []
+        for number, (key, rows) in enumerate(calls):
+            handed = Handed(rows)
+            try:
+                state = self._load(prior[number]) if number in prior else self._new()
+                out = self.operator.process(key, handed, state)
+                # a state that can't be saved fails here, with its key and rows at hand
+                processed.append(Done(number, key, rows, [] if out is None else list(out), self._save(state)))
+            except Exception as error:
+                self._failed(key, [row._asdict() for row in rows], handed.last, error)
+        return processed
+
+    def _failed(self, key: Any, lost: list[Any], row: Any, error: BaseException) -> None:
+        """Divert what the user's code failed on, or raise an error that names it."""
+        if self.node.declared.on_error != "divert":
+            raise failed(self.node, key, row, error) from error
+        self.report.diverted += len(lost)
+        for one in lost:
+            self.context.divert(self.node, key, one, error)
 
     def _merged(self, view: StateView) -> pa.Table:
         """Partial states of keys that live here, merged with each other and with what was saved."""
@@ -343,22 +347,30 @@ class _ProcessInstance(Instance):
         new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
         first = np.flatnonzero(new)
         prior = self._prior(view, h1[first], h2[first])
-        self.report.keys_delta += len(first) - len(prior)
         states = table[STATE].to_pylist()
         bounds = [*first.tolist(), len(states)]
-        merged = []
-        for i in range(len(first)):
-            parts = [prior[i]] if i in prior else []
-            parts += states[bounds[i] : bounds[i + 1]]
-            state = self._load(parts[0])
-            for part in parts[1:]:
-                state = self.operator.merge(state, self._load(part))
-            merged.append(self._save(state))
+        merged: list[bytes] = []
+        kept: list[int] = []
         keys = table.select(list(self.node.key)).take(pa.array(first))
+        for i in range(len(first)):
+            arrived = states[bounds[i] : bounds[i + 1]]
+            parts = ([prior[i]] if i in prior else []) + arrived
+            try:
+                state = self._load(parts[0])
+                for part in parts[1:]:
+                    state = self.operator.merge(state, self._load(part))
+                merged.append(self._save(state))
+                kept.append(i)
+            except Exception as error:
+                key = tuple(keys.slice(i, 1).to_pylist()[0].values())
+                lost = [{"partial state": self._plain(part)} for part in arrived]
+                self._failed(key[0] if len(key) == 1 else key, lost, lost[0], error)
+        self.report.keys_delta += len(kept) - sum(i in prior for i in kept)
+        keys, at = keys.take(pa.array(kept, pa.int64())), first[kept]
         data = pa.Table.from_arrays([*keys.columns, pa.array(merged, pa.binary())], schema=self.node.state)
-        return entries(data, h1[first], h2[first], deadline=self._deadlines(len(first)))
+        return entries(data, h1[at], h2[at], deadline=self._deadlines(len(at)))
 
-    def _expire(self, view: StateView, emitted: list[Any]) -> list[pa.Table]:
+    def _expire(self, view: StateView, expired: list[Done]) -> list[pa.Table]:
         due = view.due(self.context.previous_clock, self.context.clock)
         if not due.num_rows:
             return []
@@ -368,13 +380,34 @@ class _ProcessInstance(Instance):
             labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
             for key, state in zip(labels, due[STATE].to_pylist(), strict=True):
                 try:
-                    emitted.extend(self.operator.expired(key, self._load(state)) or ())
+                    out = self.operator.expired(key, self._load(state))
+                    expired.append(Done(-1, key, [], [] if out is None else list(out), state))
                 except Exception as error:
-                    raise failed(self.node, key, None, error) from error
+                    self._failed(key, [{"expired state": self._plain(state)}], None, error)
         return [tombstones(due[H1].to_numpy(), due[H2].to_numpy(), self.node.state)]
 
-    def _emitted(self, emitted: list[Any]) -> pa.RecordBatch:
+    def _emitted(self, expired: list[Done], processed: list[Done]) -> pa.RecordBatch | None:
+        """Return all rows that were emitted; keys whose rows do not fit the declared output are diverted, or raise."""
+        try:
+            return self._batch([row for d in [*expired, *processed] for row in d.out])
+        except OperatorError:
+            if self.node.declared.on_error != "divert":
+                raise
+        for part in (expired, processed):
+            for d in list(part):
+                try:
+                    self._batch(d.out)
+                except OperatorError as error:
+                    part.remove(d)
+                    lost = [row._asdict() for row in d.rows] or [{"expired state": self._plain(d.state)}]
+                    self._failed(d.key, lost, None, error)
+        return self._batch([row for d in [*expired, *processed] for row in d.out])
+
+    def _batch(self, emitted: list[Any]) -> pa.RecordBatch | None:
+        """Return rows as a batch of the declared output."""
         schema = self.node.rows_out
+        if not emitted:
+            return None
         if not len(schema):
             raise OperatorError(
                 f"operator {self.node.name!r} emits rows ({emitted[0]!r}) but declares no output; "
@@ -388,13 +421,16 @@ class _ProcessInstance(Instance):
                 if len(columns) != len(schema):
                     raise ValueError(f"rows of {len(columns)} values for {len(schema)} columns")
             arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
             raise OperatorError(
                 f"operator {self.node.name!r} declares the output {', '.join(f'{f.name} {f.type}' for f in schema)}, "
                 f"but emitted {emitted[0]!r}: {type(error).__name__}: {error}"
             ) from None
-        self.report.rows_out += len(emitted)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _plain(self, state: bytes) -> Any:
+        """Return a saved state as plain data, for a dead letter."""
+        return msgspec.msgpack.decode(state) if state else None
 
     def _new(self) -> Any:
         return self.operator.state() if self.operator.state else None
@@ -408,25 +444,3 @@ class _ProcessInstance(Instance):
     def _deadlines(self, n: int) -> NDArray[np.int64]:
         ttl = self.node.ttl
         return np.full(n, NEVER if ttl is None else self.context.clock + ttl)
-
-
-class _Handed(Sequence[Any]):
-    """A key's rows, remembering the last one looked at, so that an error can name it."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self._rows = rows
-        self.last: Any = rows[0] if rows else None
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, at: Any) -> Any:
-        found = self._rows[at]
-        if not isinstance(at, slice):
-            self.last = found
-        return found
-
-    def __iter__(self) -> Iterator[Any]:
-        for row in self._rows:
-            self.last = row
-            yield row

@@ -37,6 +37,7 @@ from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
 from weir.spark.failures import translated
+from weir.spark.folders import claim_folder
 from weir.spark.homes import Homes
 from weir.spark.probing import locate, measure
 from weir.spark.state import output_frame
@@ -122,6 +123,10 @@ class SparkRunner:
     def committed(self, progress: Progress) -> None:
         self.hosts = [server.host for server in progress.servers]
         self.row_bytes = progress.bytes_in / progress.rows if progress.rows else 0.0
+
+    def claim(self, sink: Any, identity: str, fresh: bool) -> None:
+        if isinstance(sink, str):
+            claim_folder(self.session, sink, identity, fresh)
 
     def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         frame = output_frame(self._rows_session, self.storage, files, schema)

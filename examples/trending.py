@@ -4,7 +4,7 @@ import tempfile
 from dataclasses import dataclass
 
 import weir
-from weir.spark.session import embedded
+import weir.testing
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Milestones(weir.Process):
             yield key, state.posts
 
 
-spark = embedded("local[2]")  # a quiet Spark on this machine; any SparkSession will do
+spark = weir.testing.local_spark()  # a quiet Spark on this machine; any SparkSession will do
 folder, checkpoint = tempfile.mkdtemp(), tempfile.mkdtemp()
 columns = "'place ' || id % 40 as place", "'topic ' || (id % 40 * 3 + id % 3) as topic"
 spark.range(20_000).selectExpr(*columns).repartition(4).write.mode("overwrite").parquet(folder)
@@ -42,4 +42,4 @@ query = app.start(
 )
 query.await_termination()
 query.state("places").orderBy("place").show(3)
-print(f"{query.progress['locality']:.0%} of the rows stayed on their server")
+print(f"{query.progress.locality:.0%} of the rows stayed on their server")

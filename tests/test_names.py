@@ -43,10 +43,14 @@ ROUTING = [
     "Grouping",
     "Hash",
     "HeavyKeys",
+    "InstanceLoad",
     "LocalOrShuffle",
     "PartialKey",
+    "PlannedRouting",
     "RandomChoices",
     "Router",
+    "RouterContext",
+    "RoutingRule",
     "Shuffle",
     "Table",
     "TwoChoices",
@@ -56,14 +60,19 @@ ROUTING = [
 ]
 OPERATORS = [
     "Aggregate",
+    "Context",
     "Count",
     "Filter",
     "FilterRows",
     "FlatMapRows",
+    "Instance",
     "Map",
     "MapRows",
     "Operator",
     "Process",
+    "Rows",
+    "Window",
+    "keyed_schema",
 ]
 
 

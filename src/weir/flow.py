@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import pyarrow as pa
 
 from weir.durations import Duration, microseconds
-from weir.errors import TopologyError
+from weir.errors import TopologyError, did_you_mean
 from weir.graph.build import build
 from weir.graph.declare import Part, Routing, assemble, operator_step
 from weir.graph.model import Topology
@@ -43,6 +43,31 @@ if TYPE_CHECKING:
     from weir.spark.query import Query
 
 Key = str | Sequence[str]
+
+
+class OperatorOptions(TypedDict, total=False):
+    """The parameters that all methods of :class:`Stream` share; that class explains them."""
+
+    name: str | None
+    routing: Routing | None
+    parallelism: int | None
+    placement: Iterable[int] | None
+    on_error: str
+
+
+class StatelessOptions(OperatorOptions, total=False):
+    """Those of operators without state."""
+
+    key: Key
+
+
+class KeyedOptions(OperatorOptions, total=False):
+    """Those of operators with state; :meth:`Stream.keyed` explains them."""
+
+    null_keys: str
+    window: Window | None
+    ttl: Duration | None
+    aggregate_every: int
 
 
 def tumbling(column: str, size: Duration, lateness: Duration = 0) -> Window:
@@ -97,21 +122,7 @@ class Stream:
             return f"Stream({error})"
         return f"Stream({' → '.join([*sources, *(d.name for d in declared)])})"
 
-    def keyed(
-        self,
-        key: Key,
-        operator: Operator,
-        *,
-        name: str | None = None,
-        routing: Routing | None = None,
-        parallelism: int | None = None,
-        placement: Iterable[int] | None = None,
-        null_keys: str = "drop",
-        on_error: str = "fail",
-        window: Window | None = None,
-        ttl: Duration | None = None,
-        aggregate_every: int = 1,
-    ) -> Stream:
+    def keyed(self, key: Key, operator: Operator, **options: Unpack[KeyedOptions]) -> Stream:
         """Send each row to the home of its key, to an operator that keeps state there.
 
         Parameters
@@ -119,7 +130,7 @@ class Stream:
         operator
             :class:`~weir.Count`, :class:`~weir.Aggregate`, or a :class:`~weir.Process`.
         null_keys
-            ``"drop"`` rows without a key and count them, or ``"error"``.
+            ``"drop"`` rows without a key and count them (the default), or ``"error"``.
         window
             Event-time windows, from :func:`weir.tumbling`.
         ttl
@@ -130,40 +141,19 @@ class Stream:
         key, name, routing, parallelism, placement, on_error
             See :class:`Stream`.
         """
-        return self._then(
-            operator,
-            kind="keyed",
-            key=_columns(key),
-            name=name,
-            routing=routing,
-            parallelism=parallelism,
-            placement=placement,
-            null_keys=null_keys,
-            on_error=on_error,
-            window=window,
-            ttl=ttl,
-            aggregate_every=aggregate_every,
-        )
+        return self._then(operator, "keyed", KeyedOptions, {"key": key, **options})
 
     def process(
         self,
         key: Key,
         function: Callable[..., Any],
         *,
-        name: str | None = None,
         state: Any = None,
         output: Any = None,
         order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         merge: Callable[[Any, Any], Any] | None = None,
-        routing: Routing | None = None,
-        parallelism: int | None = None,
-        placement: Iterable[int] | None = None,
-        null_keys: str = "drop",
-        on_error: str = "fail",
-        window: Window | None = None,
-        ttl: Duration | None = None,
-        aggregate_every: int = 1,
+        **options: Unpack[KeyedOptions],
     ) -> Stream:
         """Call ``function(key, rows, state)`` for each key of a batch.
 
@@ -173,32 +163,15 @@ class Stream:
         operator = Process(
             function, state=state, output=output, order_by=order_by, columns=columns, merge=merge
         )
-        return self.keyed(
-            key,
-            operator,
-            name=name,
-            routing=routing,
-            parallelism=parallelism,
-            placement=placement,
-            null_keys=null_keys,
-            on_error=on_error,
-            window=window,
-            ttl=ttl,
-            aggregate_every=aggregate_every,
-        )
+        return self._then(operator, "process", KeyedOptions, {"key": key, **options})
 
     def map(
         self,
         function: RowFunction,
         schema: Any = None,
         *,
-        name: str | None = None,
         columns: Iterable[str] | None = None,
-        routing: Routing | None = None,
-        key: Key = (),
-        parallelism: int | None = None,
-        placement: Iterable[int] | None = None,
-        on_error: str = "fail",
+        **options: Unpack[StatelessOptions],
     ) -> Stream:
         """Turn each row into one row.
 
@@ -206,93 +179,47 @@ class Stream:
         of the columns it was given. ``columns`` names those that it reads, so that no others travel.
         See :class:`weir.operators.MapRows`, and :class:`Stream` for the other parameters.
         """
-        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
-        operator = MapRows(function, schema, columns)
-        return self._then(operator, kind="map", key=_columns(key), name=name, routing=routing, **placed)
+        return self._then(MapRows(function, schema, columns), "map", StatelessOptions, options)
 
     def flat_map(
         self,
         function: RowFunction,
         schema: Any = None,
         *,
-        name: str | None = None,
         columns: Iterable[str] | None = None,
-        routing: Routing | None = None,
-        key: Key = (),
-        parallelism: int | None = None,
-        placement: Iterable[int] | None = None,
-        on_error: str = "fail",
+        **options: Unpack[StatelessOptions],
     ) -> Stream:
         """Turn each row into any number of rows, returned in a list or yielded.
 
         See :class:`weir.operators.FlatMapRows`; parameters are those of :meth:`map`.
         """
-        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
-        operator = FlatMapRows(function, schema, columns)
-        return self._then(operator, kind="flat_map", key=_columns(key), name=name, routing=routing, **placed)
+        return self._then(FlatMapRows(function, schema, columns), "flat_map", StatelessOptions, options)
 
-    def filter(
-        self,
-        function: RowFunction,
-        *,
-        name: str | None = None,
-        routing: Routing | None = None,
-        key: Key = (),
-        parallelism: int | None = None,
-        placement: Iterable[int] | None = None,
-        on_error: str = "fail",
-    ) -> Stream:
-        """Keep the rows, given as named tuples, for which ``function`` returns True.
-
-        See :class:`Stream` for the other parameters.
-        """
-        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
-        operator = FilterRows(function)
-        return self._then(operator, kind="filter", key=_columns(key), name=name, routing=routing, **placed)
+    def filter(self, function: RowFunction, **options: Unpack[StatelessOptions]) -> Stream:
+        """Keep the rows, given as named tuples, for which ``function`` returns True; see :class:`Stream`."""
+        return self._then(FilterRows(function), "filter", StatelessOptions, options)
 
     def map_batches(
         self,
         function: ArrowFunction,
         schema: Any = None,
         *,
-        name: str | None = None,
         columns: Iterable[str] | None = None,
         parents: str | None = None,
-        routing: Routing | None = None,
-        key: Key = (),
-        parallelism: int | None = None,
-        placement: Iterable[int] | None = None,
-        on_error: str = "fail",
+        **options: Unpack[StatelessOptions],
     ) -> Stream:
         """Turn each batch of rows, a ``pyarrow.RecordBatch``, into another of any length.
 
         How rows are cut into batches is not defined: ``function`` must treat rows independently of each other.
         ``columns`` and ``parents`` are those of :class:`weir.operators.Map`; see :class:`Stream` for the others.
         """
-        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
         check_function(function, "map_batches")
-        operator = Map(function, schema, columns, parents)
-        return self._then(operator, kind="map", key=_columns(key), name=name, routing=routing, **placed)
+        return self._then(Map(function, schema, columns, parents), "map_batches", StatelessOptions, options)
 
-    def filter_batches(
-        self,
-        function: ArrowFunction,
-        *,
-        name: str | None = None,
-        routing: Routing | None = None,
-        key: Key = (),
-        parallelism: int | None = None,
-        placement: Iterable[int] | None = None,
-        on_error: str = "fail",
-    ) -> Stream:
-        """Keep the rows of each batch, a ``pyarrow.RecordBatch``, that ``function`` marks by an array of booleans.
-
-        See :class:`Stream` for the other parameters.
-        """
-        placed = {"parallelism": parallelism, "placement": placement, "on_error": on_error}
+    def filter_batches(self, function: ArrowFunction, **options: Unpack[StatelessOptions]) -> Stream:
+        """Keep the rows of each batch, a ``pyarrow.RecordBatch``, that ``function`` marks by an array of booleans."""
         check_function(function, "filter_batches")
-        operator = Filter(function)
-        return self._then(operator, kind="filter", key=_columns(key), name=name, routing=routing, **placed)
+        return self._then(Filter(function), "filter_batches", StatelessOptions, options)
 
     def union(self, *others: Stream) -> Stream:
         """Put streams of equal columns together: what follows gets the rows of all."""
@@ -308,7 +235,16 @@ class Stream:
         """Run the application that ends in this stream; see :meth:`Application.run`."""
         return Application(self).run(checkpoint, options, **settings)
 
-    def _then(self, operator: Operator, **declaration: Any) -> Stream:
+    def _then(self, operator: Operator, method: str, allowed: Any, options: Mapping[str, Any]) -> Stream:
+        known = {*allowed.__annotations__, "key"}
+        for name in options:
+            if name not in known:
+                raise TopologyError(f"{method}(…) takes no {name!r}; {did_you_mean(name, known)}")
+        declaration = {
+            **options,
+            "key": _columns(options.get("key", ())),
+            "kind": method.removesuffix("_batches"),
+        }
         return Stream((operator_step(self.ends, operator, **declaration),))
 
 
@@ -360,25 +296,12 @@ class Application:
         used = {name for d in self.declared for name in d.inputs}
         return [d.name for d in self.declared if d.name not in used]
 
-    def topology(
-        self,
-        servers: int,
-        *,
-        routing: Routing | None = None,
-        sinks: Sequence[str] = (),
-        prune: bool = True,
-        placements: Mapping[str, Sequence[int]] | None = None,
-    ) -> Topology:
-        """Return the validated application; raise a :class:`~weir.errors.TopologyError` if it cannot run."""
-        return build(
-            self.schemas,
-            self.declared,
-            servers,
-            routing=routing,
-            sinks=sinks,
-            prune=prune,
-            placements=placements,
-        )
+    def topology(self, servers: int, **terms: Any) -> Topology:
+        """Return the validated application; raise a :class:`~weir.errors.TopologyError` if it cannot run.
+
+        ``terms`` are those of :func:`weir.graph.build.build`.
+        """
+        return build(self.schemas, self.declared, servers, **terms)
 
     def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
         """Start the application on streaming sources, and return at once.

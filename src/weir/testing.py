@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pyarrow as pa
 
 from weir.engine.documents import DEAD_LETTERS
-from weir.engine.driver import Driver, open_driver
+from weir.engine.driver import Driver
 from weir.engine.handle import QueryHandle
 from weir.engine.in_process import InProcessRunner, TaskFailed
 from weir.engine.ledger import IN_PROCESS
+from weir.engine.opening import check_sinks, open_driver
 from weir.engine.saved_state import state_table
-from weir.engine.sinks import check_sinks
 from weir.errors import EngineError, SourceError, did_you_mean
 from weir.faults import POINTS, watching
 from weir.flow import Application, Stream
@@ -65,17 +65,15 @@ class LocalQuery(QueryHandle):
     def __init__(
         self,
         application: Application,
-        checkpoint: str,
+        checkpoint: str | None,
         options: Options,
-        *,
-        sources: int = 2,
-        hosts: Sequence[str] = ("host",),
-        seed: int | None = None,
-        faults: Iterable[str] = (),
+        faults: Iterable[str],
+        **terms: Any,
     ) -> None:
-        self._application, self._options = application, options
-        self._checkpoint = checkpoint
-        self._terms: dict[str, Any] = {"sources": sources, "hosts": hosts, "seed": seed}
+        self._application, self._options, self._terms = application, options, terms
+        # a temporary folder is removed together with the query
+        self._folder = None if checkpoint else tempfile.TemporaryDirectory(prefix="weir-testing-")
+        self._checkpoint = checkpoint or self._folder.name  # type: ignore[union-attr]
         self._faults = [_fault(f) for f in faults]
         self._outputs: dict[str, dict[int, pa.Table]] = defaultdict(dict)
         self.deliveries: list[tuple[str, int, pa.Table]] = []  # every call of a sink: operator, batch, rows
@@ -140,6 +138,11 @@ class LocalQuery(QueryHandle):
     # ------------------------------------------------------------------ looking
 
     @property
+    def pending_faults(self) -> list[str]:
+        """The faults that have not happened yet; after a test, those that it never came to."""
+        return [f"{point}:{batch}" for point, batch in self._faults]
+
+    @property
     def is_active(self) -> bool:
         """Whether it can be fed."""
         return self._active
@@ -197,12 +200,10 @@ class LocalQuery(QueryHandle):
 
     def _open(self) -> Driver:
         app, options = self._application, self._options
-        collected = {name: self._sink(name, None) for name in app.leaves()}
-        given = options.sink
-        if isinstance(given, Mapping):
-            collected = {name: self._sink(name, sink) for name, sink in given.items()}
-        elif given is not None:
-            collected = {name: self._sink(name, given) for name in app.leaves()}
+        given: Any = options.sink
+        if not isinstance(given, Mapping):
+            given = dict.fromkeys(app.leaves(), given)
+        collected = {name: self._sink(name, sink) for name, sink in given.items()}
         diverting = [d.name for d in app.declared if d.on_error == "divert"]
         letters = self._sink(DEAD_LETTERS, options.dead_letters)
         sinks = check_sinks(app.leaves(), diverting, collected, letters if diverting else None)
@@ -251,15 +252,17 @@ class LocalQuery(QueryHandle):
             raise TaskFailed(f"{point}:{batch}") if point == "step-started" else Crash(f"{point}:{batch}")
 
 
+class LocalSettings(Settings, total=False):
+    """The keyword arguments of :func:`start` and :func:`run`; :func:`start` explains those that are not Spark's."""
+
+    sources: int
+    hosts: Sequence[str]
+    seed: int | None
+    faults: Iterable[str]
+
+
 def start(
-    application: Application | Stream,
-    checkpoint: str | None = None,
-    *,
-    sources: int = 2,
-    hosts: Sequence[str] = ("host",),
-    seed: int | None = None,
-    faults: Iterable[str] = (),
-    **settings: Unpack[Settings],
+    application: Application | Stream, checkpoint: str | None = None, **settings: Unpack[LocalSettings]
 ) -> LocalQuery:
     """Start an application in this process, and return a query to feed.
 
@@ -287,34 +290,17 @@ def start(
     ...     query.state("place").sort_by("place").to_pylist()
     [{'place': 'FR', 'count': 2}, {'place': 'US', 'count': 1}]
     """
-    options = Options.of(None, settings)
-    folder = None
-    if checkpoint is None:
-        folder = tempfile.TemporaryDirectory(prefix="weir-testing-")
-        checkpoint = folder.name
-    query = LocalQuery(
-        _application(application),
-        checkpoint,
-        options,
-        sources=sources,
-        hosts=hosts,
-        seed=seed,
-        faults=faults,
-    )
-    query._folder = folder  # type: ignore[attr-defined] # removed together with the query
-    return query
+    others: dict[str, Any] = dict(settings)
+    faults = others.pop("faults", ())
+    terms = {name: others.pop(name) for name in ("sources", "hosts", "seed") if name in others}
+    return LocalQuery(_application(application), checkpoint, Options.of(None, others), faults, **terms)
 
 
 def run(
     application: Application | Stream,
     batches: Iterable[Batch],
     checkpoint: str | None = None,
-    *,
-    sources: int = 2,
-    hosts: Sequence[str] = ("host",),
-    seed: int | None = None,
-    faults: Iterable[str] = (),
-    **settings: Unpack[Settings],
+    **settings: Unpack[LocalSettings],
 ) -> LocalQuery:
     """Run an application over some batches to the end of the input; takes what :func:`start` takes.
 
@@ -329,7 +315,7 @@ def run(
     >>> result.output("place").to_pylist()
     [{'place': 'FR', 'total': 1}, {'place': 'FR', 'total': 5}]
     """
-    query = start(application, checkpoint, sources=sources, hosts=hosts, seed=seed, faults=faults, **settings)
+    query = start(application, checkpoint, **settings)
     for batch in batches:
         query.feed(batch)
     query.finish()

@@ -10,8 +10,10 @@ import pytest
 
 import weir
 from recorded import planted, stream_of, write
+from truth import two_counts
 from weir.advise import advise
 from weir.errors import TopologyError, UnknownColumn, WeirError
+from weir.testing import run
 
 
 def advice(data, *, servers=4, keys=("place", "topic"), **options):
@@ -113,6 +115,26 @@ def test_a_plus_in_the_name_of_a_column_is_part_of_it(tmp_path):
     table = stream_of(*planted(500)).rename_columns(["time", "place", "topic+n", "n"])
     result = advice(write(tmp_path / "plus.parquet", table), keys="place,topic+n")
     assert result["operators"] == {"place": ["place"], "topic+n": ["topic+n"]}
+
+
+def test_tables_written_start_a_query_with_the_promised_locality(tmp_path):
+    table = stream_of(*planted(10_000))
+    past, future = table.slice(0, 6_000), [table.slice(6_000, 2_000), table.slice(8_000)]
+    out = tmp_path / "tables"
+    result = advice(
+        write(tmp_path / "past.parquet", past),
+        out=out,
+        operators=["places", "topics"],
+        time="time",
+        servers=3,
+    )
+    read = weir.Table.from_file(out / "topics.arrow", n=3)
+    assert read.keys.column_names == ["topic"]
+    assert read.lookup("t 5") in (0, 1, 2)
+    app = two_counts("time timestamp, place string, topic string, n long")
+    query = run(app, future, servers=3, routing=weir.Locality(start=str(out)))
+    assert query.recent_progress[0]["locality"] == pytest.approx(result["table"]["locality"], abs=0.03)
+    assert query.recent_progress[0]["locality"] > 0.85
 
 
 def test_sampling_counts_about_so_many_rows(communities):

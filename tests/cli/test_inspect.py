@@ -9,32 +9,24 @@ from pathlib import Path
 import pytest
 
 import weir
-from support import POSTS, posts, stream, write_batches
+from support import posts, two_counts
 from weir.cli.main import main
 from weir.engine.inspection import inspect
 from weir.state.storage import Storage
+from weir.testing import start
 
 
 @pytest.fixture(scope="module")
-def finished(spark, tmp_path_factory):
+def finished(tmp_path_factory):
     """A checkpoint of three batches: a count with a sink behind a learnt count."""
-    work = tmp_path_factory.mktemp("inspect")
-    folder = write_batches(work / "posts", [posts(1500, seed) for seed in range(3)])
-    app = (
-        weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Count(), name="topics")
-    )
-    query = app.start(
-        str(work / "checkpoint"),
-        servers=3,
-        routing=weir.Locality(period=1),
-        sink=lambda frame, batch: None,
-        trigger={"availableNow": True},
-    )
-    query.await_termination()
-    keys = {name: query.state(name).count() for name in ("places", "topics")}
-    return work / "checkpoint", keys, query.progress
+    checkpoint = tmp_path_factory.mktemp("inspect") / "checkpoint"
+    routing = weir.Locality(period=1, forecast=None)
+    with start(two_counts(), str(checkpoint), servers=3, routing=routing) as query:
+        for seed in range(3):
+            query.feed(posts(1500, seed))
+            query.reconfigure(wait=True)
+    keys = {name: query.state(name).num_rows for name in ("places", "topics")}
+    return checkpoint, keys, query.progress
 
 
 @pytest.fixture
@@ -59,7 +51,7 @@ def test_a_sound_checkpoint_as_json(finished, capsys):
     checkpoint, keys, progress = finished
     code, result, errors = report(capsys, checkpoint)
     assert (code, errors) == (0, "")
-    assert (result["mode"], result["servers"], result["batch"]) == ("streaming", 3, 2)
+    assert (result["mode"], result["servers"], result["batch"]) == ("in process", 3, 2)
     assert [b["batch"] for b in result["batches"]] == [0, 1, 2]
     last = result["batches"][-1]
     assert last["rows"] == 1500
@@ -83,7 +75,7 @@ def test_a_sound_checkpoint_as_json(finished, capsys):
 def test_for_people_and_in_a_hurry(finished, capsys):
     assert main(["inspect", str(finished[0])]) == 0
     shown = capsys.readouterr().out
-    assert "streaming run on 3 servers" in shown
+    assert "in process run on 3 servers" in shown
     assert "topics: Aggregate by topic" in shown
     assert "have the length and checksum on record" in shown
     assert main(["inspect", str(finished[0]), "--quick", "--last", "1"]) == 0

@@ -7,11 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.elasticity import rescaled, spread, table_for
+from weir.elasticity import spread
 from weir.errors import GroupingError, ParameterError
 from weir.hashing import mix, spark_mod
 from weir.routing.buckets import Buckets
 from weir.routing.table import Table
+
+
+def table_for(keys: np.ndarray, homes: np.ndarray, n: int) -> Table:
+    elsewhere = spark_mod(keys, n) != homes
+    return Table(keys[elsewhere], homes[elsewhere])
+
+
+def rescaled(rule: Buckets, n: int, load: np.ndarray, listed_load: np.ndarray | None = None) -> Buckets:
+    """Buckets and listed keys balanced together."""
+    listed = rule.listed or Table(np.empty(0, np.uint64), np.empty(0, np.int32))
+    more = np.ones(len(listed)) if listed_load is None else listed_load
+    homes = np.concatenate([rule.homes, listed.instances])
+    after = spread(homes, n, weights=np.concatenate([load, more])).homes
+    own = Table(listed.hashes, after[len(rule.homes) :])
+    return Buckets(after[: len(rule.homes)], own if len(own) else None)
 
 
 def some_keys(n: int, seed: int = 0) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 from elasticity_worlds import situations
 from hypothesis import given
 
-from weir.elasticity import Graph, Meter, Rates, Sample, Situation, congested, propagate, samples
+from weir.elasticity import Graph, Meter, Rates, Sample, Situation, congested, propagate
 from weir.errors import ParameterError
 
 
@@ -54,11 +54,6 @@ def test_equal_rates_are_no_congestion_and_the_threshold_is_strict() -> None:
     assert Rates(120.1, 100, 100).congested()
     assert not Rates(100, 100, 100).congested(1.0)
     assert Rates(1, 0, 0).congested(), "nothing at all is processed"
-
-
-def test_from_a_progress_record() -> None:
-    record = {"operators": {"a": {"rows_in": 8, "rows_out": 4, "busy": 0.5, "late": 0}}}
-    assert samples(record, {"a": 3})["a"] == Sample(8, 4, 0.5, 3)
 
 
 def test_what_is_offered_shows_who_would_be_congested() -> None:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.elasticity import STRATEGIES, Graph, Placement, Rates, Situation
-from weir.elasticity.strategies import Default, Random
+from weir.elasticity.strategies import Default
 from weir.errors import EngineError
+from weir_evaluation.stela.rivals import Random
 
 ORDERS = [name for name in STRATEGIES if name not in ("stela", "gain", "default", "random")]
 

@@ -54,7 +54,7 @@ def install(folder: Path, dependencies: Path, *wheels: Path) -> Path:
     """Make an environment of these wheels and the dependencies, and return where its programs are."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     programs = folder / "bin"
-    options = ["--no-deps", "--no-index", *map(str, wheels)]
+    options = ["--no-deps", "--no-index", "--no-compile", *map(str, wheels)]
     subprocess.run([*PIP, "--python", str(programs / "python"), "install", "-q", *options], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(f"{dependencies}\n")

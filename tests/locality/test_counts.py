@@ -102,4 +102,3 @@ def test_statistics_survive_the_ride_home(one, two):
         == as_dict(other_way.pairs[0, 1])
         == as_dict(count_pairs(*columns(one + two)))
     )
-    assert as_dict(PairCounts.from_arrow(home.keys[0].to_arrow())) == as_dict(home.keys[0])

@@ -10,65 +10,43 @@ import numpy as np
 import pytest
 
 import weir
-from support import POSTS, counted, posts, rows_of, stream, watch_fsync, write_batches
-from weir.engine.ledger import Ledger, latest_commit
+from support import NOW, POSTS, counts, posts, rows_of, stream, two_counts, watch_fsync, write_batches
+from weir.engine.ledger import latest_commit
 from weir.hashing import hash_columns
 from weir.state.storage import Storage
+from weir.testing import run, start
 
-NOW = {"availableNow": True}
+TABLES = [posts(600, seed) for seed in range(2)]
 
 
 @pytest.fixture(scope="module")
-def made(spark, tmp_path_factory):
-    """A checkpoint after two batches, and its data; tests work on copies."""
-    folder = tmp_path_factory.mktemp("made")
-    write_batches(folder / "data", [posts(600, s) for s in range(2)])
-    query = app(spark, folder).start(str(folder / "checkpoint"), servers=3, trigger=NOW)
-    query.await_termination()
+def finished(tmp_path_factory):
+    """A checkpoint after two batches; tests work on copies."""
+    folder = tmp_path_factory.mktemp("finished") / "checkpoint"
+    run(two_counts(), TABLES, str(folder), servers=3)
     return folder
 
 
 @pytest.fixture
-def copy(made, tmp_path):
-    shutil.copytree(made, tmp_path / "copy", copy_function=shutil.copy2)
-    folder = tmp_path / "copy"
-    # Spark names its files by path in its own log, so the data stays where it was
-    shutil.rmtree(folder / "data")
-    (folder / "data").symlink_to(made / "data")
-    return folder
+def copy(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "copy", copy_function=shutil.copy2))
 
 
-def app(spark, folder, **options):
-    source = weir.source(stream(spark, (folder / "data").resolve(), POSTS))
-    return source.keyed("place", weir.Count(), name="places", **options).keyed(
-        "topic", weir.Count(), name="topics"
-    )
-
-
-def test_a_plan_stands_on_what_is_on_disk(spark, tmp_path, monkeypatch):
-    synced = watch_fsync(monkeypatch, tmp_path / "checkpoint")
-    write_batches(tmp_path / "data", [posts(100, s) for s in range(2)])
-    go_on(spark, tmp_path)
-    for batch in range(2):
-        plan = next(i for i, name in enumerate(synced) if name.startswith(f"plans/{batch:012d}"))
-        for what in (f"source/offsets/{batch}", f"source/sources/0/{batch}", "source/offsets"):
-            assert what in synced[:plan]
-        assert any(name.startswith(f"commits/{batch:012d}") for name in synced[plan:])
-
-
-def go_on(spark, folder, application=None, **options):
-    options = {"servers": 3, "trigger": NOW, **options}
-    query = (application or app(spark, folder)).start(str(folder / "checkpoint"), **options)
-    query.await_termination()
+def go_on(checkpoint, tables, application=None, **options):
+    """Go on from a checkpoint, with more batches if there are any."""
+    options = {"servers": 3, **options}
+    with start(application or two_counts(), str(checkpoint), **options) as query:
+        for table in tables:
+            query.feed(table)
     return query
 
 
 def files(folder, pattern):
-    return sorted((folder / "checkpoint").glob(pattern))
+    return sorted(folder.glob(pattern))
 
 
 def snapshot(folder):
-    return {p: p.read_bytes() for p in files(folder, "**/*") if p.is_file() and "source" not in p.parts}
+    return {p: p.read_bytes() for p in files(folder, "**/*") if p.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -81,12 +59,12 @@ def snapshot(folder):
         ("weir", "flip", "damaged"),
     ],
 )
-def test_damage_is_named_and_nothing_is_overwritten(spark, copy, pattern, damage, says):
+def test_damage_is_named_and_nothing_is_overwritten(copy, pattern, damage, says):
     victim = files(copy, pattern)[-1]
     spoil(victim, damage)
     before = snapshot(copy)
     with pytest.raises(weir.errors.CheckpointError, match=says) as caught:
-        go_on(spark, copy)
+        go_on(copy, [])
     assert victim.name in str(caught.value)
     assert snapshot(copy) == before
 
@@ -94,17 +72,14 @@ def test_damage_is_named_and_nothing_is_overwritten(spark, copy, pattern, damage
 @pytest.mark.parametrize(
     ("damage", "says"), [("flip", "damaged"), ("truncate", "damaged"), ("delete", "missing")]
 )
-def test_damaged_state_is_met_by_the_batch_that_wants_it(spark, tmp_path, damage, says):
-    write_batches(tmp_path / "data", [posts(300, 1)])
-    go_on(spark, tmp_path)
-    victim = files(tmp_path, "state/topics/*/*")[-1]
+def test_damaged_state_is_met_by_the_batch_that_wants_it(copy, damage, says):
+    victim = files(copy, "state/topics/*/*")[-1]
     spoil(victim, damage)
-    write_batches(tmp_path / "data", [posts(300, 2)])
-    before = snapshot(tmp_path)
+    before = snapshot(copy)
     with pytest.raises(weir.errors.CheckpointError, match=says) as caught:
-        go_on(spark, tmp_path)
+        go_on(copy, [posts(300, 2)])
     assert victim.name in str(caught.value)
-    after = snapshot(tmp_path)
+    after = snapshot(copy)
     assert {p: after.get(p) for p in before} == before
     assert not [p for p in after if "commits" in p.parts and p not in before]
 
@@ -125,76 +100,71 @@ def spoil(victim, damage):
         victim.unlink()
 
 
-def test_another_application_is_refused_with_the_difference(spark, copy):
-    source = weir.source(stream(spark, (copy / "data").resolve(), POSTS))
+def test_another_application_is_refused_with_the_difference(copy):
+    source = weir.source(POSTS)
     other_key = source.keyed("topic", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
     before = snapshot(copy)
     with pytest.raises(weir.errors.CheckpointMismatch, match="operator 'places' has another key now"):
-        go_on(spark, copy, other_key)
-    source = weir.source(stream(spark, (copy / "data").resolve(), POSTS))
+        go_on(copy, [], other_key)
     other_kind = source.keyed("place", weir.Aggregate(count="sum(n)"), name="places").keyed(
         "topic", weir.Count(), name="topics"
     )
     with pytest.raises(weir.errors.CheckpointMismatch, match="operator 'places' has another definition now"):
-        go_on(spark, copy, other_kind)
-    source = weir.source(stream(spark, (copy / "data").resolve(), POSTS))
+        go_on(copy, [], other_kind)
     fewer = source.keyed("place", weir.Count(), name="places")
     with pytest.raises(
         weir.errors.CheckpointMismatch, match="operator 'topics', which the application no longer has"
     ):
-        go_on(spark, copy, fewer)
-    bounded = weir.source(spark.read.schema(POSTS).parquet(str((copy / "data").resolve())))
-    with pytest.raises(weir.errors.CheckpointMismatch, match="belongs to a streaming run"):
-        bounded.keyed("place", weir.Count(), name="places").run(str(copy / "checkpoint"), servers=3)
+        go_on(copy, [], fewer)
     assert snapshot(copy) == before
-    given_up = go_on(spark, copy, fewer, drop_state=["topics"])
-    assert rows_of(given_up.state("places")) == counted(spark, (copy / "data").resolve(), "place")
+    table = posts(300, 2)
+    given_up = go_on(copy, [table], fewer, drop_state=["topics"])
+    assert rows_of(given_up.state("places")) == counts([*TABLES, table], "place")
 
 
 @pytest.mark.parametrize("servers", [1, 5])
-def test_another_number_of_servers_is_migrated(spark, copy, servers):
-    query = go_on(spark, copy, servers=servers)
-    # the stream brought nothing new, so the state is read through the commit that the migration left, if any
+@pytest.mark.parametrize("faults", [[], ["migration-written:1"]])
+def test_another_number_of_servers_is_migrated(copy, servers, faults):
+    query = go_on(copy, [], servers=servers)
+    # no batch has come, so the state is read through the commit that there was
     for name, column in (("places", "place"), ("topics", "topic")):
-        assert rows_of(query.state(name)) == counted(spark, (copy / "data").resolve(), column)
+        assert rows_of(query.state(name)) == counts(TABLES, column)
+    table = posts(300, 2)
+    query = go_on(copy, [table], servers=servers, faults=faults)
+    for name, column in (("places", "place"), ("topics", "topic")):
+        assert rows_of(query.state(name)) == counts([*TABLES, table], column)
+    assert len(query.progress["servers"]) == servers
 
 
-def test_added_operators_start_empty_and_changed_groupings_move_state(spark, tmp_path):
-    data = tmp_path / "data"
-    write_batches(data, [posts(500, 1)])
-    folder = tmp_path
-    go_on(spark, folder)
-    write_batches(data, [posts(500, 2)])
-    sample = hash_columns([posts(500, 1)["place"].combine_chunks()])
-    heavy = app(spark, folder, routing=weir.routing.HeavyKeys.learn(sample, 3))
-    query = go_on(spark, folder, heavy)
-    assert rows_of(query.state("places")) == counted(spark, data, "place")
-    write_batches(data, [posts(500, 3)])
-    relearnt = app(spark, folder, routing=weir.routing.HeavyKeys.learn(sample[:40], 3))
-    more = relearnt.keyed("n", weir.Count(), name="numbers")
-    query = go_on(spark, folder, more)
-    assert rows_of(query.state("places")) == counted(spark, data, "place")
-    assert rows_of(query.state("topics")) == counted(spark, data, "topic")
-    assert query.state("numbers").agg({"count": "sum"}).first()[0] == 500
+def test_added_operators_start_empty_and_changed_groupings_move_state(checkpoint):
+    tables = [posts(500, seed) for seed in (1, 2, 3)]
+    go_on(checkpoint, tables[:1])
+    sample = hash_columns([tables[0]["place"].combine_chunks()])
+    heavy = two_counts(places=weir.routing.HeavyKeys.learn(sample, 3))
+    query = go_on(checkpoint, tables[1:2], heavy)
+    assert rows_of(query.state("places")) == counts(tables[:2], "place")
+    relearnt = two_counts(places=weir.routing.HeavyKeys.learn(sample[:40], 3))
+    query = go_on(checkpoint, tables[2:], relearnt.keyed("n", weir.Count(), name="numbers"))
+    assert rows_of(query.state("places")) == counts(tables, "place")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
+    assert sum(query.state("numbers")["count"].to_pylist()) == 500
 
 
-def test_two_writers_and_leftovers_of_a_dead_one(tmp_path, copy):
-    storage = Storage(str(copy / "checkpoint"))
+def test_two_writers_and_leftovers_of_a_dead_one(copy):
+    storage = Storage(str(copy))
     last = latest_commit(storage)
     with pytest.raises(weir.errors.CheckpointError, match="Two queries share this checkpoint"):
         storage.write_document(f"commits/{last.batch:012d}-{last.epoch:04d}", "commit", last)
-    (copy / "checkpoint/commits/000000000009-0000.dead.tmp").write_bytes(b"half a comm")
+    (copy / "commits/000000000009-0000.dead.tmp").write_bytes(b"half a comm")
     assert latest_commit(storage).batch == last.batch
 
 
-def test_old_files_are_deleted_and_everything_named_stays(spark, tmp_path):
-    data = tmp_path / "data"
-    write_batches(data, [posts(200, s) for s in range(12)])
-    query = app(spark, tmp_path).start(str(tmp_path / "checkpoint"), servers=2, trigger=NOW, retain=2)
-    query.await_termination()
-    storage = Storage(str(tmp_path / "checkpoint"))
+def test_old_files_are_deleted_and_everything_named_stays(checkpoint):
+    tables = [posts(200, seed) for seed in range(12)]
+    query = go_on(checkpoint, tables, servers=2, retain=2)
+    storage = Storage(checkpoint)
     (Path(storage.root) / "commits/000000000001-0000.dead.tmp").write_bytes(b"half")
-    ledger: Ledger = query._driver.ledger
+    ledger = query._driver.ledger
     orphan = "state/topics/000000000003/s0-1-zombie.arrow"
     storage.write(orphan, b"a task that came too late")
     assert ledger.clean() >= 1
@@ -203,5 +173,30 @@ def test_old_files_are_deleted_and_everything_named_stays(spark, tmp_path):
     living = {r.name for servers in ledger.last.manifest.values() for refs in servers for r in refs}
     assert living <= set(storage.files("state"))
     assert len(storage.files("state")) < 12 * 2 * 2
-    assert rows_of(query.state("topics")) == counted(spark, data, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert np.mean([len(r) for r in ledger.last.manifest["topics"]]) <= 16
+
+
+def test_a_checkpoint_of_spark_migrated_and_on_disk_before_its_plan(spark, tmp_path, checkpoint, monkeypatch):
+    synced = watch_fsync(monkeypatch, tmp_path / "checkpoint")
+    data = write_batches(tmp_path / "data", [posts(100, seed) for seed in range(2)])
+
+    def on_spark(servers):
+        query = two_counts(stream(spark, data)).start(checkpoint, servers=servers, trigger=NOW)
+        query.await_termination()
+        return query
+
+    on_spark(3)
+    for batch in range(2):
+        plan = next(i for i, name in enumerate(synced) if name.startswith(f"plans/{batch:012d}"))
+        for what in (f"source/offsets/{batch}", f"source/sources/0/{batch}", "source/offsets"):
+            assert what in synced[:plan]
+        assert any(name.startswith(f"commits/{batch:012d}") for name in synced[plan:])
+    bounded = weir.source(spark.read.schema(POSTS).parquet(data)).keyed("place", weir.Count(), name="places")
+    with pytest.raises(weir.errors.CheckpointMismatch, match="belongs to a streaming run"):
+        bounded.run(checkpoint, servers=3)
+    tables = [posts(100, seed) for seed in range(3)]
+    write_batches(tmp_path / "data", tables[2:])
+    query = on_spark(2)
+    for name, column in (("places", "place"), ("topics", "topic")):
+        assert rows_of(query.state(name)) == counts(tables, column)

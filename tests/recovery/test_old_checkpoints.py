@@ -144,6 +144,15 @@ def test_an_old_checkpoint_is_inspected(story: str, tmp_path: Path) -> None:
     assert [batch["batch"] for batch in about["batches"]] == list(range(STORIES[story]))
 
 
+def test_a_checkpoint_that_was_continued_is_in_order(tmp_path: Path) -> None:
+    with resume("scaled_locality", tmp_path) as query:
+        query.feed(posts(4))
+        query.feed(posts(5))
+    health = inspect(str(tmp_path))["health"]
+    assert health["ok"]
+    assert health["orphans"]["files"] == health["in_flight"]["files"] == 0
+
+
 def test_learnt_tables_and_the_manager_go_on(tmp_path: Path) -> None:
     with resume("locality", tmp_path) as query:
         query.feed(posts(4))

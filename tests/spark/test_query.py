@@ -8,6 +8,8 @@ import pytest
 import weir
 from support import NOW, POSTS, counted, counts, every_type, posts, rows_of, stream, two_counts, write_batches
 from weir import testing
+from weir.cli.main import main
+from weir.engine.inspection import inspect
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,14 @@ def test_state_is_readable_from_elsewhere_by_path(spark, tables, finished):
     assert rows_of(weir.read_state(finished.checkpoint, "topics")) == counts(tables, "topic")
     with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
         weir.read_state(finished.checkpoint, "topcs")
+
+
+def test_its_checkpoint_can_be_inspected(finished, capsys):
+    report = inspect(finished.checkpoint)
+    assert (report["mode"], report["servers"], report["batch"]) == ("streaming", 3, 2)
+    assert report["health"]["ok"]
+    assert main(["inspect", finished.checkpoint]) == 0
+    assert "streaming run on 3 servers" in capsys.readouterr().out
 
 
 def test_status_and_wrong_use(spark, folder, finished, checkpoint):

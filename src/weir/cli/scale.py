@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     operation.add_argument("--hosts", nargs="+", metavar="HOST", help="remove the servers on these hosts")
     add("--whole-hosts", action="store_true", help="K counts hosts, with all their servers")
     add("--dry-run", action="store_true", help="say what would be done, and why; change nothing")
-    add("--strategy", default="stela", help="stela (default), gain, or one of those they are compared with")
+    add("--strategy", default="stela", help="stela (default), gain, or default, Storm's own")
     add("--timeout", type=float, default=120.0, help="seconds to wait for the query (default 120)")
     add("--share-slots", action="store_true", help="let servers take turns on the task slots there are")
 

@@ -28,8 +28,6 @@ class Graph:
     >>> graph = Graph(("in", "a", "b", "out"), (("in", "a"), ("in", "b"), ("a", "out"), ("b", "out")))
     >>> graph.sources, graph.sinks, graph.children["in"]
     (('in',), ('out',), ('a', 'b'))
-    >>> graph.descendants("a")
-    {'out'}
     """
 
     operators: tuple[str, ...]
@@ -73,22 +71,6 @@ class Graph:
         for name in TopologicalSorter(self.parents).static_order():
             depth[name] = max((depth[p] + 1 for p in self.parents[name]), default=0)
         return depth
-
-    @cached_property
-    def height(self) -> dict[str, int]:
-        """Return the number of edges on the longest path from each operator to a sink."""
-        return Graph(self.operators, tuple((b, a) for a, b in self.edges)).depth
-
-    def descendants(self, name: str) -> set[str]:
-        """Return all operators that can be reached from one, without itself."""
-        reached: set[str] = set()
-        ahead = list(self.children[name])
-        while ahead:
-            one = ahead.pop()
-            if one not in reached:
-                reached.add(one)
-                ahead.extend(self.children[one])
-        return reached
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 Two granularities, one rule. :func:`spread` moves *items* between instances. Items may be
 
-* **keys**, when each one's weight is known (heavy keys, routing tables). :func:`table_for` writes the result
-  down as a :class:`~weir.routing.table.Table`, which lists only keys that do not live where the hash says.
+* **keys**, when each one's weight is known (heavy keys, routing tables).
 * **buckets** of keys (:class:`~weir.routing.buckets.Buckets`): a key's bucket is its hash modulo B, and an
   array says where each bucket lives. One million keys in 4096 buckets take 16 kB, whatever moves, where listing
   the keys that must *not* follow the hash to another number of instances takes up to 12 MB. Spark can compute
@@ -25,10 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weir.elasticity.graph import Machine
 from weir.errors import ParameterError
-from weir.hashing import spark_mod
-from weir.routing.base import Instances, Keys
-from weir.routing.buckets import Buckets
-from weir.routing.table import Table
+from weir.routing.base import Instances
 
 SLACK = 0.03  # above the average, as everywhere where load is balanced
 
@@ -226,46 +222,3 @@ def carried(before: Sequence[Machine], after: Sequence[Machine]) -> NDArray[np.i
         return np.arange(len(before), dtype=np.int32)
     number = {machine: i for i, machine in enumerate(after)}
     return np.array([number.get(machine, -1) for machine in before], np.int32)
-
-
-def table_for(hashes: Keys, homes: Instances, n: int) -> Table:
-    """Return the smallest table that sends each key home: keys that live where the hash says are not listed.
-
-    >>> keys = np.array([0, 1, 2, 3], np.uint64)
-    >>> len(table_for(keys, np.array([0, 1, 0, 0], np.int32), 2))
-    1
-    """
-    listed = spark_mod(hashes, n) != homes
-    return Table(hashes[listed], homes[listed])
-
-
-def rescaled(
-    rule: Buckets,
-    n: int,
-    load: ArrayLike | None = None,
-    *,
-    listed_load: ArrayLike | None = None,
-    slack: float = SLACK,
-) -> Buckets:
-    """Return buckets for another number of instances, with few moves: instances from ``n`` on are gone.
-
-    ``load`` is what each bucket weighs (:meth:`Buckets.count`; all the same if not given), ``listed_load`` what
-    each listed key does.
-
-    >>> keys = np.arange(1_000_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    >>> two = Buckets.like_hash(2)
-    >>> four = rescaled(two, 4, two.count(keys), slack=0.001)
-    >>> three = rescaled(four, 3, four.count(keys))
-    >>> before, after = four.router(4).route(keys), three.router(3).route(keys)
-    >>> round(float((before != after).mean()), 2), len(three.homes)
-    (0.25, 4096)
-    """
-    heavy = rule.listed
-    if heavy is None or not len(heavy):
-        return Buckets(spread(rule.homes, n, weights=load, slack=slack).homes, heavy)
-    size = len(rule.homes)
-    light = np.ones(size) if load is None else np.asarray(load, np.float64)
-    more = np.ones(len(heavy)) if listed_load is None else np.asarray(listed_load, np.float64)
-    homes = np.concatenate([rule.homes, heavy.instances])
-    after = spread(homes, n, weights=np.concatenate([light, more]), slack=slack)
-    return Buckets(after.homes[:size], Table(heavy.hashes, after.homes[size:]))

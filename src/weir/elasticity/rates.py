@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from weir.elasticity.graph import Graph
 from weir.errors import ParameterError
@@ -142,18 +141,6 @@ class Meter:
         return Rates(
             arrived / total, processing, sum(s.rows_out for _, s in seen) / total, seen[-1][1].parallelism
         )
-
-
-def samples(progress: Mapping[str, Any], parallelism: Mapping[str, int]) -> dict[str, Sample]:
-    """Return samples from a batch's progress (its ``operators`` with ``rows_in``, ``rows_out``, ``busy``).
-
-    >>> samples({"operators": {"a": {"rows_in": 9, "rows_out": 3, "busy": 0.5}}}, {"a": 2})
-    {'a': Sample(rows_in=9, rows_out=3, busy=0.5, parallelism=2, arrived=None, available=None)}
-    """
-    return {
-        name: Sample(did["rows_in"], did["rows_out"], did["busy"], parallelism[name])
-        for name, did in progress["operators"].items()
-    }
 
 
 def propagate(

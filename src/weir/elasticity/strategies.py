@@ -1,73 +1,24 @@
-"""Other ways to scale, behind the same interface, to compare Stela with.
-
-Storm's default starts all over. The topology-aware orders *move* instances to the new machines instead of
-adding any, the most important operators first, and differ in what they hold important; all of them were
-tried by Stela's authors (L. Xu, B. Peng, I. Gupta, IEEE IC2E 2016, Section III-C), who found least link load
-(after Aniello, Baldoni, Querzoni: Adaptive online scheduling in Storm, DEBS 2013) the best of them.
-"""
+"""The strategies by name, and Storm's default, which starts all over, to compare Stela with."""
 
 from __future__ import annotations
 
 import random
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from weir.elasticity.decision import Decision, Situation, Step, Strategy, joining, leaving, slots
+from weir.elasticity.decision import Decision, Situation, Step, Strategy, joining, leaving
 from weir.elasticity.gain import Gain
 from weir.elasticity.graph import Machine, Placement
-from weir.elasticity.stela import Stela, remove
+from weir.elasticity.stela import Stela
 from weir.errors import EngineError
 
 
 @dataclass(frozen=True)
-class _Rival(Strategy):
-    """Removes machines chosen at random; their instances go to the others in turn."""
-
-    seed: int = 0
-
-    def scale_in(
-        self, now: Situation, count: int = 1, *, machines: Sequence[Machine] | None = None
-    ) -> Decision:
-        count = leaving(now, count, machines)
-        gone = self._chosen(now, count, machines)
-        after, steps = now.placement, list[Step]()
-        rest = [machine for machine in after.machines if machine not in gone]
-        for victim in gone:
-            turn = len(steps) % len(rest)  # go on where the last machine's instances ended
-            after, moves = remove(now, after, victim, rest[turn:] + rest[:turn])
-            steps += moves
-        return self.decide(now, "in", after, gone, steps)
-
-    def _chosen(self, now: Situation, count: int, machines: Sequence[Machine] | None) -> list[Machine]:
-        if machines is not None:
-            return list(dict.fromkeys(machines))
-        return random.Random(self.seed).sample(list(now.placement.machines), count)
-
-
-@dataclass(frozen=True)
-class Random(_Rival):
-    """Adds as many instances as Stela, of operators chosen at random: the effect of adding alone."""
-
-    name: ClassVar[str] = "random"
-
-    def scale_out(self, now: Situation, machines: Sequence[Machine]) -> Decision:
-        after, steps = joining(now, machines)
-        dice = random.Random(self.seed)
-        for slot in range(slots(now, len(machines))):
-            machine = machines[slot % len(machines)]
-            free = [n for n in now.graph.operators if n not in now.everywhere and now.fits(after, n, machine)]
-            if free:
-                target = dice.choice(free)
-                after = after.plus(target, machine)
-                steps.append(Step(target, machine, why="drawn at random"))
-        return self.decide(now, "out", after, machines, steps)
-
-
-@dataclass(frozen=True)
-class Default(_Rival):
+class Default(Strategy):
     """Storm's own: places all instances anew, machine after machine, whatever the placement was.
+
+    The machines that leave, if they are not named, are chosen at random.
 
     Examples
     --------
@@ -80,6 +31,7 @@ class Default(_Rival):
     {'a': (0, 1), 'b': (2, 0)}
     """
 
+    seed: int = 0
     name: ClassVar[str] = "default"
     restarts: ClassVar[bool] = True
 
@@ -91,7 +43,7 @@ class Default(_Rival):
         self, now: Situation, count: int = 1, *, machines: Sequence[Machine] | None = None
     ) -> Decision:
         count = leaving(now, count, machines)
-        gone = self._chosen(now, count, machines)
+        gone = chosen_at_random(now, count, machines, self.seed)
         rest = tuple(machine for machine in now.placement.machines if machine not in gone)
         kept = {
             name: rest if name in now.everywhere else (rest[0],) * len(places)
@@ -100,12 +52,7 @@ class Default(_Rival):
         return self._dealt(now, "in", Placement(rest, kept), gone, [])
 
     def _dealt(
-        self,
-        now: Situation,
-        operation: str,
-        base: Placement,
-        machines: Sequence[Machine],
-        steps: list[Step],
+        self, now: Situation, operation: str, base: Placement, machines: Sequence[Machine], steps: list[Step]
     ) -> Decision:
         instances: dict[str, tuple[Machine, ...]] = {}
         turn = 0
@@ -130,127 +77,14 @@ class Default(_Rival):
         return self.decide(now, operation, after, machines, steps + moves)
 
 
-class _Order(_Rival):
-    """Moves instances to the new machines until these hold their share, the most important operators first."""
-
-    @abstractmethod
-    def importance(self, now: Situation, operator: str, moved: Sequence[str]) -> float:
-        """Return the rank of an operator, the greatest first; ``moved`` are the operators that have moved so far."""
-
-    def scale_out(self, now: Situation, machines: Sequence[Machine]) -> Decision:
-        after, steps = joining(now, machines)
-        old = set(now.placement.machines)
-        wanted = slots(now, 1) * len(now.placement.machines) // len(after.machines) or 1
-        moved: list[str] = []
-        for slot in range(wanted * len(machines)):
-            machine = machines[slot % len(machines)]
-            free = [
-                name
-                for name in now.graph.order
-                if name not in now.everywhere
-                and now.fits(after, name, machine)
-                and any(place in old for place in after.instances[name])
-            ]
-            if not free:
-                break
-            target = max(free, key=lambda name: self.importance(now, name, moved))
-            after, step = self._move(after, target, machine, old)
-            steps.append(step)
-            moved.append(target)
-        return self.decide(now, "out", after, machines, steps)
-
-    def _move(
-        self, after: Placement, name: str, machine: Machine, old: set[Machine]
-    ) -> tuple[Placement, Step]:
-        places = after.instances[name]
-        stays = [i for i, place in enumerate(places) if place in old]
-        i = max(stays, key=lambda i: len(after.on(places[i])))  # off the fullest machine
-        new = (*places[:i], machine, *places[i + 1 :])
-        step = Step(name, machine, source=places[i], why=self.name)
-        return Placement(after.machines, {**after.instances, name: new}), step
+def chosen_at_random(
+    now: Situation, count: int, machines: Sequence[Machine] | None, seed: int
+) -> list[Machine]:
+    """Return the machines that leave: the named ones, else some that the seed draws."""
+    if machines is not None:
+        return list(dict.fromkeys(machines))
+    return random.Random(seed).sample(list(now.placement.machines), count)
 
 
-def link_load(now: Situation, operator: str) -> float:
-    """Return the rows per second on all links of an operator."""
-    sent = now.rates[operator].emit * len(now.graph.children[operator])
-    return sent + sum(now.rates[parent].emit for parent in now.graph.parents[operator])
-
-
-@dataclass(frozen=True)
-class LeastLinkLoad(_Order):
-    """Operators with quiet links first, and next to each other as far as possible."""
-
-    name: ClassVar[str] = "least link load"
-
-    def importance(self, now: Situation, operator: str, moved: Sequence[str]) -> float:
-        graph = now.graph
-        near = sum(other in graph.children[operator] + graph.parents[operator] for other in moved)
-        quiet = 1 - link_load(now, operator) / (1 + max(link_load(now, name) for name in graph.operators))
-        return near + quiet  # quiet is below 1: nearness counts first
-
-
-@dataclass(frozen=True)
-class MostLinkLoad(_Order):
-    """Operators with busy links first."""
-
-    name: ClassVar[str] = "most link load"
-
-    def importance(self, now: Situation, operator: str, moved: Sequence[str]) -> float:
-        return link_load(now, operator)
-
-
-@dataclass(frozen=True)
-class FromSource(_Order):
-    """Operators near the sources first: all the rest depends on them."""
-
-    name: ClassVar[str] = "distance from source"
-
-    def importance(self, now: Situation, operator: str, moved: Sequence[str]) -> float:
-        return -now.graph.depth[operator]
-
-
-@dataclass(frozen=True)
-class ToSink(_Order):
-    """Operators near the sinks first: what they process is the output."""
-
-    name: ClassVar[str] = "distance to sink"
-
-    def importance(self, now: Situation, operator: str, moved: Sequence[str]) -> float:
-        return -now.graph.height[operator]
-
-
-@dataclass(frozen=True)
-class Descendants(_Order):
-    """Operators with many others behind them first."""
-
-    name: ClassVar[str] = "descendants"
-
-    def importance(self, now: Situation, operator: str, moved: Sequence[str]) -> float:
-        return len(now.graph.descendants(operator))
-
-
-@dataclass(frozen=True)
-class Centrality(_Order):
-    """Operators with many edges first."""
-
-    name: ClassVar[str] = "centrality"
-
-    def importance(self, now: Situation, operator: str, moved: Sequence[str]) -> float:
-        return len(now.graph.children[operator]) + len(now.graph.parents[operator])
-
-
-STRATEGIES: dict[str, type[Strategy]] = {
-    kind.name: kind
-    for kind in (
-        Stela,
-        Gain,
-        Default,
-        LeastLinkLoad,
-        MostLinkLoad,
-        FromSource,
-        ToSink,
-        Descendants,
-        Centrality,
-        Random,
-    )
-}
+# other distributions may add to it
+STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Stela, Gain, Default)}

@@ -123,6 +123,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
     partials: dict[int, tuple[int, int]] = {}  # home → rows, bytes of partial states sent there
     sink_ages: dict[str, dict[int, int]] = {}  # sink → rows by their time since the source
     weights: dict[int, list[int]] = {}  # edge → the weight of each instance, where weights decide
+    posted: list[tuple[int, int, int, int]] = []  # kind, edge or operator, receiving server, rows
+    received: list[tuple[int, int, int]] = []  # kind, edge or operator, rows
 
 
 class Commit(msgspec.Struct, kw_only=True):

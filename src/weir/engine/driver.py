@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import msgspec
 import pyarrow as pa
 
 from weir.engine.arrays import table_schema
@@ -21,13 +20,13 @@ from weir.engine.documents import (
     BatchPlan,
     Commit,
     FileRef,
-    Layout,
     Manifest,
     TaskReport,
 )
+from weir.engine.invariants import check
 from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.learning import Learner, Learning, governed
-from weir.engine.ledger import Ledger, latest_commit
+from weir.engine.ledger import Ledger
 from weir.engine.metrics.load import Load
 from weir.engine.metrics.progress import Progress
 from weir.engine.metrics.summary import summarise
@@ -37,7 +36,7 @@ from weir.engine.scaler import Pending, Scaler
 from weir.engine.whereabouts import Whereabouts
 from weir.errors import CheckpointMismatch, TopologyError, WeirError
 from weir.faults import reach
-from weir.graph.model import Topology, fingerprint
+from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import Profile
@@ -158,6 +157,7 @@ class Driver:
         plan, scaling = self._plan(batch, end_of_input)
         planned = time.perf_counter()
         outcome = self.runner.run(rows, plan, self.ledger.manifest, self._before)
+        check(self.topology, outcome.reports)
         reach("job-done", batch)
         ran = time.perf_counter()
         progress = self._progress(plan, outcome, ran - began, began - self._ended if self._ended else 0.0)
@@ -393,48 +393,6 @@ class Driver:
         """Stop what runs in the background."""
         if self.learner is not None:
             self.learner.close()
-
-
-def open_driver(
-    build: Callable[..., Topology],
-    checkpoint: str,
-    mode: str,
-    runner: Runner,
-    sinks: Mapping[str, Any],
-    options: Options,
-) -> Driver:
-    """Open a checkpoint for an application and return the driver that goes on from there.
-
-    ``build(servers, placements=None)`` returns the application on so many servers.
-    """
-    topology = build(options.servers)
-    storage = Storage(checkpoint)
-    declared = fingerprint(topology)
-    layout, topology = _scaled(storage, topology, declared, build)
-    ledger = Ledger(
-        storage,
-        topology,
-        mode,
-        clock=options.clock,
-        retain=options.retain,
-        drop_state=options.drop_state,
-        layout=layout,
-    )
-    return Driver(topology, storage, ledger, runner, sinks, options, build, declared)
-
-
-def _scaled(
-    storage: Storage, topology: Topology, declared: str, build: Build
-) -> tuple[Layout | None, Topology]:
-    """Return the layout and topology to go on with: as scaling has left them, unless the application has changed."""
-    last = latest_commit(storage)
-    if last is None or last.layout is None:
-        return None, topology
-    if last.layout.declared == declared:
-        return last.layout, build(last.layout.servers, last.layout.placements)
-    if last.signature == topology.signature():  # the code has caught up with what scaling did
-        return msgspec.structs.replace(last.layout, declared=declared), topology
-    return None, topology
 
 
 def _learner(topology: Topology, storage: Storage) -> Learner | None:

@@ -24,7 +24,7 @@ from weir.state.segment import DEAD, H1, H2, SegmentRef
 from weir.state.storage import FORMAT, Storage
 
 # Spark's own files, and documents, which are verified when they are parsed
-_NOT_DATA = ("source/", "commits/", "plans/", "delivered/")
+_NOT_DATA = ("source/", "commits/", "plans/", "delivered/", "drivers/", "requests/", "answers/", "probe/")
 
 Ref = SegmentRef | FileRef
 Hashes = tuple[NDArray[np.uint64], NDArray[np.uint64]]

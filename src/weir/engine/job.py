@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from weir.engine.documents import BatchPlan, Manifest, TaskReport
+from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.learning import Learning
-from weir.errors import EngineError
 from weir.graph.model import Topology
 
 DEAD_LETTER_SCHEMA = pa.schema(
@@ -53,14 +51,3 @@ def column_name(number: int, column: str) -> str:
 def host_name() -> str:
     """Return the host as Spark knows it: a name given to it, else the machine's own."""
     return os.environ.get("SPARK_LOCAL_HOSTNAME") or socket.gethostname()
-
-
-def check_reports(topology: Topology, reports: Sequence[TaskReport]) -> None:
-    """Raise unless every server has reported every step, once; anything else is a bug or a Spark that differs."""
-    servers, steps = topology.servers, topology.steps
-    seen = sorted((r.server, r.step) for r in reports if r.server >= 0 and r.step > 0)
-    if seen != [(i, s) for i in range(servers) for s in range(1, steps + 1)]:
-        raise EngineError(
-            f"the batch's reports are not one per server and step (got {seen} for {servers} servers and "
-            f"{steps} steps). Nothing was committed. Please report this with the Spark version."
-        )

@@ -17,6 +17,7 @@ tasks wrote is known. A batch has happened exactly when its commit exists. Nothi
 ``manager/B/…``               what the locality manager remembers
 ``requests/ID``               what ``weir scale`` asks of the running query
 ``answers/ID…``               its answer: accepted or withdrawn, the decision, what came of it
+``drivers/N``                 who drives: the driver with the highest number
 ``probe/ID``                  where tasks on different hosts meet while the network is measured
 ``source/``                   Spark's own record of the source's offsets (streaming queries only)
 ============================  ======================================================================

@@ -212,7 +212,7 @@ class _Mover(Server):
     def _put(self, target: int, kind: int, node: Node, table: pa.Table) -> None:
         rows = max(1, table.num_rows * wire.BLOB_BYTES // max(1, table.nbytes))
         for batch in table.combine_chunks().to_batches(rows):
-            self.outbox.put(target, kind, node.index, wire.pack(batch))
+            self.outbox.put(target, kind, node.index, wire.pack(batch), rows=batch.num_rows)
 
 
 def moved_keys(reports: Sequence[TaskReport]) -> int:

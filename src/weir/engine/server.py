@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -21,7 +22,7 @@ from weir.engine.exchange import wire
 from weir.engine.exchange.parcels import Depot, Parcels
 from weir.engine.job import SOURCE_NUMBER, Job, column_name, host_name
 from weir.engine.learning import Sightings
-from weir.engine.metrics.latency import count_age, now
+from weir.engine.metrics.latency import Busy, count_age, now
 from weir.engine.routers import Routers
 from weir.engine.state_keeper import StateKeeper, partial_schema
 from weir.engine.tables import buckets_in_force, homes_of
@@ -59,6 +60,7 @@ class Server:
         self.files = TaskFiles(self.storage, self.report, job.plan.batch, task)
         self.keeper = StateKeeper(job, self.storage, self.files, server)
         self.routers = Routers(job, self.storage, server, task)
+        self.received: Counter[tuple[int, int]] = Counter()  # kind, edge or operator → rows
         self.carried: list[bytes] = []  # reports of earlier steps, on their way to the driver
         self.instances: dict[str, Instance] = {}
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
@@ -78,12 +80,12 @@ class Server:
         with contextlib.closing(self.depot) if self.depot is not None else contextlib.nullcontext():
             for batch in batches:
                 if batch.num_rows:
-                    with _Busy(self.report):
+                    with Busy(self.report):
                         receive(batch)
                     yield from self._read()
                     if self.outbox.full():
                         yield from self.outbox.flush()
-            with _Busy(self.report):
+            with Busy(self.report):
                 self._finish()
             self._send_reports()
             yield from self.outbox.flush()
@@ -95,8 +97,8 @@ class Server:
             instance = self._instance(node)
             chunks = instance.push(listing)
             while True:
-                with _Busy(self.report):
-                    with _Busy(instance.report):
+                with Busy(self.report):
+                    with Busy(instance.report):
                         rows = next(chunks, None)
                     if rows is None:
                         break
@@ -163,23 +165,28 @@ class Server:
         for kind, edge, born, payload in zip(*heads, wire.payloads(batch), strict=True):
             if kind & wire.ADDRESSED:
                 kind, payload = kind - wire.ADDRESSED, self.parcels.fetch(payload)
-            if kind == wire.DATA:
-                target = self.topology.edges[edge]
-                rows = wire.unpack(payload, target.schema)
-                self.report.rows += rows.num_rows
-                self.report.bytes += payload.size
-                self._deliver(target, Rows(rows, born=born))
-            elif kind == wire.CONTROL:
+            if kind == wire.CONTROL:
                 self._carry(payload.to_pybytes())
             elif kind == wire.STATISTICS:
                 self.statistics.append(payload.to_pybytes())
+            elif kind == wire.DATA:
+                target = self.topology.edges[edge]
+                rows = self._unpack(kind, edge, payload, target.schema)
+                self.report.rows += rows.num_rows
+                self.report.bytes += payload.size
+                self._deliver(target, Rows(rows, born=born))
             elif kind == wire.PARTIAL:
                 node = self.topology.nodes[edge]
                 self._see(node, born)
-                self._instance(node).absorb(wire.unpack(payload, partial_schema(node)))
+                self._instance(node).absorb(self._unpack(kind, edge, payload, partial_schema(node)))
             elif kind == wire.STATE:
                 node = self.topology.nodes[edge]
-                self.keeper.arrive(node, wire.unpack(payload, stored_schema(node.state)))
+                self.keeper.arrive(node, self._unpack(kind, edge, payload, stored_schema(node.state)))
+
+    def _unpack(self, kind: int, edge: int, payload: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+        batch = wire.unpack(payload, schema)
+        self.received[kind, edge] += batch.num_rows
+        return batch
 
     def _carry(self, payload: bytes) -> None:
         self.carried.append(payload)
@@ -293,7 +300,7 @@ class Server:
                 count.remote += part.num_rows
                 count.bytes += payload.size
                 _add(count.sent, server, part.num_rows, payload.size)
-            self.outbox.put(server, wire.DATA, edge.index, payload, born)
+            self.outbox.put(server, wire.DATA, edge.index, payload, born, part.num_rows)
 
     def _with_key(self, node: Node, rows: Rows) -> Rows:
         """Without the rows that lack a key, by the operator's policy."""
@@ -366,7 +373,7 @@ class Server:
         born = self.oldest.get(node.name, 0)
         if not node.splits or (node.held is not None and self.step < node.level):
             for batch in table.combine_chunks().to_batches():
-                self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch), born)
+                self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch), born, batch.num_rows)
             return
         buckets = buckets_in_force(self.storage, self.plan.layout, node.name)
         homes = homes_of(node, self.routers.grouping(node), table[H1].to_numpy(), buckets)
@@ -374,7 +381,7 @@ class Server:
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():
                 payload = wire.pack(batch)
-                self.outbox.put(server, wire.PARTIAL, node.index, payload, born)
+                self.outbox.put(server, wire.PARTIAL, node.index, payload, born, batch.num_rows)
                 _add(self.report.partials, server, batch.num_rows, payload.size)
 
     def _save(self, node: Node, instance: Instance) -> None:
@@ -389,6 +396,8 @@ class Server:
 
     def _send_reports(self) -> None:
         self.report.left_bytes = self.depot.bytes if self.depot is not None else 0
+        self.report.posted = [(*where, rows) for where, rows in self.outbox.posted.items()]
+        self.report.received = [(*where, rows) for where, rows in self.received.items()]
         home = self.server if self.server >= 0 else self.task % self.plan.servers
         for payload in [*self.carried, msgspec.json.encode(self.report)]:
             self.outbox.put(home, wire.CONTROL, 0, payload)
@@ -423,19 +432,6 @@ class Server:
 
     def _count(self, edge: Edge) -> EdgeReport:
         return self.report.edges.setdefault(edge.index, EdgeReport())
-
-
-class _Busy:
-    """Adds the time spent inside to a report."""
-
-    def __init__(self, report: TaskReport | OperatorReport) -> None:
-        self.report = report
-
-    def __enter__(self) -> None:
-        self.began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.report.busy += time.perf_counter() - self.began
 
 
 def _depot(job: Job, folder: str | None) -> Depot | None:

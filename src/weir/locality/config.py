@@ -1,4 +1,4 @@
-"""Settings of locality-aware routing."""
+"""What a user says about locality-aware routing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ NEW_KEYS = ("company", "first_seen", "hash")
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs that a forecast weighs against the gain; rough figures are enough.
+    """What the forecast weighs against each other; rough figures do.
 
     Attributes
     ----------
     row_bytes
-        Size of a row that has to leave its server.
+        What a row weighs that has to leave its server.
     state_bytes
-        Size of the state of an average key.
+        What the state of an average key weighs when it moves.
     bytes_per_second
-        Bandwidth of the network.
+        What the network carries.
     horizon
         Periods within which a reconfiguration must have paid for itself.
     confidence
         By how many standard deviations the gain on held-out rows must exceed chance.
     calm
-        Locality that moving the whole state has to gain; moving a part of it, that part. Keeps two
+        Locality that moving the whole state would have to gain; moving a part of it, that part. Keeps two
         equally good assignments from taking turns.
     """
 
@@ -46,7 +46,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Locality:
-    """Locality-aware routing: keys that are seen together live on one server, learnt as the stream runs.
+    """Locality-aware routing: keys that travel together live together, learnt and changed as the stream runs.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Locality:
         A routing table to start with: a file, or one file per operator.
     new_keys
         Where a key lives that no reconfiguration has seen: ``"company"`` places it at the next batch boundary
-        near the keys it was seen with; ``"first_seen"`` also lets it start, in its first batch, on the server that
+        by the company it keeps; ``"first_seen"`` also lets it start, in its first batch, on the server that
         sees it (operators whose states merge); ``"hash"`` leaves it where its hash says, as the paper does.
     split_hot
         Work on keys heavier than a server's fair share where their rows are, where the operator merges. With a
@@ -105,7 +105,7 @@ class Locality:
 
     @property
     def batches(self) -> int:
-        """Return the period, or 20 where reconfigurations come on demand only."""
+        """The period, or what stands for one where reconfigurations come on demand."""
         return 20 if self.period is None else self.period
 
     def __post_init__(self) -> None:
@@ -128,7 +128,9 @@ class Locality:
                 f"racks={self.racks!r}: {did_you_mean(self.racks, ['hosts'])}; or nested lists of servers"
             )
         if not isinstance(self.split_hot, bool) and not (
-            isinstance(self.split_hot, Grouping) and self.split_hot.uses_distances
+            isinstance(self.split_hot, Grouping)
+            and self.split_hot.splits_keys
+            and self.split_hot.uses_distances
         ):
             raise TopologyError(
                 f"split_hot={self.split_hot!r}: expected True, False or a weir.Weighted(…) that deals hot keys out"

@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.hashing import mix
 from weir.locality._hashmap import PairIndex
 
-SCHEMA = pa.schema([("left", pa.uint64()), ("right", pa.uint64()), ("count", pa.float64())])
 _NO_KEYS = np.zeros(0, np.uint64)
 
 
@@ -71,16 +69,6 @@ class PairCounts:
 
     def scaled(self, factor: float) -> PairCounts:
         return PairCounts(self.left, self.right, self.count * factor)
-
-    def to_arrow(self) -> pa.Table:
-        """Return an Arrow table with the columns ``left``, ``right`` and ``count``."""
-        return pa.table([self.left, self.right, self.count], schema=SCHEMA)
-
-    @classmethod
-    def from_arrow(cls, table: pa.Table) -> PairCounts:
-        """Make counts from one or several concatenated tables of :meth:`to_arrow`."""
-        left, right, count = (table.column(name).to_numpy() for name in ("left", "right", "count"))
-        return count_pairs(left, right, count)
 
 
 def heaviest(count: NDArray[np.float64], capacity: int, tie: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -37,7 +37,7 @@ class Buckets(Grouping):
     >>> bool((two.router(2).route(keys) == spark_mod(keys, 2)).all())
     True
 
-    :func:`weir.elasticity.keys.rescaled` moves buckets when instances come or go.
+    :func:`weir.elasticity.keys.spread` moves buckets when instances come or go.
     """
 
     homes: Instances = field(repr=False)

@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.engine.documents import DEAD_LETTERS
-from weir.engine.driver import Driver, open_driver
+from weir.engine.driver import Driver
 from weir.engine.handle import QueryHandle
-from weir.engine.sinks import check_sinks
+from weir.engine.opening import check_sinks, open_driver
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
 from weir.graph.model import Topology
 from weir.options import Options

@@ -12,7 +12,8 @@ from rich.table import Table
 from weir.elasticity.decision import Strategy
 from weir.elasticity.gain import Gain
 from weir.elasticity.stela import Stela
-from weir.elasticity.strategies import STRATEGIES, Default, LeastLinkLoad, Random
+from weir.elasticity.strategies import STRATEGIES, Default
+from weir_evaluation.stela.rivals import LeastLinkLoad, Random
 from weir_evaluation.stela.topologies import CASES, Case, page_load_in
 from weir_evaluation.stela.trial import Trial, trial
 

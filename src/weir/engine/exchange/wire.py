@@ -7,6 +7,7 @@ may have different schemas; the JVM never sees a row of ours.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -42,12 +43,18 @@ class Outbox:
         self._slots, self._depot = slots, depot
         self._rows: list[tuple[int, int, int, int, pa.Buffer | bytes]] = []
         self._bytes = 0
+        self.posted: Counter[tuple[int, int, int]] = Counter()  # kind, edge, server → rows
 
     def longest(self, server: int) -> int:
         """Return how long blobs for a server may be, in bytes."""
         return BLOB_BYTES if self._depot is None else self._depot.longest(server, BLOB_BYTES)
 
-    def put(self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes, born: int = 0) -> None:
+    def put(
+        self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes, born: int = 0, rows: int = 0
+    ) -> None:
+        """Send a blob of so many rows to a server; ``edge`` is an operator's number for states."""
+        if rows:
+            self.posted[kind, edge, server] += rows
         if self._depot is not None and kind in LEFT and self._depot.takes(server, len(payload)):
             kind, payload = kind + ADDRESSED, self._depot.leave(payload)
         self._rows.append((self._slots[server], kind, edge, born, payload))

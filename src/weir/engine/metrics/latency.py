@@ -13,11 +13,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from typing import Protocol
 
 PER_OCTAVE = 8  # buckets per doubling: 9 % wide, so a percentile is off by 4.5 % at most
 PERCENTILES = (50, 95, 99)
 
 Ages = dict[int, int]  # bucket → rows
+
+
+class _Counts(Protocol):
+    busy: float
 
 
 def now() -> int:
@@ -71,3 +76,16 @@ def percentiles(ages: Ages) -> dict[str, float] | None:
             reached += rows
         out[f"p{q}"] = round(2 ** ((bucket + 0.5) / PER_OCTAVE) / 1e6, 6)
     return out
+
+
+class Busy:
+    """Adds the time spent inside to a report."""
+
+    def __init__(self, report: _Counts) -> None:
+        self.report = report
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.report.busy += time.perf_counter() - self.began

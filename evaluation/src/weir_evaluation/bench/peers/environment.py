@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import os
 import shutil
@@ -45,8 +46,7 @@ def prepared(name: str, requirements: Sequence[str], console: Console) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         console.print(f"setting up {name}: {' '.join(requirements)} → {folder}")
         with console.status(f"{name}: making a virtualenv") as status:
-            venv.create(folder, with_pip=True, symlinks=True)
-            command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *requirements]
+            command = [*_pip(folder, python), "install", "--disable-pip-version-check", *requirements]
             began, last = time.monotonic(), ""
             log = folder / "install.log"
             with open(log, "w+") as output:
@@ -66,6 +66,13 @@ def prepared(name: str, requirements: Sequence[str], console: Console) -> Path:
         stamp.write_text(wanted)
         console.print(f"{name} is ready ({time.monotonic() - began:.0f} s)")
     return python
+
+
+def _pip(folder: Path, python: Path) -> list[str]:
+    """Make a virtualenv, and return the command that installs into it: our own pip if we have one, else one there."""
+    ours = importlib.util.find_spec("pip") is not None
+    venv.create(folder, with_pip=not ours, symlinks=True)
+    return [sys.executable, "-m", "pip", "--python", str(python)] if ours else [str(python), "-m", "pip"]
 
 
 def _last_line(log: Path) -> str:

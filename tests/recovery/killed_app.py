@@ -1,8 +1,9 @@
 """A query to be killed: run as a script by the recovery tests.
 
-    python counting_app.py DATA CHECKPOINT DELIVERIES
+    python killed_app.py DATA CHECKPOINT DELIVERIES
 
-Every delivery to the sink is written to a file of its own, so that repeated ones can be compared.
+Files are read where their partition lives; keys and partitions move in every batch, and batch 2 adds a server. Every
+delivery to the sink is written to a file of its own, so that repeated ones can be compared.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from pathlib import Path
 
 import weir
 from weir.spark.session import embedded
-
-SCHEMA = "place string, topic string, n long"
 
 
 @dataclass
@@ -38,28 +37,32 @@ class Totals(weir.Process):
 
 def main(data: str, checkpoint: str, deliveries: str) -> None:
     spark = embedded("local[2]", **{"spark.driver.memory": "1g"})
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
+    reader = spark.readStream.option("maxFilesPerTrigger", 4)
     Path(deliveries).mkdir(exist_ok=True)
-
     ready = threading.Event()
 
     def sink(frame, batch):
         ready.wait(60)
         query.reconfigure(wait=True)  # so that state is on the move in the next batch
+        if batch == 1:
+            query.scale_out(1, share_slots=True)
         rows = sorted(map(list, frame.collect()))
         (Path(deliveries) / f"{batch}-{uuid.uuid4().hex}.json").write_text(json.dumps(rows))
 
     app = (
-        weir.source(stream)
+        weir.files(reader, data, schema="place string, topic string, n long")
         .keyed("place", weir.Count(), name="places")
         .keyed("topic", Totals(), name="topics")
     )
     routing = weir.Locality(period=1, forecast=None)
-    query = app.start(checkpoint, servers=3, routing=routing, sink=sink, trigger={"availableNow": True})
+    query = app.start(checkpoint, servers=2, routing=routing, sink=sink, trigger={"availableNow": True})
     ready.set()
     query.await_termination()
     answer = {name: sorted(map(list, query.state(name).collect())) for name in ("places", "topics")}
     answer["batches"] = query.progress["batch"] + 1
+    answer["rows"] = query.progress["rows"]
+    answer["servers"] = len(query.progress["servers"])
+    answer["files"] = len(query.routing_table("files"))
     print(json.dumps(answer))
     spark.stop()
 

@@ -8,14 +8,24 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-import weir
-from recorded import planted, stream_of, write
-from support import stream, write_batches
+from recorded import few_starts, planted, stream_of, write
 from weir.advise import advise
 from weir.advise.counts import Question
 from weir.advise.files import count_files, open_files
 from weir.errors import UnknownColumn, WeirError
 from weir.hashing import hash_columns
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hasty():
+    with few_starts():
+        yield
+
+
+@pytest.fixture(scope="module")
+def communities(tmp_path_factory):
+    table = stream_of(*planted(5_000))
+    return write(tmp_path_factory.mktemp("advise") / "communities.parquet", table)
 
 
 def advice(data, *, servers=4, keys=("place", "topic"), **options):
@@ -51,7 +61,7 @@ def same(ours, theirs):
 def test_both_readers_count_the_same(spark, tmp_path, kind):
     from weir.spark.counting import count_frame, open_frame
 
-    table, gone = with_nulls(stream_of(*planted(3_000)))
+    table, gone = with_nulls(stream_of(*planted(2_000)))
     path = str(tmp_path / f"rows.{'csv' if kind == 'csv' else 'parquet'}")
     if kind == "csv":
         pacsv.write_csv(table, path)
@@ -59,7 +69,7 @@ def test_both_readers_count_the_same(spark, tmp_path, kind):
         pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), path)
     operators = {"places": ["place"], "both": ["topic", "n"]}
     dataset = open_files(path)
-    question = Question(path, operators, "time", slices=10)
+    question = Question(path, operators, "time", slices=6)
     ours = count_files(question, dataset)
     theirs = count_frame(question, open_frame(spark, path, dataset.schema))
     assert ours.nulls == {"places": 0, "both": gone, "time": 0}
@@ -79,11 +89,11 @@ def test_both_readers_keep_the_heaviest_pairs_within_the_same_bound(spark, commu
         np.testing.assert_array_equal(np.sort(left), np.sort(right))
 
 
-def test_a_table_that_spark_knows(spark, communities, advised):
+def test_a_table_that_spark_knows(spark, communities):
     spark.read.parquet(str(communities)).createOrReplaceTempView("posts_advised")
     there = advice("table:posts_advised", time="time")
     assert there["reader"] == "spark"
-    assert there["table"] == advised["table"]
+    assert there["table"] == advice(communities, time="time")["table"]
     unordered = advice("table:posts_advised")
     assert unordered["drift"] is None
     assert "no_time" in {piece["code"] for piece in unordered["recommendation"]["advice"]}
@@ -91,31 +101,3 @@ def test_a_table_that_spark_knows(spark, communities, advised):
         advice("table:posts_advised", keys=["place", "topik"])
     with pytest.raises(WeirError, match="did you mean 'posts_advised'"):
         advice("table:posts_advise")
-
-
-def test_tables_written_start_a_query_with_the_promised_locality(spark, tmp_path, checkpoint):
-    table = stream_of(*planted(10_000))
-    past, future = table.slice(0, 6_000), [table.slice(6_000, 2_000), table.slice(8_000)]
-    out = tmp_path / "tables"
-    result = advice(
-        write(tmp_path / "past.parquet", past),
-        out=out,
-        operators=["places", "topics"],
-        time="time",
-        servers=3,
-    )
-    read = weir.Table.from_file(out / "topics.arrow", n=3)
-    assert read.keys.column_names == ["topic"]
-    assert read.lookup("t 5") in (0, 1, 2)
-    rows = stream(
-        spark, write_batches(tmp_path / "rows", future), "time timestamp, place string, topic string, n long"
-    )
-    query = (
-        weir.source(rows)
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Count(), name="topics")
-        .start(checkpoint, servers=3, routing=weir.Locality(start=str(out)), trigger={"availableNow": True})
-    )
-    query.await_termination()
-    assert query.recent_progress[0]["locality"] == pytest.approx(result["table"]["locality"], abs=0.03)
-    assert query.recent_progress[0]["locality"] > 0.85

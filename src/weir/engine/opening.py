@@ -1,0 +1,82 @@
+"""Open a checkpoint for an application: as it was left, or changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from weir.engine.documents import DEAD_LETTERS, Layout
+from weir.engine.driver import Driver, Runner
+from weir.engine.ledger import Ledger, latest_commit
+from weir.engine.rescale import Build
+from weir.errors import TopologyError
+from weir.graph.model import Topology, fingerprint
+from weir.options import Options
+from weir.state.storage import Storage
+
+
+def open_driver(
+    build: Callable[..., Topology],
+    checkpoint: str,
+    mode: str,
+    runner: Runner,
+    sinks: Mapping[str, Any],
+    options: Options,
+) -> Driver:
+    """Open a checkpoint for an application and return the driver that goes on from there.
+
+    ``build(servers, placements=None)`` returns the application on so many servers.
+    """
+    topology = build(options.servers)
+    storage = Storage(checkpoint)
+    declared = fingerprint(topology)
+    layout, topology = _scaled(storage, topology, declared, build)
+    ledger = Ledger(
+        storage,
+        topology,
+        mode,
+        clock=options.clock,
+        retain=options.retain,
+        drop_state=options.drop_state,
+        layout=layout,
+    )
+    return Driver(topology, storage, ledger, runner, sinks, options, build, declared)
+
+
+def _scaled(
+    storage: Storage, topology: Topology, declared: str, build: Build
+) -> tuple[Layout | None, Topology]:
+    """Return the layout and topology to go on with: as scaling has left them, unless the application has changed."""
+    last = latest_commit(storage)
+    if last is None or last.layout is None:
+        return None, topology
+    if last.layout.declared == declared:
+        return last.layout, build(last.layout.servers, last.layout.placements)
+    if last.signature == topology.signature():  # the code has caught up with what scaling did
+        return msgspec.structs.replace(last.layout, declared=declared), topology
+    return None, topology
+
+
+def check_sinks(
+    leaves: Sequence[str], diverting: Sequence[str], sink: Any, dead_letters: Any
+) -> dict[str, Any]:
+    """Return the sink of each operator; refuse one sink for several ends, and diverted rows that nobody takes."""
+    sinks: dict[str, Any] = {}
+    if isinstance(sink, Mapping):
+        sinks.update(sink)
+    elif sink is not None:
+        if len(leaves) != 1:
+            raise TopologyError(
+                f"the application ends in {len(leaves)} operators ({', '.join(leaves)}); "
+                "say which sink is whose: sink={'name': …}"
+            )
+        sinks[leaves[0]] = sink
+    if dead_letters is not None:
+        sinks[DEAD_LETTERS] = dead_letters
+    if diverting and dead_letters is None:
+        raise TopologyError(
+            f"operator {diverting[0]!r} diverts failing rows, but there is no dead_letters= sink for them"
+        )
+    return sinks

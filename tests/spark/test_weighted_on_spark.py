@@ -1,0 +1,75 @@
+"""Weight grouping on Spark: distances are probed there, and a replay routes by what was probed when it was planned."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import weir
+from support import POSTS, posts, rows_of, stream, write_batches
+from truth import count_by
+from weir.engine.ledger import read_commit
+from weir.faults import watching
+from weir.state.storage import Storage
+
+NOW = {"availableNow": True}
+SCALE = weir.Weighted().scale
+
+
+def sent(checkpoint, name):
+    """Return who sent how many rows to whom, and with which weights, in a batch."""
+    progress = read_commit(Storage(str(checkpoint)), name).progress
+    edge = progress["edges"]["spread → topics"]
+    return edge["local"], edge["remote"], progress["weights"], progress["operators"]["topics"]["pairs"]
+
+
+@pytest.mark.faults
+def test_near_servers_get_more_as_probed_and_a_replay_routes_the_same(spark, tmp_path, checkpoint):
+    tables = [posts(1500, seed) for seed in range(3)]
+    folder = write_batches(tmp_path / "data", tables)
+    near = weir.Weighted(profile="measure", control=None)
+    app = (
+        weir.source(stream(spark, folder, POSTS))
+        .keyed("place", weir.Count(), name="places", routing=weir.Weighted(weir.Hash(), profile="measure"))
+        .map_batches(lambda b: b, name="spread", routing=near)
+        .keyed("topic", weir.Count(), name="topics", routing=weir.Weighted(weir.Hash(), profile="measure"))
+    )
+    copy = tmp_path / "copy"
+
+    def look(point, batch):
+        """Keep the checkpoint as it is before anything of batch 2 is committed."""
+        if (point, batch) == ("job-done", 2):
+            shutil.copytree(checkpoint, copy)
+
+    with watching(look):
+        query = app.start(checkpoint, servers=3, trigger=NOW)
+        query.await_termination()
+    assert rows_of(query.state("places")) == count_by(tables, "place")
+    assert rows_of(query.state("topics")) == count_by(tables, "topic")
+    first, _, last = query.recent_progress
+    # the first hop is routed in Python: the JVM knows no weights. From a source, all servers are equally far
+    assert last["distance"]["source"]["rows"] == 0
+    assert first["weights"]["source → places"] == {"source": [SCALE] * 3}
+    assert first["operators"]["places"]["imbalance"] < 1.05
+    assert len(last["places"]) == 3
+    weights = last["weights"]["places → spread"]
+    for server in range(3):
+        mine = weights[str(server)]
+        assert mine[server] == SCALE == max(mine)
+    # complete rounds are in proportion; a last one that is not may add a few rows per server
+    share = weights["0"][0] / sum(weights["0"])
+    assert last["edges"]["places → spread"]["local"] / 1500 == pytest.approx(share, abs=0.05)
+    assert last["probe"]["node"]["measured"]
+    assert last["probe"]["rack"]["why"] == "no two servers are so far apart"
+    plans = [query._driver.ledger.planned(p["batch"]) for p in (first, last)]
+    assert plans[0].network.profile == plans[1].network.profile
+    measured = plans[0].network.profile["latency_s"][1]
+    assert measured == last["probe"]["node"]["latency_s"] != 20e-6
+    assert len(plans[1].network.places) == 3
+    assert set(plans[1].feedback) == {"places", "spread", "topics"}
+
+    again = app.start(str(copy), servers=3, trigger=NOW)
+    again.await_termination()
+    assert rows_of(again.state("topics")) == count_by(tables, "topic")
+    assert sent(copy, "000000000002-0000") == sent(checkpoint, "000000000002-0000")

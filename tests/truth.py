@@ -1,0 +1,106 @@
+"""The true answers that a run is compared with, in plain Python, and where keys live according to a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import weir
+from support import POSTS
+from weir.engine.ledger import latest_commit
+from weir.engine.saved_state import state_schema
+from weir.state.segment import H1
+from weir.state.storage import Storage
+from weir.state.view import StateView
+
+
+def two_counts(source: Any = POSTS, **options: Any) -> weir.Stream:
+    """Return posts counted by place, then by topic; ``options`` are those of the second operator."""
+    return (
+        weir.source(source)
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", weir.Count(), name="topics", **options)
+    )
+
+
+def rows_in(table: pa.Table) -> list[tuple[Any, ...]]:
+    """Return the rows of an Arrow table, in an order that depends on nothing but them."""
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+
+
+def _rows(tables: Iterable[pa.Table]) -> Iterable[dict[str, Any]]:
+    return (row for table in tables for row in table.to_pylist())
+
+
+def count_by(tables: Iterable[pa.Table], *columns: str) -> list[tuple[Any, ...]]:
+    """Return how many rows each value of the columns has, as :func:`rows_in` would."""
+    counts = Counter(tuple(row[c] for c in columns) for row in _rows(tables))
+    return sorted(((*key, count) for key, count in counts.items()), key=repr)
+
+
+def count_and_top_by(tables: Sequence[pa.Table], *columns: str) -> list[tuple[Any, ...]]:
+    """Return the rows and the greatest ``n`` of each value of the columns, as :func:`rows_in` would."""
+    top: dict[tuple[Any, ...], int] = {}
+    for row in _rows(tables):
+        key = tuple(row[c] for c in columns)
+        top[key] = max(top.get(key, row["n"]), row["n"])
+    return sorted(((*entry, top[entry[:-1]]) for entry in count_by(tables, *columns)), key=repr)
+
+
+def homes_of(checkpoint: str, name: str) -> dict[int, int]:
+    """Return the server of each key's hash, from the committed segments; fail if a key lives on two."""
+    storage = Storage(checkpoint)
+    commit = latest_commit(storage)
+    assert commit is not None
+    schema = state_schema(commit.signature["operators"][name])
+    homes: dict[int, int] = {}
+    for server, refs in enumerate(commit.manifest[name]):
+        for key in StateView(storage, refs, schema).everything()[H1].to_pylist():
+            assert key not in homes, f"key {key} lives on servers {homes[key]} and {server}"
+            homes[key] = server
+    return homes
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Wait until a condition holds, and return what it returned; fail if it takes too long."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds:g} s"
+        time.sleep(0.01)
+    return value
+
+
+class Clock:
+    """A clock that only moves when it is told to, apart from a microsecond whenever somebody looks at it."""
+
+    def __init__(self) -> None:
+        self.seconds = 1e9
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.seconds += seconds
+
+    def perf_counter(self) -> float:
+        """Return the time, as the function of the same name does."""
+        self.sleep(1e-6)
+        return self.seconds
+
+    def time_ns(self) -> int:
+        """Return the time, as the function of the same name does."""
+        return int(self.perf_counter() * 1e9)
+
+
+@contextmanager
+def told_time() -> Iterator[Clock]:
+    """Let the engine look at a clock of ours wherever it measures how long something takes."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("driver", "server", "metrics.latency"):
+            patch.setattr(f"weir.engine.{module}.time", clock)
+        yield clock

@@ -15,11 +15,13 @@ _paths = [str(p) for p in [_here, *_here.rglob("*")] if p.is_dir() and p.name !=
 os.environ["PYTHONPATH"] = os.pathsep.join([*_paths, os.environ.get("PYTHONPATH", "")])
 
 # a JVM that lives for seconds spends too many of them on compiling what it will not run often
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
-# Python workers are forked from a process that has loaded everything: see preloaded_daemon.py
+_java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", _java)
+# so do executors; and Python workers are forked from a process that has loaded everything (preloaded_daemon.py)
+_settings = {"spark.executor.extraJavaOptions": _java, "spark.python.daemon.module": "preloaded_daemon"}
 os.environ.setdefault(
-    "PYSPARK_SUBMIT_ARGS", "--conf spark.python.daemon.module=preloaded_daemon pyspark-shell"
+    "PYSPARK_SUBMIT_ARGS",
+    " ".join([*(f"--conf '{key}={value}'" for key, value in _settings.items()), "pyspark-shell"]),
 )
 
 settings.register_profile("weir", deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))

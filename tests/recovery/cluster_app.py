@@ -62,44 +62,39 @@ def main(data: str, folder: str) -> None:
         state.rows += len(rows)
         state.total += sum(row.n for row in rows)
 
-    def scenario(name, first_step=None, between=None, app=None):
-        """place → (a shuffled stateless operator) → topic, with a function that misbehaves on the way."""
-        app = (app or weir.source(frame)).keyed("place", weir.Count(), name="places")
-        app = app.map_batches(first_step or (lambda b: b), name="shuffled", routing=weir.Shuffle())
-        app = app.process("topic", between or total, name="topics", state=Seen)
+    def scenario(name, source, first_step, between):
+        """place → (a shuffled stateless operator) → topic, with functions that misbehave on the way."""
+        app = source.keyed("place", weir.Count(), name="places")
+        app = app.map_batches(first_step, name="shuffled", routing=weir.Shuffle())
+        app = app.process("topic", between, name="topics", state=Seen)
         query = app.run(f"{folder}/{name}", servers=3)
-        topics = sorted(map(list, query.state("topics").collect()))
-        places = sorted(map(list, query.state("places").collect()))
-        files = sum(len(names) for _, _, names in os.walk(f"{folder}/{name}/state"))
-        answer = {"scenario": name, "places": places, "topics": topics, "files": files}
-        answer["left"] = sum(p["bytes_left_on_host"] for p in query.recent_progress)
+        answer = {"scenario": name, "left": sum(p["bytes_left_on_host"] for p in query.recent_progress)}
+        for operator in ("topics", "places"):
+            answer[operator] = sorted(map(list, query.state(operator).collect()))
         print(json.dumps(answer), flush=True)
 
-    def flaky(batch):
+    def flaky_and_slow(batch):
         from pyspark import TaskContext
 
         context = TaskContext.get()
         if context.attemptNumber() < 2 and random.random() < 0.5:
             raise RuntimeError("this task fails at random")
+        if context.attemptNumber() == 0 and context.partitionId() == 1:
+            Path(f"{folder}/slow").touch()
+            time.sleep(3)  # long enough for Spark to run the task a second time beside this one
         return batch
 
-    def slow(batch):
-        from pyspark import TaskContext
-
-        if TaskContext.get().attemptNumber() == 0 and TaskContext.get().partitionId() == 1:
-            time.sleep(3)
-        return batch
-
-    def dies_in_step_two(batch):
-        if pc.sum(batch.column("n")).as_py():
-            kill_my_executor_once(f"{folder}/killed-in-batch")
-        return batch
-
-    def dies_in_step_three(key, rows, state):
+    def dies_between_steps(key, rows, state):
         # by now the outputs of both earlier steps lie on the executors; half of them die with this one,
         # are computed again from input that arrives in another order, and must go where they went before
         kill_my_executor_once(f"{folder}/killed-between")
         total(key, rows, state)
+
+    def dies_after_reading(batch):
+        # files have been read, and half of what was read lies on this executor
+        if pc.sum(batch.column("n")).as_py():
+            kill_my_executor_once(f"{folder}/killed-after-reading")
+        return batch
 
     def dies_when_others_are_done(key, rows, state):
         # server 0 has delivered its results, which cannot be taken back, and what the dead executor had for the
@@ -107,29 +102,21 @@ def main(data: str, folder: str) -> None:
         from pyspark import TaskContext
 
         me = TaskContext.get().partitionId()
-        made = Path(f"{folder}/executor dies when others are done/state/topics")
-        last_step = bool(list(made.glob(f"*/s{me}-2-*")))
+        written = Path(f"{folder}/executors die/state/topics")
+        last_step = bool(list(written.glob(f"*/s{me}-3-*")))
         if me and last_step and not Path(f"{folder}/killed-late").exists():
             until = time.monotonic() + 10
-            while time.monotonic() < until and not list(made.glob("*/s0-3-*")):
+            while time.monotonic() < until and not list(written.glob("*/s0-4-*")):
                 time.sleep(0.05)
             time.sleep(0.5)
             kill_my_executor_once(f"{folder}/killed-late")
         total(key, rows, state)
 
-    def dies_after_reading(batch):
-        # files have been read, and half of what was read lies on this executor
-        kill_my_executor_once(f"{folder}/killed-after-reading")
-        return batch
-
-    scenario("undisturbed")
-    scenario("flaky", first_step=flaky)
-    scenario("speculation", first_step=slow)
-    scenario("executor dies in a step", first_step=dies_in_step_two)
-    scenario("executor dies between steps", between=dies_in_step_three)
-    scenario("executor dies when others are done", between=dies_when_others_are_done)
-    files = weir.files(spark.read, data, schema=SCHEMA, by=r"(\d+)\.parquet", place={"00000": 2, "00001": 2})
-    scenario("executor dies after reading files", first_step=dies_after_reading, app=files)
+    frame = weir.source(spark.read.schema(SCHEMA).parquet(data))
+    scenario("tasks fail and run twice, an executor dies", frame, flaky_and_slow, dies_between_steps)
+    place = {"00000": 2, "00001": 2}
+    files = weir.files(spark.read, data, schema=SCHEMA, by=r"(\d+)\.parquet", place=place)
+    scenario("executors die", files, dies_after_reading, dies_when_others_are_done)
     spark.stop()
 
 

@@ -1,6 +1,5 @@
 """Queries that change their servers while things die: run as a script, prints one JSON line.
 
-python scaling_app.py driver DATA CHECKPOINT      two counts, 2 → 4 → 3 servers, to be killed by WEIR_FAULT
 python scaling_app.py cluster DATA CHECKPOINT     a million keys, 2 → 4 → 3; an executor dies in the first change
 python scaling_app.py executors DATA CHECKPOINT   2 → 1 → 2 servers on executors that go and come with them
 """
@@ -36,25 +35,6 @@ def start(app, checkpoint, steps):
     ready.set()
     holder["query"].await_termination()
     return holder["query"]
-
-
-def driver(data: str, checkpoint: str) -> None:
-    spark = embedded("local[2]", **{"spark.driver.memory": "1g"})
-    stream = spark.readStream.schema(POSTS).option("maxFilesPerTrigger", 1).parquet(data)
-    app = (
-        weir.source(stream)
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Count(), name="topics")
-    )
-    steps = {
-        0: lambda query: query.scale_out(2, share_slots=True),
-        2: lambda query: query.scale_in(1),
-    }
-    query = start(app, checkpoint, steps)
-    answer = {name: sorted(map(list, query.state(name).collect())) for name in ("places", "topics")}
-    answer["servers"] = len(query.progress["servers"])
-    print(json.dumps(answer))
-    spark.stop()
 
 
 def cluster(data: str, checkpoint: str) -> None:
@@ -133,4 +113,4 @@ def executors(data: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    {"driver": driver, "cluster": cluster, "executors": executors}[sys.argv[1]](*sys.argv[2:])
+    {"cluster": cluster, "executors": executors}[sys.argv[1]](*sys.argv[2:])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from support import posts, run_app, write_batches
+import weir
+from support import counts, posts, rows_of, run_app, two_counts, write_batches
 from weir.engine.ledger import latest_commit
+from weir.faults import watching
 from weir.state.storage import Storage
+from weir.testing import start
 
 APP = Path(__file__).with_name("scaling_app.py")
 
@@ -22,26 +25,62 @@ def run(kind, data, checkpoint, fault=None):
     return run_app(APP, kind, data, checkpoint, fault=fault, timeout=500)
 
 
-@pytest.mark.faults
-def test_a_driver_that_dies_around_the_commit_point(tmp_path):
+def test_a_driver_that_dies_around_the_commit_point(checkpoint):
     tables = [posts(700, seed) for seed in range(5)]
-    data, checkpoint = write_batches(tmp_path / "data", tables), str(tmp_path / "checkpoint")
+    query = start(two_counts(), checkpoint, servers=2)
+    steps = {0: lambda: query.scale_out(2), 2: lambda: query.scale_in(1)}
 
-    def servers():
-        return latest_commit(Storage(checkpoint)).servers
+    def go_on(fault):
+        """Feed batches until the driver dies, as a process would, and start it again."""
+        last = latest_commit(Storage(checkpoint))
+        for batch in range(0 if last is None else last.batch + 1, 5):
+            try:
+                with watching(partial(die, fault)):
+                    query.feed(tables[batch])
+            except Dead:
+                return query.restart()
+            if batch in steps:
+                steps[batch]()
+        return None
 
     # (where it dies, servers by then): until the plan is written nothing has changed; after that it is completed
     for fault, then in (("plan-written:1", 2), ("job-done:1", 2), ("commit-written:3", 3)):
-        died = run("driver", data, checkpoint, fault)
-        assert died.returncode == -signal.SIGKILL, died.stderr[-2000:]
-        assert servers() == then
-    done = run("driver", data, checkpoint)
-    assert done.returncode == 0, done.stderr[-2000:]
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert answer["servers"] == 3
+        go_on(fault)
+        assert latest_commit(Storage(checkpoint)).servers == then
+    go_on("none")
+    assert len(query.progress["servers"]) == 3
     for name, column in (("places", "place"), ("topics", "topic")):
-        expected = Counter(value for table in tables for value in table[column].to_pylist())
-        assert answer[name] == sorted(map(list, expected.items()))
+        assert rows_of(query.state(name)) == counts(tables, column)
+
+
+class Dead(BaseException):
+    """The process is gone."""
+
+
+def die(fault, point, batch):
+    if f"{point}:{batch}" == fault:
+        raise Dead
+
+
+@pytest.mark.parametrize("routing", [None, weir.PartialKey(), weir.Locality(period=1, forecast=None)])
+@pytest.mark.parametrize("point", ["plan-written", "job-done", "commit-written", "sink-delivered"])
+def test_started_again_a_change_is_there_as_a_whole(routing, point):
+    tables = [posts(300, seed) for seed in range(5)]
+    faults = [f"{point}:1", f"{point}:3", "step-started:101", "step-started:302"]
+    query = start(two_counts(routing=routing), servers=2, faults=faults, seed=3)
+    servers = []
+    for batch, table in enumerate(tables):
+        if batch == 1:
+            query.scale_out(2)
+        elif batch == 3:
+            query.scale_in(1)
+        query.feed(table)
+        servers.append(len(query.progress["servers"]))
+    query.finish()
+    assert query.pending_faults == []
+    assert servers == [2, 4, 4, 3, 3]
+    for name, column in (("places", "place"), ("topics", "topic")):
+        assert rows_of(query.state(name)) == counts(tables, column)
 
 
 @pytest.mark.long

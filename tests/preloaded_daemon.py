@@ -1,6 +1,4 @@
-"""Spark's daemon of Python workers, with what they need loaded already.
-
-A worker begins at once instead of after seconds.
+"""Spark's daemon of Python workers, with what they need loaded already, so that a worker begins at once.
 
 Workers are forked from it, and a task that fails takes its worker along.
 """

@@ -71,17 +71,8 @@ def to_schema(schema: pa.Schema | Mapping[str, str | pa.DataType] | str | Any) -
 
 def can_be_key(kind: pa.DataType) -> bool:
     """Return whether a column of this type may be (part of) a key."""
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-        or types.is_boolean(kind)
-        or types.is_date(kind)
-        or types.is_timestamp(kind)
-    )
+    simple = (pa.string(), pa.binary(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.bool_())
+    return canonical_type(kind) in simple or bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def canonical(schema: pa.Schema) -> pa.Schema:

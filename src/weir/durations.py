@@ -9,24 +9,16 @@ from weir.errors import TopologyError
 
 Duration = str | int | float | timedelta
 
-_UNITS = {
-    "us": 1,
-    "microsecond": 1,
-    "ms": 1_000,
-    "millisecond": 1_000,
-    "s": 1_000_000,
-    "sec": 1_000_000,
-    "second": 1_000_000,
-    "m": 60_000_000,
-    "min": 60_000_000,
-    "minute": 60_000_000,
-    "h": 3_600_000_000,
-    "hour": 3_600_000_000,
-    "d": 86_400_000_000,
-    "day": 86_400_000_000,
-    "w": 604_800_000_000,
-    "week": 604_800_000_000,
+_NAMES = {
+    1: "us microsecond",
+    1_000: "ms millisecond",
+    1_000_000: "s sec second",
+    60_000_000: "m min minute",
+    3_600_000_000: "h hour",
+    86_400_000_000: "d day",
+    604_800_000_000: "w week",
 }
+_UNITS = {name: size for size, names in _NAMES.items() for name in names.split()}
 
 
 def microseconds(duration: Duration) -> int:

@@ -104,8 +104,6 @@ class Stream:
     key
         The column or columns by which rows are routed, and whose value decides which state a row belongs to.
 
-    Examples
-    --------
     >>> from weir import source
     >>> posts = source("place string, topic string", "posts")
     >>> topics = posts.keyed("place", Process(lambda key, rows, state: None)).filter(lambda row: True)

@@ -117,46 +117,34 @@ def _hash_bytes(data, offsets, valid, seeds):  # type: ignore[no-untyped-def]
         seeds[i] = _avalanche(h)
 
 
-def _valid(array: pa.Array) -> NDArray[np.bool_]:
-    if array.null_count == 0:
-        return np.ones(len(array), dtype=np.bool_)
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
 def _fold(array: pa.Array, seeds: NDArray[np.uint64]) -> None:
     kind = array.type
     if pa.types.is_dictionary(kind):
         array = array.dictionary_decode()
         kind = array.type
     if len(array) == 0:
-        return
-    valid = _valid(array)
+        return None
+    valid = np.ones(len(array), np.bool_)
+    if array.null_count:
+        valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         width: type[np.signedinteger] = np.int32
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         width = np.int64
     elif pa.types.is_timestamp(kind):
-        micros = pc.cast(array, pa.timestamp("us", kind.tz)).view(pa.int64())
-        _hash_long(_filled(micros), valid, seeds)
-        return
+        return _hash_long(_filled(pc.cast(array, pa.timestamp("us", kind.tz)).view(pa.int64())), valid, seeds)
     elif pa.types.is_date(kind):
-        days = pc.cast(array, pa.date32()).view(pa.int32())
-        _hash_int(_filled(days), valid, seeds)
-        return
+        return _hash_int(_filled(pc.cast(array, pa.date32()).view(pa.int32())), valid, seeds)
     elif pa.types.is_boolean(kind) or kind in (pa.int8(), pa.int16(), pa.int32()):
-        _hash_int(_filled(pc.cast(array, pa.int32())), valid, seeds)
-        return
+        return _hash_int(_filled(pc.cast(array, pa.int32())), valid, seeds)
     elif kind == pa.int64():
-        _hash_long(_filled(array), valid, seeds)
-        return
+        return _hash_long(_filled(array), valid, seeds)
     else:
         raise TypeError(f"cannot hash a column of type {kind}")
     _, offsets_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=width)[array.offset : array.offset + len(array) + 1]
-    data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(1, np.uint8)
-    if len(data) == 0:
-        data = np.zeros(1, np.uint8)
-    _hash_bytes(data, offsets, valid, seeds)
+    data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.zeros(1, np.uint8)
+    return _hash_bytes(data, offsets, valid, seeds)
 
 
 def _filled(array: pa.Array) -> NDArray[np.generic]:

@@ -82,9 +82,7 @@ class Rows:
         return missing
 
 
-LARGE = (
-    1 << 30
-)  # bytes from which on columns of several batches get 64-bit offsets when they are put together
+LARGE = 1 << 30  # bytes from which on columns get 64-bit offsets when several batches are put together
 _WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
@@ -118,18 +116,6 @@ def row_hashes(batch: pa.RecordBatch) -> tuple[NDArray[np.uint64], NDArray[np.ui
     # a null must not hash like an absent column, so its position takes part
     columns += [c.is_null() for c in batch.columns if c.null_count]
     return hash_columns(columns, SPARK_SEED), hash_columns(columns, SECOND_SEED)
-
-
-def canonical_order(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Return the positions of the rows in canonical order.
-
-    >>> a = pa.record_batch({"x": [3, 1, 2]})
-    >>> b = pa.record_batch({"x": [2, 3, 1]})
-    >>> a.take(pa.array(canonical_order(a))).equals(b.take(pa.array(canonical_order(b))))
-    True
-    """
-    first, second = row_hashes(batch)
-    return np.lexsort((second, first))
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -80,25 +80,20 @@ class LocalQuery(QueryHandle):
         self._active = True
         super().__init__(self._open())
 
-    # ------------------------------------------------------------------ feeding
-
     def feed(self, batch: Batch, *, end_of_input: bool = False) -> None:
         """Process one micro-batch. After a crash, start again from the checkpoint and process it then.
 
         With ``end_of_input`` open windows close and waiting partial states are merged when it is done.
         """
-        rows = self._rows(batch)
+        rows, last = self._rows(batch), self._driver.ledger.last
+        number = 0 if last is None else last.batch + 1
         while True:
             try:
                 with watching(self._watch), without_flushing():
-                    last = self._driver.ledger.last
-                    number = 0 if last is None else last.batch + 1
-                    self._driver.batch(rows, number, end_of_input=end_of_input)
-                return None
+                    return self._driver.batch(rows, number, end_of_input=end_of_input)
             except Crash:
-                committed = self._crashed()
-                if committed is not None and committed >= number:
-                    return self._redeliver(rows, committed)
+                # as Spark does, hand the batch over again: if it is committed, its delivery may be owed
+                self.restart()
             except Exception as error:
                 self._driver.status.error = error
                 raise
@@ -118,24 +113,6 @@ class LocalQuery(QueryHandle):
         if settings:
             self._options = Options.of(self._options, settings)
         self._driver = self._open()
-
-    def _crashed(self) -> int | None:
-        """Start again from the checkpoint; the last committed batch."""
-        self._driver.close()
-        self._driver = self._open()
-        last = self._driver.ledger.last
-        return None if last is None else last.batch
-
-    def _redeliver(self, rows: dict[str, pa.Table], batch: int) -> None:
-        """Hand over a committed batch again, as Spark does after a crash: its delivery may be owed."""
-        while True:
-            try:
-                with watching(self._watch), without_flushing():
-                    return self._driver.batch(rows, batch)
-            except Crash:
-                self._crashed()
-
-    # ------------------------------------------------------------------ looking
 
     @property
     def pending_faults(self) -> list[str]:
@@ -195,8 +172,6 @@ class LocalQuery(QueryHandle):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    # ------------------------------------------------------------------ opening
 
     def _open(self) -> Driver:
         app, options = self._application, self._options
@@ -304,8 +279,6 @@ def run(
 ) -> LocalQuery:
     """Run an application over some batches to the end of the input; takes what :func:`start` takes.
 
-    Examples
-    --------
     >>> import weir
     >>> app = weir.source("place string, n long").keyed("place", weir.Aggregate(total="sum(n)"))
     >>> batches = [[{"place": "FR", "n": 1}], [{"place": "FR", "n": 4}]]

@@ -54,6 +54,9 @@ def main(data: str, folder: str) -> None:
             "spark.speculation.quantile": "0.2",
             "spark.speculation.minTaskRuntime": "50ms",
             "spark.excludeOnFailure.enabled": "false",
+            # who asks a dead executor for its output is to give up soon
+            "spark.shuffle.io.maxRetries": "1",
+            "spark.shuffle.io.retryWait": "100ms",
         },
     )
     frame = spark.read.schema(SCHEMA).parquet(data)
@@ -84,10 +87,18 @@ def main(data: str, folder: str) -> None:
             time.sleep(3)  # long enough for Spark to run the task a second time beside this one
         return batch
 
+    def in_last_step(scenario, before):
+        """Whether this server has written what it does in the step before the last."""
+        from pyspark import TaskContext
+
+        topics = Path(f"{folder}/{scenario}/state/topics")
+        return bool(list(topics.glob(f"*/s{TaskContext.get().partitionId()}-{before}-*")))
+
     def dies_between_steps(key, rows, state):
         # by now the outputs of both earlier steps lie on the executors; half of them die with this one,
         # are computed again from input that arrives in another order, and must go where they went before
-        kill_my_executor_once(f"{folder}/killed-between")
+        if in_last_step("tasks fail and run twice, an executor dies", 2):
+            kill_my_executor_once(f"{folder}/killed-between")
         total(key, rows, state)
 
     def dies_after_reading(batch):
@@ -103,8 +114,7 @@ def main(data: str, folder: str) -> None:
 
         me = TaskContext.get().partitionId()
         written = Path(f"{folder}/executors die/state/topics")
-        last_step = bool(list(written.glob(f"*/s{me}-3-*")))
-        if me and last_step and not Path(f"{folder}/killed-late").exists():
+        if me and in_last_step("executors die", 3) and not Path(f"{folder}/killed-late").exists():
             until = time.monotonic() + 10
             while time.monotonic() < until and not list(written.glob("*/s0-4-*")):
                 time.sleep(0.05)

@@ -46,6 +46,8 @@ def cluster(data: str, checkpoint: str) -> None:
             "spark.executor.memory": "1g",
             "spark.driver.memory": "1g",
             "spark.excludeOnFailure.enabled": "false",
+            "spark.shuffle.io.maxRetries": "1",
+            "spark.shuffle.io.retryWait": "100ms",
         },
     )
     stream = spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1).parquet(data)

@@ -8,13 +8,19 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
 from weir.advise.counting import Keys, count, is_remote, key_columns
-from weir.advise.counts import Question
+from weir.advise.counts import Counted, Question
 from weir.advise.judge import STEPS, judge
 from weir.advise.recommendation import recommend
-from weir.advise.tables import check_folder, save
 from weir.advise.trial import Trial
 from weir.errors import WeirError
+from weir.hashing import hash_columns
+from weir.routing.table import Table
+from weir.routing.table_file import HASH, SERVER
 
 
 def advise(
@@ -84,7 +90,7 @@ def advise(
     _check(data, servers, alpha, {"sample": sample, "payload": payload, "capacity": capacity})
     key_columns(keys, operators)
     if out is not None:
-        check_folder(out)
+        _check_folder(out)
 
     def question(columns: Sequence[str]) -> Question:
         return Question(data, key_columns(keys, operators, columns), time, sample, capacity, seed=seed)
@@ -100,7 +106,7 @@ def advise(
     figures, tables = judge(trial, lambda step: progress(step, steps), payload)
     result: dict[str, Any] = {"data": data, "recommendation": recommend(figures, alpha), **figures}
     if out is not None:
-        result |= {"out": out, "tables": save(counted, tables, out)}
+        result |= {"out": out, "tables": _save(counted, tables, out)}
     return result
 
 
@@ -115,3 +121,35 @@ def _check(data: str, servers: int, alpha: float, positive: dict[str, float | No
             raise WeirError(f"{name} {value!r}: give a number above 0, or leave it out")
     if not is_remote(data) and not Path(data).exists():
         raise WeirError(f"no data at {data}: check the path, or write table:NAME for a Spark table")
+
+
+def _save(counted: Counted, tables: Sequence[Table], folder: str) -> dict[str, str]:
+    """Write one readable table per operator, for ``weir.Locality(start=folder)``; return the files by operator."""
+    files = {}
+    for keys, table in zip(counted.keys, tables, strict=True):
+        servers = table.find(hash_columns(keys.columns))
+        listed = servers >= 0
+        # columns of these names would collide with the table's own; only their types matter to the engine
+        names = [f"key_{name}" if name in (HASH, SERVER) else name for name in keys.column_names]
+        readable = keys.filter(pa.array(listed)).rename_columns(names)
+        file = f"{folder.rstrip('/')}/{table.operator}.arrow"
+        Table.from_keys(
+            readable, servers[listed].astype(np.int32), n=table.n, operator=table.operator, version=1
+        ).save(file)
+        files[table.operator] = file
+    return files
+
+
+def _check_folder(folder: str) -> None:
+    """Create a folder, on any file system that pyarrow reaches, and refuse one that cannot be written to."""
+    try:
+        uri = folder if "://" in folder else str(Path(folder).resolve())
+        files, path = pafs.FileSystem.from_uri(uri)
+        files.create_dir(path, recursive=True)
+        probe = f"{path}/.weir-probe"
+        files.open_output_stream(probe).close()
+        files.delete_file(probe)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise WeirError(
+            f"out {folder}: can't write there ({error}); name a folder you may write to"
+        ) from error

@@ -20,14 +20,7 @@ Keys = str | Sequence[str | Sequence[str]]
 def count(data: str, question: Callable[[Sequence[str]], Question], master: str | None = None) -> Counted:
     """Count the data: here if it is a file of up to 1 GB and no master is named, on Spark otherwise.
 
-    Parameters
-    ----------
-    data
-        A Parquet file or folder, a CSV file, or ``table:NAME`` for a table that Spark knows.
-    question
-        Called with the names of the columns; returns what to count.
-    master
-        The Spark to count on.
+    ``question`` is called with the names of the columns and returns what to count.
     """
     dataset = None
     if not is_remote(data):

@@ -28,33 +28,17 @@ _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.in
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be counted.
+    """What is to be counted."""
 
-    Attributes
-    ----------
-    data
-        A Parquet file or folder, a CSV file, or ``table:NAME`` for a table that Spark knows.
-    operators
-        Key columns by operator, in the order in which rows pass the operators.
-    time
-        The column that orders rows; without it they are taken in the order of the file.
-    sample
-        Count about so many rows, drawn at random; all by default.
-    capacity
-        Most pairs per edge, and most keys per operator, that all slices together may keep.
-    slices
-        The number of slices of about equally many rows.
-    seed
-        Fixes the sample, and which of equally frequent keys and pairs are kept.
-    """
-
-    data: str
+    data: str  # a Parquet file or folder, a CSV file, or table:NAME for a table that Spark knows
+    # key columns by operator, in the order in which rows pass the operators
     operators: Mapping[str, Sequence[str]]
-    time: str | None = None
-    sample: int | None = None
+    time: str | None = None  # the column that orders rows; without it they are taken in the order of the file
+    sample: int | None = None  # count about so many rows, drawn at random; all by default
+    # most pairs per edge, and most keys per operator, that all slices together may keep
     capacity: int = 5_000_000
-    slices: int = SLICES
-    seed: int = 0
+    slices: int = SLICES  # the number of slices of about equally many rows
+    seed: int = 0  # fixes the sample, and which of equally frequent keys and pairs are kept
 
     @property
     def slice_capacity(self) -> int:
@@ -96,39 +80,19 @@ class Question:
 
 @dataclass(frozen=True)
 class Counted:
-    """A recorded stream as counts: slices of about equally many rows, oldest first.
+    """A recorded stream as counts: slices of about equally many rows, oldest first."""
 
-    Attributes
-    ----------
-    operators
-        Key columns by operator, as in the question.
-    slices
-        Key and pair counts per slice; operators are numbered in their order, edges join neighbours.
-    begins
-        The time at which each slice begins; empty if no time column was named.
-    keys
-        Per operator, an Arrow table of its most frequent keys, readable.
-    rows
-        The number of rows counted.
-    nulls
-        Per operator (and for ``time``), the number of rows left out because a column of it was null.
-    row_bytes
-        The average size of a row with all its columns.
-    ordered
-        Whether slices follow each other in time. If not, nothing can be said about drift.
-    reader
-        What counted: ``"pyarrow"`` or ``"spark"``.
-    """
-
-    operators: Mapping[str, Sequence[str]]
+    operators: Mapping[str, Sequence[str]]  # key columns by operator, as in the question
+    # key and pair counts per slice; operators are numbered in their order, edges join neighbours
     slices: Sequence[BatchStats]
-    begins: Sequence[Any]
-    keys: Sequence[pa.Table]
-    rows: int
+    begins: Sequence[Any]  # the time at which each slice begins; empty if no time column was named
+    keys: Sequence[pa.Table]  # per operator, an Arrow table of its most frequent keys, readable
+    rows: int  # the number of rows counted
+    # per operator (and for time), the number of rows left out because a column of it was null
     nulls: Mapping[str, int]
-    row_bytes: float
-    ordered: bool
-    reader: str
+    row_bytes: float  # the average size of a row with all its columns
+    ordered: bool  # whether slices follow each other in time. If not, nothing can be said about drift
+    reader: str  # what counted: "pyarrow" or "spark"
 
 
 def key_type(kind: pa.DataType) -> pa.DataType:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from weir.advise.score import Score
-from weir.advise.trial import Tables, Trial
+from weir.advise.trial import Score, Tables, Trial
 
 STEPS = 9  # steps that :func:`judge` reports, and one for each slice
 

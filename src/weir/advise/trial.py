@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.advise.counts import Counted
-from weir.advise.score import Score
 from weir.hashing import hash_columns, spark_mod
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, merge
@@ -26,6 +25,43 @@ Tables = Sequence[Table]
 _STARTS = 8
 _HOT_KEYS = 5  # keys named per operator
 _PERIOD = 5  # slices between two reconfigurations of the live trial
+
+
+@dataclass(frozen=True)
+class Score:
+    """Rows that stay on their server per hop, and rows per operator and server. Scores of several slices add up.
+
+    >>> one = Score(np.array([5.0]), 10, np.array([[5.0, 5.0], [8.0, 2.0]]))
+    >>> (one + one).locality, (one + one).imbalance
+    (0.5, [1.0, 1.6])
+    """
+
+    local: NDArray[np.float64]
+    rows: float
+    loads: NDArray[np.float64]
+
+    @property
+    def hops(self) -> list[float]:
+        """Return, per hop, the share of rows that stay on their server."""
+        return (self.local / max(1.0, self.rows)).tolist()
+
+    @property
+    def locality(self) -> float:
+        """Return the share of rows that stay on their server, averaged over the hops."""
+        return float(np.mean(self.hops))
+
+    @property
+    def imbalance(self) -> list[float]:
+        """Return, per operator, the load of the busiest server over the average."""
+        return (self.loads.max(axis=1) / np.maximum(self.loads.mean(axis=1), 1e-12)).tolist()
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.local + other.local, self.rows + other.rows, self.loads + other.loads)
+
+    def to_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the score as JSON can hold it, given the operators' names."""
+        balance = dict(zip(names, self.imbalance, strict=True))
+        return {"locality": self.locality, "hops": self.hops, "imbalance": balance}
 
 
 @dataclass(frozen=True)

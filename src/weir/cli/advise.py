@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -44,19 +45,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"counting {escape(args.data)} …", total=None)
         result = advise(
-            args.data,
-            keys=args.keys,
-            servers=args.servers,
-            time=args.time,
-            operators=args.operators,
-            alpha=args.alpha,
-            sample=args.sample,
-            payload=args.payload,
-            capacity=args.capacity,
-            out=args.out,
-            master=args.master,
-            seed=args.seed,
             progress=lambda step, steps: bar.update(task, advance=1, total=steps, description=step),
+            **{
+                name: getattr(args, name)
+                for name in inspect.signature(advise).parameters
+                if name != "progress"
+            },
         )
     if args.plot:
         draw(result, args.plot)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 _COLOURS = {
@@ -60,13 +60,11 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
 def _routings(result: dict[str, Any]) -> Table:
     """Return a table of the ways to route: locality, and the load of the busiest server."""
     names = list(result["operators"])
-    table = Table(
-        title=f"{result['rows']:,} rows, {result['servers']} servers: how the last tenth of the rows would fare"
-    )
-    table.add_column("routing", no_wrap=True)
-    table.add_column("stay local", justify="right")
-    for name in names:
-        table.add_column(f"busiest\n{name}", justify="right")
+    title = f"{result['rows']:,} rows, {result['servers']} servers: how the last tenth of the rows would fare"
+    figures = [
+        Column(head, justify="right") for head in ("stay local", *(f"busiest\n{name}" for name in names))
+    ]
+    table = Table(Column("routing", no_wrap=True), *figures, title=title)
     routings = [(f"hash (1/{result['servers']} = {result['hash']['expected']:.1%})", result["hash"])]
     if result["drift"]:
         routings.append(("old table (first half)", result["drift"]["late"]))
@@ -82,10 +80,12 @@ def _routings(result: dict[str, Any]) -> Table:
 
 def _hot_keys(result: dict[str, Any]) -> Table:
     """Return a table of the heaviest keys of each operator."""
-    table = Table(title="heaviest keys, and the least load of the busiest server that they force")
-    table.add_column("operator")
-    table.add_column("keys, share of rows")
-    table.add_column("floor", justify="right")
+    table = Table(
+        "operator",
+        "keys, share of rows",
+        Column("floor", justify="right"),
+        title="heaviest keys, and the least load of the busiest server that they force",
+    )
     for hot in result["hot_keys"]:
         keys = "  ".join(f"{k['key']} {k['share']:.1%}" for k in hot["keys"])
         table.add_row(hot["operator"], Text(keys), f"{hot['floor']:.2f}×")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -55,12 +57,11 @@ def share_bar(share: float | None, width: int = 20) -> Text:
     )
 
 
-def table(title: str | None = None) -> Table:
-    """Return an empty table in the style of all commands."""
-    return Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=title,
-        title_justify="left",
-        title_style="bold",
-    )
+def table(title: str | None = None, *columns: str) -> Table:
+    """Return an empty table in the style of all commands; ``>`` begins a column of numbers, ``=`` one of bars."""
+    style: Any = {"title_justify": "left", "title_style": "bold", "padding": (0, 1, 0, 0)}
+    drawn = Table(title=title, box=box.SIMPLE_HEAD, **style)
+    for column in columns:
+        bars: Any = {"no_wrap": True, "min_width": 17} if column[0] == "=" else {}
+        drawn.add_column(column.lstrip("=>"), justify="right" if column[0] == ">" else "left", **bars)
+    return drawn

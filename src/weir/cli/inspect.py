@@ -55,14 +55,9 @@ def exit_code(result: dict[str, Any]) -> int:
 def show(result: dict[str, Any], console: Console) -> None:
     """Print the report."""
     console.print(Text(result["checkpoint"], "bold"), soft_wrap=True)
-    age = _age(result["created"])
-    if result["batch"] is None:
-        console.print(f"{result['mode']} run, begun {age}; no batch has been committed yet", highlight=False)
-    else:
-        console.print(
-            f"{result['mode']} run on {result['servers']} servers, begun {age}; last batch {result['batch']}",
-            highlight=False,
-        )
+    on = f" on {result['servers']} servers" if result["batch"] is not None else ""
+    last = "no batch has been committed yet" if result["batch"] is None else f"last batch {result['batch']}"
+    console.print(f"{result['mode']} run{on}, begun {_age(result['created'])}; {last}", highlight=False)
     if result["batches"]:
         console.print(_batches(result["batches"]))
         if any(distance["rows"] for batch in result["batches"] for distance in batch["distance"].values()):
@@ -73,7 +68,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(_operator(name, operator))
     if result["tables"]:
         console.print(_routing_tables(result["tables"]))
-    _show_health(result["health"], console)
+    for (mark, style), text in _health(result["health"]):
+        console.print(Text.assemble((mark, style), f" {text}"), soft_wrap=True, highlight=False)
 
 
 def _age(created: str) -> str:
@@ -88,12 +84,9 @@ def _batches(batches: list[dict[str, Any]]) -> Table:
     """Return a table of batches; counters that are zero in all of them get no column."""
     counters = ("moved_keys", "null_keys", "late", "diverted")
     extras = [counter for counter in counters if any(batch[counter] for batch in batches)]
-    drawn = table("batches")
-    for column in ("batch", "rows"):
-        drawn.add_column(column, justify="right")
-    drawn.add_column("stayed on server", no_wrap=True, min_width=17)
-    for column in ("sent", "busiest", "table", "seconds", *(extra.removesuffix("_keys") for extra in extras)):
-        drawn.add_column(column, justify="right")
+    more = [f">{extra.removesuffix('_keys')}" for extra in extras]
+    columns = (">batch", ">rows", "=stayed on server", ">sent", ">busiest", ">table", ">seconds", *more)
+    drawn = table("batches", *columns)
     for batch in batches:
         busiest = max((value for value in batch["imbalance"].values() if value is not None), default=None)
         drawn.add_row(
@@ -111,11 +104,8 @@ def _batches(batches: list[dict[str, Any]]) -> Table:
 
 def _distances(batches: list[dict[str, Any]]) -> Table:
     """Return a table of the rows and bytes of these batches by the distance that they went."""
-    drawn = table(f"how far rows went, in {plural(len(batches), 'batch', 'batches')}")
-    drawn.add_column("distance")
-    drawn.add_column("rows", justify="right")
-    drawn.add_column("sent", justify="right")
-    drawn.add_column("share of rows", no_wrap=True)
+    title = f"how far rows went, in {plural(len(batches), 'batch', 'batches')}"
+    drawn = table(title, "distance", ">rows", ">sent", "=share of rows")
 
     def total(distance: str, what: str) -> int:
         return sum(batch["distance"].get(distance, {}).get(what, 0) for batch in batches)
@@ -132,11 +122,7 @@ def _distances(batches: list[dict[str, Any]]) -> Table:
 
 def _edges(edges: dict[str, dict[str, Any]]) -> Table:
     """Return a table of the share of rows that stayed on their server in the last batch, hop by hop."""
-    drawn = table("edges in the last batch")
-    drawn.add_column("from → to")
-    drawn.add_column("stayed on server", no_wrap=True, min_width=17)
-    for column in ("rows", "sent", "bytes"):
-        drawn.add_column(column, justify="right")
+    drawn = table("edges in the last batch", "from → to", "=stayed on server", ">rows", ">sent", ">bytes")
     for name, edge in edges.items():
         drawn.add_row(
             name,
@@ -151,12 +137,8 @@ def _edges(edges: dict[str, dict[str, Any]]) -> Table:
 def _operator(name: str, operator: dict[str, Any]) -> Table:
     """Return a table of an operator's state on each server."""
     by = f" by {', '.join(operator['key'])}" if operator["key"] else ""
-    drawn = table(
-        f"{name}: {operator['kind']}{by}, {number(operator['keys'])} keys, {size(operator['bytes'])}"
-    )
-    for column in ("server", "keys", "segments", "size"):
-        drawn.add_column(column, justify="right")
-    drawn.add_column("share of keys")
+    title = f"{name}: {operator['kind']}{by}, {number(operator['keys'])} keys, {size(operator['bytes'])}"
+    drawn = table(title, ">server", ">keys", ">segments", ">size", "share of keys")
     total = sum(server["keys"] or 0 for server in operator["servers"])
     for server in operator["servers"]:
         share = server["keys"] / total if server["keys"] is not None and total else None
@@ -172,17 +154,10 @@ def _operator(name: str, operator: dict[str, Any]) -> Table:
 
 
 def _routing_tables(tables: dict[str, dict[str, Any]]) -> Table:
-    drawn = table("routing tables")
-    for column in ("operator", "version", "keys", "files", "size"):
-        drawn.add_column(column, justify="left" if column == "operator" else "right")
+    drawn = table("routing tables", "operator", ">version", ">keys", ">files", ">size")
     for name, one in tables.items():
         drawn.add_row(name, str(one["version"]), number(one["keys"]), str(one["files"]), size(one["bytes"]))
     return drawn
-
-
-def _show_health(health: dict[str, Any], console: Console) -> None:
-    for (mark, style), text in _health(health):
-        console.print(Text.assemble((mark, style), f" {text}"), soft_wrap=True, highlight=False)
 
 
 def _health(health: dict[str, Any]) -> list[tuple[tuple[str, str], str]]:

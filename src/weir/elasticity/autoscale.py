@@ -86,16 +86,8 @@ class AutoscaleWatcher:
     def watch(self, machines: int, *, lag: float, congested: int, utilisation: float) -> int:
         """Take in one batch; return how many machines to add (positive) or to remove (negative) now.
 
-        Parameters
-        ----------
-        machines
-            How many there are.
-        lag
-            Seconds that the stream is behind.
-        congested
-            Number of congested operators.
-        utilisation
-            Busy share of the machines' time, on average.
+        ``lag`` is the seconds that the stream is behind, ``congested`` the number of congested operators,
+        ``utilisation`` the busy share of the machines' time, on average.
         """
         config = self.config
         if machines < config.min:

@@ -15,29 +15,16 @@ from weir.errors import EngineError, TopologyError
 
 @dataclass(frozen=True)
 class Situation:
-    """The application as it runs now.
-
-    Parameters
-    ----------
-    graph, rates, placement
-        The operators and their edges, their rates, and the machines of their instances.
-    congestion
-        Input over processing rate above which an operator is congested.
-    distinct
-        Whether an operator may have at most one instance on a machine.
-    everywhere
-        Operators that live on every machine: theirs come and go with the machines and take no slot.
-    room
-        The most instances that a machine can hold; ``None`` for any number.
-    """
+    """The application as it runs now."""
 
     graph: Graph
     rates: Mapping[str, Rates]
     placement: Placement
-    congestion: float = CONGESTED
-    distinct: bool = False
+    congestion: float = CONGESTED  # input over processing rate above which an operator is congested
+    distinct: bool = False  # whether an operator may have at most one instance on a machine
+    # operators that live on every machine: theirs come and go with the machines and take no slot
     everywhere: frozenset[str] = frozenset()
-    room: int | None = None
+    room: int | None = None  # the most instances that a machine can hold; None for any number
 
     def __post_init__(self) -> None:
         for what, given in (("rates", self.rates), ("instances", self.placement.instances)):
@@ -106,36 +93,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Decision:
-    """A new placement and how it came about. Nothing has happened yet.
+    """A new placement and how it came about. Nothing has happened yet."""
 
-    Attributes
-    ----------
-    strategy, operation
-        Whose decision it is; ``"out"`` or ``"in"``.
-    before, after
-        The placements. Instance ``i`` of an operator before is instance ``i`` after, unless it was dropped
-        (only operators that live everywhere lose instances, from the machines that leave).
-    machines
-        The machines that join or leave.
-    steps
-        Every instance that appears or moves, in the order of decision.
-    rows
-        Congestion and ETP of all operators as measured, and how often each was chosen.
-    machine_etp
-        Sum of ETP over the instances of each machine before (scale-in).
-    restarts
-        Whether the whole application is taken down for it.
-    """
-
-    strategy: str
-    operation: str
+    strategy: str  # whose decision it is
+    operation: str  # "out" or "in"
+    # instance i of an operator before is instance i after, unless it was dropped (only
+    # operators that live everywhere lose instances, from the machines that leave)
     before: Placement
     after: Placement
-    machines: tuple[Machine, ...]
-    steps: tuple[Step, ...]
-    rows: tuple[Row, ...]
+    machines: tuple[Machine, ...]  # the machines that join or leave
+    steps: tuple[Step, ...]  # every instance that appears or moves, in the order of decision
+    rows: tuple[Row, ...]  # congestion and ETP of all operators as measured, and how often each was chosen
+    # sum of ETP over the instances of each machine before (scale-in)
     machine_etp: Mapping[Machine, float] = field(default_factory=dict)
-    restarts: bool = False
+    restarts: bool = False  # whether the whole application is taken down for it
 
     def moved(self) -> list[tuple[str, int]]:
         """Return the instances (operator, number) that existed before and live elsewhere, or nowhere, after."""

@@ -35,14 +35,7 @@ def etp(graph: Graph, throughput: Mapping[str, float], congested: Collection[str
     operator reaches over at least one path without a congested operator on it. To speed up an operator whose
     rows then queue before a congested child is in vain, so that child hides all that lies behind it.
 
-    Parameters
-    ----------
-    graph
-        The operators.
-    throughput
-        Rows per second that each *sink* processes.
-    congested
-        The congested operators.
+    ``throughput`` is the rows per second that each *sink* processes.
 
     Returns
     -------

@@ -11,8 +11,6 @@ from weir.elasticity.graph import Graph
 def text(decision: Decision, now: Situation) -> str:
     """Return tables of operators, steps and (for scale-in) machines, then a drawing of the graph.
 
-    Examples
-    --------
     >>> from weir.elasticity.graph import Placement
     >>> from weir.elasticity.rates import Rates
     >>> from weir.elasticity.stela import Stela

@@ -22,8 +22,6 @@ class Gain(Stela):
 
     Scaling in is Stela's.
 
-    Examples
-    --------
     Both sinks are slow. ``a`` puts out more now, but one more instance of it helps less.
 
     >>> from weir.elasticity.rates import Rates

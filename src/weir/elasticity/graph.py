@@ -16,22 +16,13 @@ Machine = int | str
 class Graph:
     """Operators and the edges between them.
 
-    Parameters
-    ----------
-    operators
-        Names, in the order in which tables list them.
-    edges
-        Pairs (parent, child). A child gets all that its parent emits.
-
-    Examples
-    --------
     >>> graph = Graph(("in", "a", "b", "out"), (("in", "a"), ("in", "b"), ("a", "out"), ("b", "out")))
     >>> graph.sources, graph.sinks, graph.children["in"]
     (('in',), ('out',), ('a', 'b'))
     """
 
-    operators: tuple[str, ...]
-    edges: tuple[tuple[str, str], ...]
+    operators: tuple[str, ...]  # names, in the order in which tables list them
+    edges: tuple[tuple[str, str], ...]  # pairs (parent, child). A child gets all that its parent emits
 
     def __post_init__(self) -> None:
         for name in (end for edge in self.edges for end in edge):
@@ -77,15 +68,6 @@ class Graph:
 class Placement:
     """The machine of every instance of every operator.
 
-    Parameters
-    ----------
-    machines
-        All machines, also those that host nothing yet.
-    instances
-        For each operator the machine of each instance: its length is the parallelism.
-
-    Examples
-    --------
     >>> here = Placement((0, 1), {"a": (0, 1), "b": (1,)})
     >>> here.total, here.on(1)
     (3, ['a', 'b'])
@@ -93,7 +75,8 @@ class Placement:
     (1, 0)
     """
 
-    machines: tuple[Machine, ...]
+    machines: tuple[Machine, ...]  # all machines, also those that host nothing yet
+    # for each operator the machine of each instance: its length is the parallelism
     instances: Mapping[str, tuple[Machine, ...]]
 
     def __post_init__(self) -> None:

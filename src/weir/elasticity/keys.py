@@ -31,25 +31,14 @@ SLACK = 0.03  # above the average, as everywhere where load is balanced
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """The instance of each item after a move.
+    """The instance of each item after a move."""
 
-    Attributes
-    ----------
-    homes
-        The instance of each item.
-    moved
-        Which items have another home than before.
-    least
-        The fewest items that any way to balance moves: those without a home and, of each instance above the
-        limit, as many of the heaviest as bring it below.
-    load
-        Load of each instance.
-    """
-
-    homes: Instances
-    moved: NDArray[np.bool_]
+    homes: Instances  # the instance of each item
+    moved: NDArray[np.bool_]  # which items have another home than before
+    # the fewest items that any way to balance moves: those without a home and, of each instance above
+    # the limit, as many of the heaviest as bring it below
     least: int
-    load: NDArray[np.float64]
+    load: NDArray[np.float64]  # load of each instance
 
     @property
     def count(self) -> int:

@@ -15,28 +15,16 @@ WINDOW = 20  # batches that a rate is taken over
 
 @dataclass(frozen=True)
 class Sample:
-    """What one operator did in one batch.
+    """What one operator did in one batch."""
 
-    Parameters
-    ----------
-    rows_in, rows_out
-        Rows that all its instances processed and emitted.
-    busy
-        Seconds that its instances spent on them, added up.
-    parallelism
-        How many instances there were.
-    arrived
-        Rows that arrived for it; ``None`` where every batch processes all that arrives.
-    available
-        Seconds that its instances could have worked, added up; ``None`` for the length of the batch, each.
-        Instances that take turns on one server have less: their part of its busy time.
-    """
-
-    rows_in: float
-    rows_out: float
-    busy: float
-    parallelism: int
+    rows_in: float  # rows that all its instances processed
+    rows_out: float  # rows that they emitted
+    busy: float  # seconds that its instances spent on them, added up
+    parallelism: int  # how many instances there were
+    # rows that arrived for it; None where every batch processes all that arrives
     arrived: float | None = None
+    # seconds that its instances could have worked, added up; None for the length of the batch, each.
+    # Instances that take turns on one server have less: their part of its busy time
     available: float | None = None
 
 
@@ -47,8 +35,6 @@ class Rates:
     ``input`` is what arrives, ``processing`` what it can process when it never waits, ``emit`` what leaves it
     towards each child. What it does process is the smaller of the first two.
 
-    Examples
-    --------
     >>> slow = Rates(input=900, processing=600, emit=600, parallelism=2)
     >>> slow.congested(), slow.throughput, slow.selectivity
     (True, 600, 1.0)
@@ -80,16 +66,11 @@ class Rates:
 
 
 class Meter:
-    """Rates over a sliding window of batches.
+    """Rates over a sliding window of batches; all of them are forgotten when the parallelism changes.
 
     The processing rate comes from *busy* time: rows per second of work, times the seconds there are. So it is
     known without ever driving an operator to its limit, and an operator that merely keeps up with a slow
     parent is not taken for a slow one.
-
-    Parameters
-    ----------
-    window
-        Number of batches that count; older ones are forgotten, and all are when the parallelism changes.
 
     Notes
     -----
@@ -148,16 +129,10 @@ def propagate(
 ) -> dict[str, Rates]:
     """Return the rates with inputs that follow from processing rates, from the sources to the sinks.
 
-    Parameters
-    ----------
-    rates
-        Processing rates and selectivities; inputs of operators with parents are computed anew.
-    external
-        Rows per second that enter at an operator from outside; by default its input less what its parents
-        emit. Give it where every batch processes all there is: measured inputs then don't show what more would come.
+    Inputs of operators with parents are computed anew. ``external`` is what enters at an operator from outside, by
+    default its input less what its parents emit. Give it where every batch processes all there is: measured inputs then
+    don't show what more would come.
 
-    Examples
-    --------
     200 rows/s come out of a source whose stream would offer 500:
 
     >>> graph = Graph(("a", "b"), (("a", "b"),))

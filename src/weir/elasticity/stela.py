@@ -144,9 +144,8 @@ def remove(
         for i, machine in enumerate(places):
             if machine != victim:
                 continue
-            at = next(
-                (k for k in range(turn, turn + len(others)) if _free(now, after, name, others, k)), None
-            )
+            ahead = range(turn, turn + len(others))
+            at = next((k for k in ahead if now.fits(after, name, others[k % len(others)])), None)
             if at is None:
                 raise EngineError(
                     f"machine {victim!r} cannot go: the {len(others)} that remain have no room for "
@@ -162,7 +161,3 @@ def remove(
             turn = at + 1
     rest = tuple(machine for machine in after.machines if machine != victim)
     return Placement(rest, after.instances), steps
-
-
-def _free(now: Situation, after: Placement, name: str, others: Sequence[Machine], k: int) -> bool:
-    return now.fits(after, name, others[k % len(others)])

@@ -20,8 +20,6 @@ class Default(Strategy):
 
     The machines that leave, if they are not named, are chosen at random.
 
-    Examples
-    --------
     >>> from weir.elasticity.rates import Rates
     >>> from weir.elasticity.graph import Graph
     >>> graph = Graph(("a", "b"), (("a", "b"),))

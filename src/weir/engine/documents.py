@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from weir.operators.report import OperatorReport
+from weir.operators.instance import OperatorReport
 from weir.state.segment import SegmentRef
 
 Manifest = dict[str, list[list[SegmentRef]]]  # operator → server → segments, oldest first

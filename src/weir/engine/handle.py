@@ -23,8 +23,6 @@ class QueryHandle(ABC):
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    # ------------------------------------------------------------------ what it is doing
-
     @property
     def id(self) -> str:
         """The checkpoint's identity; the same after a restart."""
@@ -87,8 +85,6 @@ class QueryHandle(ABC):
                 line += f"; {last.locality:.0%} stayed on their server in the last batch"
             lines.append(line)
         return "\n".join(lines)
-
-    # ------------------------------------------------------------------ steering
 
     def reconfigure(self, wait: bool = False) -> None:
         """Ask for a reconfiguration of the routing tables, to be adopted at a batch boundary if it pays.

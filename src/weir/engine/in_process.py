@@ -7,7 +7,7 @@ Spark, so operators, groupings, moves and scaling do exactly what they do there.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ from weir.network.profile import PAPER, Profile
 from weir.state.storage import Storage
 
 Tables = Mapping[str, pa.Table]  # source → rows
-Task = Callable[[], list[pa.RecordBatch]]
+Task = Callable[..., Iterable[pa.RecordBatch]]
 
 
 class TaskFailed(Exception):
@@ -42,18 +42,9 @@ class TaskFailed(Exception):
 class InProcessRunner:
     """Runs batches of one topology in this process.
 
-    Parameters
-    ----------
-    storage
-        The checkpoint.
-    sources
-        How many tasks a batch's source rows are cut into.
-    hosts
-        The host that each server pretends to live on; all on one if not given. Servers beyond the list start again
-        at its beginning.
-    seed
-        Shuffles the order in which rows reach a server, differently in every batch and every run of a task: what
-        depends on order shows. None: as they come.
+    A batch's source rows are cut into ``sources`` tasks. Server ``i`` pretends to live on host ``i`` of ``hosts``,
+    counted around. With a seed, rows reach a server in another order in every batch and every run of a task: what
+    depends on order shows.
     """
 
     def __init__(
@@ -113,8 +104,6 @@ class InProcessRunner:
     def release(self, hosts: set[str] | None) -> list[str] | None:
         return None
 
-    # ------------------------------------------------------------------ a batch
-
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
         """Run one batch, step by step."""
         topology = self.topology
@@ -130,22 +119,15 @@ class InProcessRunner:
             began=now(),
             query=self._query,
         )
-        sent = [
-            batch
-            for task, part in enumerate(self._cut(rows))
-            for batch in self._attempt(lambda task=task, part=part: _source(job, task, part))  # type: ignore[misc]
-        ]
+        cut = enumerate(self._cut(rows))
+        sent = [batch for task, part in cut for batch in self._attempt(_source, job, task, part)]
         if plan.origin is not None:
             leaving = range(len(next(iter((before or {}).values()), [])))
-            sent += [batch for old in leaving for batch in self._attempt(lambda old=old: _mover(job, old))]  # type: ignore[misc]
+            sent += [batch for old in leaving for batch in self._attempt(move_home, job, old)]
         for step in range(1, topology.steps + 1):
-            inboxes = self._exchange(sent)
+            inboxes = enumerate(self._exchange(sent))
             sent = [
-                batch
-                for server, inbox in enumerate(inboxes)
-                for batch in self._attempt(
-                    lambda step=step, server=server, inbox=inbox: self._step(job, step, server, inbox)  # type: ignore[misc]
-                )
+                b for server, inbox in inboxes for b in self._attempt(self._step, job, step, server, inbox)
             ]
         return self._outcome(sent)
 
@@ -168,11 +150,11 @@ class InProcessRunner:
             for batch in table.slice(task * size, size).combine_chunks().to_batches()
         ]
 
-    def _attempt(self, task: Task) -> list[pa.RecordBatch]:
+    def _attempt(self, task: Task, *about: Any) -> list[pa.RecordBatch]:
         """Return what a task sends; one that is made to fail runs again, and what it had sent is lost."""
         while True:
             try:
-                return task()
+                return list(task(*about))
             except TaskFailed:
                 continue
 
@@ -206,9 +188,5 @@ class InProcessRunner:
         return Outcome(reports, stats)
 
 
-def _source(job: Job, task: int, part: pa.RecordBatch) -> list[pa.RecordBatch]:
-    return list(Server(job, 0, -1, task).run([part]))
-
-
-def _mover(job: Job, old: int) -> list[pa.RecordBatch]:
-    return list(move_home(job, old))
+def _source(job: Job, task: int, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return Server(job, 0, -1, task).run([part])

@@ -26,6 +26,8 @@ from weir.state.storage import FORMAT, Storage
 # Spark's own files, and documents, which are verified when they are parsed
 _NOT_DATA = ("source/", "commits/", "plans/", "delivered/", "drivers/", "requests/", "answers/", "probe/")
 
+_COUNTERS = ("rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality")
+
 Ref = SegmentRef | FileRef
 Hashes = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 Damage = list[dict[str, str]]  # file and problem of each damaged file
@@ -40,21 +42,10 @@ def inspect(
 ) -> dict[str, Any]:
     """Return a report on a checkpoint as data that JSON can hold.
 
-    Parameters
-    ----------
-    checkpoint
-        The folder or URI that the query was started with.
-    last
-        The number of batches to describe.
-    verify
-        Read every file that the latest commit names, compare its length and checksum, and count keys.
-    advance
-        Called with the bytes read so far and the bytes to read.
+    ``last`` is the number of batches to describe. With ``verify``, every file that the latest commit names is read, its
+    length and checksum are compared, and keys are counted; ``advance`` is called with the bytes read so far and in all.
 
-    Raises
-    ------
-    CheckpointError
-        If there is no checkpoint, or its head or latest commit cannot be read.
+    Raise a CheckpointError if there is no checkpoint, or its head or latest commit cannot be read.
     """
     storage = open_checkpoint(checkpoint)
     head = storage.read_document(HEAD, "checkpoint")
@@ -270,17 +261,11 @@ def _batch(number: int, progress: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "batch": number,
-        "rows": progress.get("rows"),
-        "rows_local": progress.get("rows_local"),
-        "rows_exchanged": progress.get("rows_exchanged"),
-        "bytes_exchanged": progress.get("bytes_exchanged"),
-        "locality": progress.get("locality"),
+        **{name: progress.get(name) for name in _COUNTERS},
         "distance": progress.get("distance", {}),
         "latency": progress.get("sinks", {}),
         "imbalance": {name: operator.get("imbalance") for name, operator in operators.items()},
-        "null_keys": total("null_keys"),
-        "late": total("late"),
-        "diverted": total("diverted"),
+        **{name: total(name) for name in ("null_keys", "late", "diverted")},
         "table_version": progress.get("table_version", 0),
         "moved_keys": progress.get("moved_keys", 0),
         "seconds": sum(seconds.values()) if seconds else None,

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.elasticity.decision import Decision
-from weir.elasticity.graph import Graph, Placement
+from weir.elasticity.graph import Graph
 from weir.elasticity.keys import carried, spread
 from weir.engine.arrays import save_arrays
 from weir.engine.documents import FileRef, Layout, TableRef, TaskReport
@@ -61,11 +61,6 @@ def graph_of(topology: Topology) -> Graph:
     """Return the operators of an application and their edges; what Spark reads for them is not part of it."""
     names = tuple(node.name for node in topology.nodes)
     return Graph(names, tuple((e.source, e.target) for e in topology.edges if e.source in names))
-
-
-def placement_of(topology: Topology) -> Placement:
-    """Return who lives where, with servers as machines."""
-    return Placement(tuple(range(topology.servers)), {n.name: n.placement for n in topology.nodes})
 
 
 def everywhere(topology: Topology) -> frozenset[str]:

@@ -89,8 +89,6 @@ class Scaler:
             self.pending = None
             return True
 
-    # ------------------------------------------------------------------ at batch boundaries
-
     def next(self) -> Pending | None:
         """Return what the batch that is being planned has to carry out."""
         self._read_requests()
@@ -152,8 +150,6 @@ class Scaler:
     def _in_background(self, work: Callable[..., None], *about: Any) -> None:
         # executors may take a minute to come, and the stream is not to wait for them
         threading.Thread(target=work, args=about, name="weir-scaler", daemon=True).start()
-
-    # ------------------------------------------------------------------ requests from other processes
 
     def _read_requests(self) -> None:
         for name in self.storage.names(REQUESTS):

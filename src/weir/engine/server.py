@@ -29,8 +29,7 @@ from weir.engine.tables import buckets_in_force, homes_of
 from weir.engine.task_files import TaskFiles, TaskOutputs
 from weir.errors import NullKeyError
 from weir.graph.model import Edge, Node
-from weir.operators.instance import Context, Instance
-from weir.operators.report import OperatorReport
+from weir.operators.instance import Context, Instance, OperatorReport
 from weir.rows import Rows, row_hashes
 from weir.state.segment import H1, newest, stored_schema
 from weir.state.storage import Storage

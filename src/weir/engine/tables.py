@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,6 @@ from weir.state.storage import Storage
 PATCHES_AT_MOST = 32
 
 _loaded: OrderedDict[tuple[str, str, int], Table] = OrderedDict()
-_buckets: OrderedDict[tuple[str, str, int], Buckets] = OrderedDict()
 
 
 def changed_table(
@@ -46,13 +46,8 @@ def changed_table(
         whole = load_table(storage, before).patch(Patch(hashes, servers))
         return whole_table(storage, before, operator, batch, whole.hashes, whole.instances)
     version = before.version + 1
-    patch = _write_entries(
-        storage,
-        f"tables/{operator}/{batch:012d}/{version:08d}-patch-{uuid.uuid4().hex[:12]}.arrow",
-        hashes,
-        servers,
-    )
-    return TableRef(version, [*before.files, patch])
+    name = f"tables/{operator}/{batch:012d}/{version:08d}-patch-{uuid.uuid4().hex[:12]}.arrow"
+    return TableRef(version, [*before.files, _write_entries(storage, name, hashes, servers)])
 
 
 def whole_table(
@@ -123,12 +118,12 @@ def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> 
     ref = layout.buckets.get(operator) if layout is not None else None
     if ref is None:
         return None
-    known = (storage.location, ref.name, ref.crc)
-    if known not in _buckets:
-        _buckets[known] = Buckets(load_arrays(storage, ref)["homes"])
-        while len(_buckets) > 16:
-            _buckets.popitem(last=False)
-    return _buckets[known]
+    return _load_buckets(storage.location, ref)
+
+
+@lru_cache(maxsize=16)
+def _load_buckets(location: str, ref: FileRef) -> Buckets:
+    return Buckets(load_arrays(Storage(location), ref)["homes"])
 
 
 def table_in_force(storage: Storage, last: Commit | None, node: Node) -> Table:

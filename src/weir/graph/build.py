@@ -1,4 +1,4 @@
-"""Build the application: check it, pick groupings, place instances, find the steps of a batch.
+"""Build the application: check it, pick groupings, place instances, find columns that travel and the steps of a batch.
 
 Everything that can be wrong with an application is said here, before any work starts.
 """
@@ -13,7 +13,6 @@ from weir.columns import canonical
 from weir.errors import TopologyError, did_you_mean
 from weir.graph.checks import check_declared, check_grouping, check_names
 from weir.graph.model import Declared, Edge, Node, Routing, Topology
-from weir.graph.pruning import needed_columns, only, rows_out_schema
 from weir.operators.base import WINDOW_END, WINDOW_START
 from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash
@@ -63,7 +62,7 @@ def build(
             groupings[d.name].check(len(placed[d.name]), f"operator {d.name!r}")
         outputs[d.name], sink_out[d.name] = _outputs(d, schema)
 
-    needed = needed_columns(order, inputs) if prune else None
+    needed = _needed_columns(order, inputs) if prune else None
     levels: dict[str, int] = dict.fromkeys(sources, 0)
     splits: dict[str, bool] = {}
     edges: list[Edge] = []
@@ -72,7 +71,7 @@ def build(
         grouping = groupings[d.name]
         everywhere = len(placed[d.name]) == servers
         splits[d.name] = d.operator.stateful and grouping.splits_keys
-        schema = only(inputs[d.name], needed[d.name] if needed else None)
+        schema = _only(inputs[d.name], needed[d.name] if needed else None)
         level = 0
         for name in d.inputs:
             crosses = not (grouping.stays_local and everywhere)
@@ -88,7 +87,7 @@ def build(
                 declared=d,
                 index=index,
                 input=schema,
-                rows_out=rows_out_schema(d, outputs[d.name], keep, order, needed, sinks),
+                rows_out=_rows_out(d, outputs[d.name], keep, order, needed, sinks),
                 sink_out=sink_out[d.name],
                 state=_state_schema(d, inputs[d.name]),
                 placement=placed[d.name],
@@ -97,7 +96,7 @@ def build(
             )
         )
     kept_sources = {
-        name: only(canonical(s), {c for e in edges if e.source == name for c in e.schema.names})
+        name: _only(canonical(s), {c for e in edges if e.source == name for c in e.schema.names})
         for name, s in sources.items()
     }
     return Topology(
@@ -212,3 +211,41 @@ def _state_schema(d: Declared, schema: pa.Schema) -> pa.Schema:
     if d.window:
         fields.append(pa.field(WINDOW_START, schema.field(d.window.column).type))
     return pa.schema([*fields, *d.operator.state_schema(schema)])
+
+
+def _needed_columns(order: Sequence[Declared], inputs: Mapping[str, pa.Schema]) -> dict[str, set[str]]:
+    """Return the columns that must reach each operator, found from the end backwards."""
+    needed: dict[str, set[str]] = {}
+    for d in reversed(order):
+        wanted = d.operator.needs(inputs[d.name])
+        mine = set(inputs[d.name].names) if wanted is None else set(wanted)
+        mine |= set(d.key)
+        if d.window:
+            mine.add(d.window.column)
+        if d.passes:
+            for other in order:
+                if d.name in other.inputs:
+                    mine |= needed[other.name]
+        # nothing but its key travels to an operator only if it has one; a row needs at least one column
+        needed[d.name] = mine or {inputs[d.name].names[0]}
+    return needed
+
+
+def _rows_out(
+    d: Declared,
+    schema: pa.Schema,
+    keep: set[str],
+    order: Sequence[Declared],
+    needed: Mapping[str, set[str]] | None,
+    sinks: Sequence[str],
+) -> pa.Schema:
+    """Return the columns that leave an operator: of files, only those are read that somebody wants."""
+    if d.passes:
+        return _only(schema, keep)
+    if d.operator.reads_files and needed is not None and d.name not in sinks:
+        return _only(schema, {c for other in order if d.name in other.inputs for c in needed[other.name]})
+    return schema
+
+
+def _only(schema: pa.Schema, columns: set[str] | None) -> pa.Schema:
+    return schema if columns is None else pa.schema([f for f in schema if f.name in columns])

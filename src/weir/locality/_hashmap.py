@@ -21,46 +21,35 @@ def _spread(left, right):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(31))
 
 
+@nb.njit(inline="always")
+def _slot(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
+    """Return the slot that holds a pair, or the empty one where it belongs."""
+    mask = np.uint64(len(index) - 1)
+    at = _spread(left, right) & mask
+    while index[at] != EMPTY and (lefts[index[at]] != left or rights[index[at]] != right):
+        at = (at + np.uint64(1)) & mask
+    return at
+
+
 @nb.njit(cache=True, nogil=True)
 def insert_all(index, lefts, rights, n, left, right):  # type: ignore[no-untyped-def]
     """Return the entry of each pair, new ones added at the end, and the number of entries; the caller made room."""
-    mask = np.uint64(len(index) - 1)
     ids = np.empty(len(left), np.int64)
     for i in range(len(left)):
-        l = left[i]
-        r = right[i]
-        at = _spread(l, r) & mask
-        while True:
-            e = index[at]
-            if e == EMPTY:
-                index[at] = n
-                lefts[n] = l
-                rights[n] = r
-                ids[i] = n
-                n += 1
-                break
-            if lefts[e] == l and rights[e] == r:
-                ids[i] = e
-                break
-            at = (at + np.uint64(1)) & mask
+        at = _slot(index, lefts, rights, left[i], right[i])
+        if index[at] == EMPTY:
+            index[at], lefts[n], rights[n] = n, left[i], right[i]
+            n += 1
+        ids[i] = index[at]
     return ids, n
 
 
 @nb.njit(cache=True, nogil=True)
 def find_all(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
     """Return the entry of each pair, −1 where there is none."""
-    mask = np.uint64(len(index) - 1)
     ids = np.empty(len(left), np.int64)
     for i in range(len(left)):
-        l = left[i]
-        r = right[i]
-        at = _spread(l, r) & mask
-        while True:
-            e = index[at]
-            if e == EMPTY or (lefts[e] == l and rights[e] == r):
-                ids[i] = e
-                break
-            at = (at + np.uint64(1)) & mask
+        ids[i] = index[_slot(index, lefts, rights, left[i], right[i])]
     return ids
 
 

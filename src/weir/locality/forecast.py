@@ -15,39 +15,19 @@ from weir.locality.graph import KeyGraph
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a table would gain, measured on recent rows that it was not made from.
+    """What a table would gain, measured on recent rows that it was not made from."""
 
-    Attributes
-    ----------
-    locality_now, locality_then
-        Share of held-out rows whose next key is on the same server, with the present and with the new table.
-    imbalance_now, imbalance_then
-        Per operator: busiest server over average.
-    moved
-        Keys that would move.
-    bytes, seconds
-        What moving them costs.
-    gain
-        Bytes per batch that no longer leave their server.
-    break_even
-        Batches until the gain has paid for the move; infinite if it never does.
-    deviations
-        The gain in standard deviations of pure chance.
-    pays
-        The verdict.
-    """
-
-    locality_now: float
-    locality_then: float
-    imbalance_now: list[float]
+    locality_now: float  # share of held-out rows whose next key is on the same server, with the present table
+    locality_then: float  # and with the new one
+    imbalance_now: list[float]  # per operator: busiest server over average
     imbalance_then: list[float]
-    moved: int
-    bytes: float
+    moved: int  # keys that would move
+    bytes: float  # what moving them costs
     seconds: float
-    gain: float
-    break_even: float
-    deviations: float
-    pays: bool
+    gain: float  # bytes per batch that no longer leave their server
+    break_even: float  # batches until the gain has paid for the move; infinite if it never does
+    deviations: float  # the gain in standard deviations of pure chance
+    pays: bool  # the verdict
     why: str
 
 
@@ -108,23 +88,11 @@ def forecast(
 ) -> Forecast:
     """Compare two assignments on a graph of rows that neither was computed from.
 
-    Parameters
-    ----------
-    held_out
-        Keys and pairs of the latest ``batches`` batches.
-    now, then
-        The server of each of its vertices at present and under the proposal.
-    moved
-        How many keys' states would move in all.
-    changed
-        How many keys would have another home, those without state included; ``moved`` if not given.
-    keys
-        How many keys have state.
-    period
-        Batches between two reconfigurations.
-    worsens
-        Per operator: whether balance gets clearly worse on the longer record too. Few held-out rows are never
-        well balanced; only what both say counts against a proposal.
+    ``now`` and ``then`` are the servers of the vertices of ``held_out``, the keys and pairs of the latest ``batches``
+    batches, at present and under the proposal. ``moved`` of ``keys`` states would move; ``changed`` keys would have
+    another home, those without state included (``moved`` if not given). ``worsens`` says, per operator, whether balance
+    gets clearly worse on the longer record too: few held-out rows are never well balanced, and only what both say
+    counts against a proposal.
 
     Notes
     -----
@@ -143,7 +111,7 @@ def forecast(
     >>> result.locality_now, result.locality_then, result.break_even, result.pays
     (0.0, 1.0, 0.01, True)
     """
-    tail = np.repeat(np.arange(len(held_out)), np.diff(held_out.indptr))
+    tail = held_out.tails()
     was, will = now[tail] == now[held_out.indices], then[tail] == then[held_out.indices]
     rows = float(held_out.edge_weight.sum()) / 2
     won = float(held_out.edge_weight[will & ~was].sum()) / 2

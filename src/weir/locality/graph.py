@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,17 +20,6 @@ class KeyGraph:
     weighted by how many rows did. For two operators the graph is bipartite, for a chain of *k* it has *k*
     layers, for a DAG it follows the DAG. Vertices are sorted by operator, then by key.
 
-    Attributes
-    ----------
-    operator, key, weight
-        Per vertex: the operator's number, the key's hash, its rows.
-    indptr, indices, edge_weight
-        Adjacency in compressed rows, each edge in both directions.
-    starts
-        Vertices of operator ``o`` are ``starts[o]`` … ``starts[o + 1] − 1``.
-
-    Examples
-    --------
     >>> from weir.locality.counts import count_keys, count_pairs
     >>> state, tag = np.array([1, 1, 2], np.uint64), np.array([7, 7, 8], np.uint64)
     >>> graph = KeyGraph.build([count_keys(state), count_keys(tag)], {(0, 1): count_pairs(state, tag)})
@@ -41,13 +29,13 @@ class KeyGraph:
     0.6666666666666666
     """
 
-    operator: NDArray[np.int32]
+    operator: NDArray[np.int32]  # per vertex: the operator's number, the key's hash, its rows
     key: NDArray[np.uint64]
     weight: NDArray[np.float64]
-    indptr: NDArray[np.int64]
+    indptr: NDArray[np.int64]  # adjacency in compressed rows, each edge in both directions
     indices: NDArray[np.int32]
     edge_weight: NDArray[np.float64]
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int64]  # vertices of operator o are starts[o] … starts[o + 1] − 1
 
     @classmethod
     def build(cls, keys: Sequence[PairCounts], pairs: Mapping[Edge, PairCounts]) -> KeyGraph:
@@ -70,12 +58,12 @@ class KeyGraph:
             heads.append(starts[b] + np.searchsorted(counts[b].left, p.right))
             weights.append(p.count)
         empty = [np.zeros(0, np.int64)]
-        indptr, indices, edge_weight = _csr(
-            int(starts[-1]),
-            np.concatenate(tails or empty),
-            np.concatenate(heads or empty),
-            np.concatenate(weights or [np.zeros(0)]),
-        )
+        # every edge in both directions, one after the other; sorted by vertex, otherwise in the order of the pairs
+        ends = np.stack([np.concatenate(tails or empty), np.concatenate(heads or empty)], axis=1)
+        order = np.argsort(ends.ravel(), kind="stable")
+        indptr = np.cumsum(np.bincount(ends.ravel() + 1, minlength=int(starts[-1]) + 1))
+        indices = ends[:, ::-1].ravel()[order].astype(np.int32)
+        edge_weight = np.repeat(np.concatenate(weights or [np.zeros(0)]), 2)[order]
         return cls(
             np.repeat(np.arange(len(counts), dtype=np.int32), [len(c) for c in counts]),
             np.concatenate([c.left for c in counts] or [np.zeros(0, np.uint64)]),
@@ -93,6 +81,10 @@ class KeyGraph:
     def operators(self) -> int:
         """Return the number of operators."""
         return len(self.starts) - 1
+
+    def tails(self) -> NDArray[np.int64]:
+        """Return the vertex at which each entry of ``indices`` begins."""
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def vertices(self, operator: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the vertex of each key of an operator, −1 for keys that are not in the graph."""
@@ -113,9 +105,11 @@ class KeyGraph:
 
     def subgraph(self, keep: NDArray[np.bool_]) -> KeyGraph:
         """Return the graph of some vertices and the edges among them; operators keep their numbers."""
-        number = np.cumsum(keep) - 1
-        indptr, indices, edge_weight = _induce(self.indptr, self.indices, self.edge_weight, keep, number)
         before = np.concatenate([[0], np.cumsum(keep)])
+        tails = self.tails()
+        kept = keep[tails] & keep[self.indices]
+        indptr = np.cumsum(np.bincount(before[tails[kept]] + 1, minlength=before[-1] + 1))
+        indices, edge_weight = before[self.indices[kept]].astype(np.int32), self.edge_weight[kept]
         return KeyGraph(
             self.operator[keep],
             self.key[keep],
@@ -129,7 +123,8 @@ class KeyGraph:
     def locality(self, parts: NDArray[np.int32]) -> float:
         """Return the share of the pairs, by count, whose two keys are on the same server."""
         total = float(self.edge_weight.sum())
-        return float(_inside(self.indptr, self.indices, self.edge_weight, parts)) / total if total else 1.0
+        inside = self.edge_weight[parts[self.tails()] == parts[self.indices]].sum()
+        return float(inside) / total if total else 1.0
 
     def loads(self, parts: NDArray[np.int32], n: int) -> NDArray[np.float64]:
         """Return the rows of each operator (first axis) on each server (second axis)."""
@@ -162,50 +157,3 @@ def within(others: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.b
     out = at < len(others)
     out[out] = others[at[out]] == keys[out]
     return out
-
-
-@nb.njit(cache=True, nogil=True)
-def _csr(n, tails, heads, weights):  # type: ignore[no-untyped-def]
-    indptr = np.zeros(n + 1, np.int64)
-    for i in range(len(tails)):
-        indptr[tails[i] + 1] += 1
-        indptr[heads[i] + 1] += 1
-    for v in range(n):
-        indptr[v + 1] += indptr[v]
-    at = indptr[:-1].copy()
-    indices = np.empty(2 * len(tails), np.int32)
-    values = np.empty(2 * len(tails), np.float64)
-    for i in range(len(tails)):
-        a, b, w = tails[i], heads[i], weights[i]
-        indices[at[a]], values[at[a]] = b, w
-        indices[at[b]], values[at[b]] = a, w
-        at[a] += 1
-        at[b] += 1
-    return indptr, indices, values
-
-
-@nb.njit(cache=True, nogil=True)
-def _induce(indptr, indices, weights, keep, number):  # type: ignore[no-untyped-def]
-    ptr = np.zeros(keep.sum() + 1, np.int64)
-    ind = np.empty(len(indices), np.int32)
-    val = np.empty(len(indices), np.float64)
-    end = 0
-    for v in range(len(keep)):
-        if keep[v]:
-            for e in range(indptr[v], indptr[v + 1]):
-                if keep[indices[e]]:
-                    ind[end] = number[indices[e]]
-                    val[end] = weights[e]
-                    end += 1
-            ptr[number[v] + 1] = end
-    return ptr, ind[:end].copy(), val[:end].copy()
-
-
-@nb.njit(cache=True, nogil=True)
-def _inside(indptr, indices, weights, parts):  # type: ignore[no-untyped-def]
-    inside = 0.0
-    for v in range(len(indptr) - 1):
-        for e in range(indptr[v], indptr[v + 1]):
-            if parts[indices[e]] == parts[v]:
-                inside += weights[e]
-    return inside

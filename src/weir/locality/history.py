@@ -20,21 +20,9 @@ class PairHistory:
     The counts of the latest ``held_out`` batches are kept apart. Older batches are added to counts that fade with
     time, of which the heaviest ``capacity`` per edge are kept.
 
-    Parameters
-    ----------
-    edges
-        Pairs of operator numbers.
-    capacity
-        Most pairs kept per edge.
-    half_life
-        Batches after which a row counts half.
-    held_out
-        How many of the latest batches are kept apart.
-    seed
-        Fixes which of equally frequent pairs are dropped.
+    ``edges`` are pairs of operator numbers; a row counts half after ``half_life`` batches; the seed fixes which of
+    equally frequent pairs are dropped.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> a = np.array([1, 1], np.uint64)
     >>> stats = BatchStats.of({0: a, 1: a}, {(0, 1): (a, a)})

@@ -62,16 +62,11 @@ class LocalityManager:
 
     Parameters
     ----------
-    config
-        What the user asked for.
-    operators
-        Names of the keyed operators in topological order. Elsewhere they are numbered by their position.
-    edges
-        Pairs of operators (names or positions) that rows pass one after the other.
-    servers
-        How many servers there are.
+    operators, edges
+        Names of the keyed operators in topological order, elsewhere numbered by position; and pairs of them (names or
+        positions) that rows pass one after the other.
     shares
-        Relative capacity of each server; equal by default.
+        Relative capacity of each of the ``servers``; equal by default.
     topology
         Fingerprint of the application, written into its tables.
     fixed
@@ -109,14 +104,8 @@ class LocalityManager:
         free: Iterable[int] = (),
     ) -> None:
         self.config, self.operators, self.topology = config, list(operators), topology
-        position = {name: i for i, name in enumerate(self.operators)}
-        self.edges: list[Edge] = sorted(
-            (
-                position[a] if isinstance(a, str) else a,
-                position[b] if isinstance(b, str) else b,
-            )
-            for a, b in edges
-        )
+        position: dict[Any, Any] = {name: i for i, name in enumerate(self.operators)}
+        self.edges: list[Edge] = sorted((position.get(a, a), position.get(b, b)) for a, b in edges)
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._tree: Tree | None = None
@@ -268,16 +257,9 @@ class LocalityManager:
             for homes, hashes, servers in zip(self._homes, proposal.hashes, proposal.servers, strict=True):
                 homes.adopt(hashes, servers)
             self._started = True
-        self.decisions.append(
-            Reconfiguration(
-                self.batch,
-                self.version,
-                proposal.method,
-                proposal.adopt,
-                proposal.forecast,
-                proposal.seconds,
-            )
-        )
+        p = proposal
+        decision = Reconfiguration(self.batch, self.version, p.method, p.adopt, p.forecast, p.seconds)
+        self.decisions.append(decision)
 
     def _place_new_keys(self) -> None:
         """Give keys that no reconfiguration has placed a home near the keys they were seen with."""

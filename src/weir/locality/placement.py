@@ -24,22 +24,10 @@ def place(
     stays within its limit; when all with any tie are full, to the one nearest to those that has room;
     without distances, or without room anywhere, to the one with the most room.
 
-    Parameters
-    ----------
-    ties
-        Rows in which each key (first axis) was seen with a key of each server (second axis).
-    weight
-        Rows of each key.
-    load, limit
-        Rows of each server now, and the most it may get.
-    hashes
-        The keys, to break ties.
-    near
-        How close any two servers are, greater is closer; see
-        :func:`~weir.network.tree.closeness`.
+    ``ties`` are the rows in which each key (first axis) was seen with a key of each server (second axis),
+    ``weight`` the rows of each key, ``load`` and ``limit`` the rows of each server now and the most it may get,
+    ``near`` how close any two servers are (:func:`~weir.network.tree.closeness`).
 
-    Examples
-    --------
     >>> ties = np.array([[5.0, 1.0], [4.0, 3.0], [0.0, 0.0]])
     >>> keys = np.array([7, 8, 9], np.uint64)
     >>> place(ties, np.array([6.0, 7.0, 1.0]), np.zeros(2), np.full(2, 10.0), keys).tolist()

@@ -27,43 +27,29 @@ _STARTS = 24
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that a proposal depends on.
-
-    Attributes
-    ----------
-    keys
-        Per operator: remembered keys and their recent rows, sorted by hash.
-    homes
-        Per operator: the table's server of each of those keys, −1 where its hash decides.
-    history, recent
-        Per edge: pairs to learn from, and the latest batches' pairs, which judge what was learnt.
-    batches
-        How many batches ``recent`` holds.
-    first, fresh, early
-        Whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one, and
-        whether the stream is so young that moving is cheap.
-    buckets
-        Per operator: the server of each bucket of hashes, where keys without an entry live by these.
-    fixed
-        Operators whose keys live where a given function says: vertices that attract others and never move.
-    free
-        Operators that keep no state: giving their keys another home moves nothing.
-    """
+    """Everything that a proposal depends on."""
 
     config: Locality
     servers: int
     version: int
-    keys: Sequence[PairCounts]
+    keys: Sequence[PairCounts]  # per operator: remembered keys and their recent rows, sorted by hash
+    # per operator: the table's server of each of those keys, −1 where its hash decides
     homes: Sequence[Servers]
+    # per edge: pairs to learn from, and the latest batches' pairs, which judge what was learnt
     history: Mapping[Edge, PairCounts]
     recent: Mapping[Edge, PairCounts]
-    batches: int
+    batches: int  # how many batches recent holds
     shares: NDArray[np.float64] | None = None
+    # whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one,
+    # and whether the stream is so young that moving is cheap
     first: bool = False
     fresh: bool = False
     early: bool = False
+    # per operator: the server of each bucket of hashes, where keys without an entry live by these
     buckets: Sequence[Servers | None] = ()
+    # operators whose keys live where a given function says: vertices that attract others and never move
     fixed: Mapping[int, Where] = field(default_factory=dict)
+    # operators that keep no state: giving their keys another home moves nothing
     free: frozenset[int] = frozenset()
 
 

@@ -8,17 +8,9 @@ _FRESH_EVERY = 4  # reconfigurations of which one tries a fresh partition beside
 class Schedule:
     """Says when a proposal is due: after every period, early in the stream more often, and on request.
 
-    The first proposals come after 1, 2, 4 … batches, until a period is over.
+    The first proposals come after 1, 2, 4 … batches, until a period is over; without a period they come on request
+    only. For ``young`` batches the stream counts as young, so that moving is cheap.
 
-    Parameters
-    ----------
-    period
-        Batches between two reconfigurations; ``None``: only on request.
-    young
-        Batches for which the stream counts as young, so that moving is cheap.
-
-    Examples
-    --------
     >>> schedule, due = Schedule(period=8, young=8), []
     >>> for batch in range(1, 25):
     ...     if schedule.due(batch):

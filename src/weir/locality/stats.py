@@ -26,17 +26,6 @@ class BatchStats:
     Operators are numbered in topological order; an edge is a pair of such numbers. Key counts are of the rows
     that *arrived* at the operator; a pair is counted at the later operator, where both its keys are at hand.
 
-    Attributes
-    ----------
-    keys
-        Per operator: how often each key was seen.
-    pairs
-        Per edge: how often each pair of keys was seen.
-    rows
-        Per operator: all rows, also those whose keys were truncated away.
-
-    Examples
-    --------
     >>> state, tag = np.array([1, 1, 2], np.uint64), np.array([7, 7, 8], np.uint64)
     >>> task = BatchStats.of({0: state, 1: tag}, {(0, 1): (state, tag)})
     >>> both = BatchStats.merge([task, BatchStats.from_ipc(task.to_ipc())])
@@ -44,8 +33,10 @@ class BatchStats:
     ({0: 6.0, 1: 6.0}, [4.0, 2.0])
     """
 
-    keys: Mapping[int, PairCounts] = field(default_factory=dict)
+    keys: Mapping[int, PairCounts] = field(default_factory=dict)  # per operator: how often each key was seen
+    # per edge: how often each pair of keys was seen
     pairs: Mapping[Edge, PairCounts] = field(default_factory=dict)
+    # per operator: all rows, also those whose keys were truncated away
     rows: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod

@@ -25,28 +25,19 @@ class Distance(IntEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an instance runs.
+    """Where an instance runs."""
 
-    Parameters
-    ----------
-    process
-        Names the process on its host, e.g. an executor's id. Processes of different hosts may share a name.
-    host
-        Names the machine.
-    rack
-        Names the rack. Where racks are unknown it stays empty, and all such hosts count as one rack.
-    """
-
+    # names the process on its host, e.g. an executor's id. Processes of different hosts may share a
+    # name
     process: str
-    host: str
+    host: str  # names the machine
+    # names the rack. Where racks are unknown it stays empty, and all such hosts count as one rack
     rack: str = ""
 
 
 def distance(a: Place, b: Place) -> Distance:
     """Return the distance of two places; the same in both directions.
 
-    Examples
-    --------
     >>> here = Place("7", "host-a", "rack-1")
     >>> distance(here, Place("8", "host-a", "rack-1")).name
     'NODE'
@@ -66,8 +57,6 @@ def distance(a: Place, b: Place) -> Distance:
 def distances(a: Sequence[Place], b: Sequence[Place]) -> NDArray[np.int8]:
     """Return the :func:`distance` of every place in ``a`` (rows) and every place in ``b`` (columns).
 
-    Examples
-    --------
     >>> one, two, three = Place("1", "x"), Place("2", "x"), Place("3", "y")
     >>> distances([one, two], [one, two, three]).tolist()
     [[0, 1, 2], [1, 0, 2]]

@@ -18,17 +18,9 @@ class Locator:
 
     Tasks report where they run; a server that moves to another host or executor is there from the next report on.
     The process of a server is its own Python worker: what passes between two servers of one executor is packed and
-    unpacked like anything else that leaves a process, so their distance is "node".
+    unpacked like anything else that leaves a process, so their distance is "node". Without ``racks`` all hosts are
+    in one rack.
 
-    Parameters
-    ----------
-    servers
-        How many there are.
-    racks
-        The racks of hosts. Without them all hosts are in one rack.
-
-    Examples
-    --------
     >>> locator = Locator(2, Racks.of({"b": "/far"}))
     >>> locator.update({0: ("a", "a:1"), 1: ("a", "a:2")})
     [0, 1]

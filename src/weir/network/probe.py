@@ -40,8 +40,7 @@ class Link(NamedTuple):
 
 def listen(host: str) -> socket.socket:
     """Return a listening socket on any free port of a host's address."""
-    listener = socket.create_server((host, 0))
-    return listener
+    return socket.create_server((host, 0))
 
 
 def serve(listener: socket.socket, seconds: float) -> bool:

@@ -123,21 +123,9 @@ def initial_weights(
     over it (:meth:`Profile.seconds`), but at least 1. Only proportions matter: channels of one distance
     weigh the same, however far that is.
 
-    Parameters
-    ----------
-    distances
-        :class:`~weir.network.distance.Distance` of each channel.
-    profile
-        Costs of a row by distance.
-    scale
-        Weight of the nearest channel: finer shares with more, longer rounds too.
-    near
-        How much nearness counts: 0 not at all, 1 as much as it saves, more than that beyond (an exponent).
-    row_bytes
-        Size of a row; the profile's own if omitted.
+    ``near`` is an exponent, how much nearness counts: 0 not at all, 1 as much as it saves, more than that beyond.
+    Shares are finer with a greater ``scale``, rounds longer.
 
-    Examples
-    --------
     >>> initial_weights([0, 1, 2, 2, 3]).tolist()
     [64, 20, 7, 7, 4]
     >>> initial_weights([0, 1, 2, 2, 3], near=1.5).tolist()

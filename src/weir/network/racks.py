@@ -21,8 +21,6 @@ class Racks:
     Make one with :meth:`from_file`, :meth:`from_script` or :meth:`of`. A host that a file or a dict doesn't list is in
     ``/default-rack``.
 
-    Examples
-    --------
     >>> racks = Racks.of({"host-a": "/rack-1"})
     >>> racks["host-a"], racks["host-b"]
     ('/rack-1', '/default-rack')

@@ -237,17 +237,7 @@ class _AggregateInstance(Instance):
         table = pa.concat_tables(self.pieces).combine_chunks()
         if len(self.pieces) == 1:
             return table
-        return self._merge(table)
-
-    def _merge(self, table: pa.Table) -> pa.Table:
-        h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
-        groups, first = group_rows(h1, h2)
-        if len(first) == len(h1):
-            return table
-        keys = table.select(range(2 + self.width)).take(pa.array(first))
-        states = [one_array(table.column(i)) for i in range(2 + self.width, table.num_columns)]
-        merged = self.operator.merge(states, groups, len(first))
-        return conformed([*keys.columns, *merged], table.schema)
+        return self.operator.merge_entries(table, 2 + self.width)
 
     def hold(self, held: StateView) -> pa.Table | None:
         """Partial states stay on this server until their aggregation: as entries, merged with what waits here."""
@@ -256,7 +246,9 @@ class _AggregateInstance(Instance):
         table = self._reduced()
         self.report.pairs += table.num_rows
         before, _ = held.take(*held.find(table[H1].to_numpy(), table[H2].to_numpy()))
-        merged = self._merge(pa.concat_tables([before.select(self._wire.names), table]).combine_chunks())
+        merged = self.operator.merge_entries(
+            pa.concat_tables([before.select(self._wire.names), table]), 2 + self.width
+        )
         self.pieces = []
         return entries(merged.select(self.schema.names), merged[H1].to_numpy(), merged[H2].to_numpy())
 
@@ -296,9 +288,8 @@ class _AggregateInstance(Instance):
             if node.ttl is not None and prior.num_rows:
                 living = prior.filter(pc.greater(prior[DEADLINE], context.clock))
             if living.num_rows:
-                merged = self._merge(
-                    pa.concat_tables([living.select(self._wire.names), table]).combine_chunks()
-                )
+                parts = pa.concat_tables([living.select(self._wire.names), table])
+                merged = self.operator.merge_entries(parts, 2 + self.width)
             else:
                 merged = table
             self.report.keys_delta += merged.num_rows - prior.num_rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from weir.operators.distinct import REGISTERS, estimate, fill, merge_registers
 
 Groups = NDArray[np.int64]
 Columns = list[pa.Array]
+Begin = Callable[[pa.Array | None, Groups, int], Columns]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Function:
     """One aggregate function: how to begin, how to merge, how to finish."""
 
     fields: Callable[[pa.DataType | None], list[tuple[str, pa.DataType]]]
-    begin: Callable[[pa.Array | None, Groups, int], Columns]
+    begin: Begin
     merge: Sequence[str]
     finish: Callable[[Sequence[pa.Array]], pa.Array]
     result: Callable[[pa.DataType | None], pa.DataType]
@@ -57,10 +59,6 @@ def _ordered(kind: pa.DataType) -> bool:
     )
 
 
-def _hashable(kind: pa.DataType) -> bool:
-    return not pa.types.is_nested(kind)
-
-
 def _count(column: pa.Array | None, groups: Groups, n: int) -> Columns:
     if column is not None and column.null_count:
         groups = groups[column.is_valid().to_numpy(zero_copy_only=False)]
@@ -78,38 +76,26 @@ def _need(column: pa.Array | None) -> pa.Array:
     return column
 
 
+def _one_column(
+    how: str, kind: Callable[[Any], pa.DataType], accepts: Callable[[pa.DataType], bool], begin: Begin
+) -> Function:
+    """Return a function whose state is its value."""
+    return Function(lambda column: [("", kind(column))], begin, [how], lambda c: c[0], kind, accepts)
+
+
 FUNCTIONS: dict[str, Function] = {
-    "count": Function(
-        lambda kind: [("", pa.int64())],
-        _count,
-        ["sum"],
-        lambda c: c[0],
-        lambda kind: pa.int64(),
-        lambda kind: True,
-    ),
-    "sum": Function(
-        lambda kind: [("", _sum_type(kind))],
-        lambda c, g, n: [reduce_groups(_need(c).cast(_sum_type(_need(c).type)), g, n, "sum")],
-        ["sum"],
-        lambda c: c[0],
+    "count": _one_column("sum", lambda kind: pa.int64(), lambda kind: True, _count),
+    "sum": _one_column(
+        "sum",
         _sum_type,
         _numeric,
+        lambda c, g, n: [reduce_groups(_need(c).cast(_sum_type(_need(c).type)), g, n, "sum")],
     ),
-    "min": Function(
-        lambda kind: [("", kind)],
-        lambda c, g, n: [reduce_groups(_need(c), g, n, "min")],
-        ["min"],
-        lambda c: c[0],
-        lambda kind: kind,
-        _ordered,
+    "min": _one_column(
+        "min", lambda kind: kind, _ordered, lambda c, g, n: [reduce_groups(_need(c), g, n, "min")]
     ),
-    "max": Function(
-        lambda kind: [("", kind)],
-        lambda c, g, n: [reduce_groups(_need(c), g, n, "max")],
-        ["max"],
-        lambda c: c[0],
-        lambda kind: kind,
-        _ordered,
+    "max": _one_column(
+        "max", lambda kind: kind, _ordered, lambda c, g, n: [reduce_groups(_need(c), g, n, "max")]
     ),
     "mean": Function(
         lambda kind: [(".sum", pa.float64()), (".count", pa.int64())],
@@ -125,7 +111,7 @@ FUNCTIONS: dict[str, Function] = {
         ["registers"],
         lambda c: estimate(c[0]),
         lambda kind: pa.int64(),
-        _hashable,
+        lambda kind: not pa.types.is_nested(kind),
     ),
 }
 FUNCTIONS["avg"] = FUNCTIONS["mean"]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.errors import OperatorError, WeirError
-from weir.operators.report import OperatorReport
 from weir.rows import Rows, one_batch
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2
@@ -36,43 +36,40 @@ def keyed_schema(state: pa.Schema) -> pa.Schema:
 NO_TIME = int(np.iinfo(np.int64).min)
 
 
+class OperatorReport(msgspec.Struct):
+    """What one operator did in one task."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    null_keys: int = 0
+    late: int = 0
+    diverted: int = 0
+    busy: float = 0.0
+    waited: float = 0.0  # over all rows: seconds from the task's start to the row's turn
+    ages: dict[int, int] = {}  # rows by their time since the source, see weir.engine.metrics.latency
+    pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
+    max_event_time: int | None = None
+    keys_delta: int = 0  # keys that came into being minus keys that went
+
+
 @dataclass(frozen=True)
 class Context:
-    """What an instance may know of the operator it runs and of the batch it runs in.
+    """What an instance may know of the operator it runs and of the batch it runs in."""
 
-    Attributes
-    ----------
-    node
-        The operator as placed: key, window, ttl, schemas, and the steps in which rows and state are complete.
-    report
-        Where it counts.
-    step
-        The step of the batch.
-    clock, previous_clock
-        µs; what ttl is measured by, in this batch and the one before.
-    watermark, previous_watermark
-        µs of event time; None without windows, or before any row.
-    view
-        Returns the saved state of this operator on this server.
-    divert
-        Takes a row that a user's function failed on, where the operator diverts them.
-    want_updates
-        Whether a sink listens.
-    passes_on
-        Whether rows that came in go on to other operators.
-    """
-
+    # the operator as placed: key, window, ttl, schemas, and the steps in which rows and state are
+    # complete
     node: Node
-    report: OperatorReport
-    step: int
-    clock: int
+    report: OperatorReport  # where it counts
+    step: int  # the step of the batch
+    clock: int  # µs; what ttl is measured by, in this batch and the one before
     previous_clock: int
-    watermark: int | None
+    watermark: int | None  # µs of event time; None without windows, or before any row
     previous_watermark: int | None
-    view: Callable[[], StateView]
+    view: Callable[[], StateView]  # returns the saved state of this operator on this server
+    # takes a row that a user's function failed on, where the operator diverts them
     divert: Callable[[Node, Any, Any, BaseException], None]
-    want_updates: bool
-    passes_on: bool
+    want_updates: bool  # whether a sink listens
+    passes_on: bool  # whether rows that came in go on to other operators
 
 
 class Instance(ABC):
@@ -83,6 +80,7 @@ class Instance(ABC):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.node = context.node
+        self.operator: Any = context.node.operator
         self.report = context.report
 
     @abstractmethod

@@ -37,16 +37,10 @@ class Read(Operator):
     It keeps no state, so a partition may be read elsewhere from one batch to the next at no cost. Use
     :func:`weir.files`, which makes the listing.
 
-    Parameters
-    ----------
-    schema
-        The columns that files are read for. A column that a file lacks is taken from its path (``…/day=7/…``).
-    format
-        ``"parquet"`` or ``"arrow"`` (Arrow's file format, also called Feather 2).
-    base
-        The folder that files are looked for in, to tell a partition's folder from it; "" if unknown.
-    recurs
-        Whether partitions come back with new files, so that something can be learnt about them.
+    A column of the schema that a file lacks is taken from its path (``…/day=7/…``). The format ``"arrow"`` is
+    Arrow's file format, also called Feather 2. ``base`` is the folder that files are looked for in, to tell a
+    partition's folder from it ("" if unknown); ``recurs`` says whether partitions come back with new files, so that
+    something can be learnt about them.
     """
 
     schema: pa.Schema
@@ -69,15 +63,11 @@ class Read(Operator):
         return self.schema
 
     def instance(self, context: Context) -> Instance:
-        return _ReadInstance(self, context)
+        return _ReadInstance(context)
 
 
 class _ReadInstance(Instance):
     """Read the files that are assigned to its server; rows come from the partition of their file."""
-
-    def __init__(self, operator: Read, context: Context) -> None:
-        super().__init__(context)
-        self.operator = operator
 
     def push(self, rows: Rows) -> Iterator[Rows]:
         operator, schema = self.operator, self.node.rows_out

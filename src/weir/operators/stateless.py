@@ -84,7 +84,7 @@ class Map(Operator):
         return made, _parents(result, self.parents, batch.num_rows)
 
     def instance(self, context: Context) -> Instance:
-        return _MapInstance(self, context)
+        return _MapInstance(context)
 
 
 class Filter(Operator):
@@ -105,7 +105,7 @@ class Filter(Operator):
         return True
 
     def instance(self, context: Context) -> Instance:
-        return _FilterInstance(self, context)
+        return _FilterInstance(context)
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         """Return which rows to keep."""
@@ -158,10 +158,6 @@ class _StatelessInstance(Instance):
 
 
 class _MapInstance(_StatelessInstance):
-    def __init__(self, operator: Map, context: Context) -> None:
-        super().__init__(context)
-        self.operator = operator
-
     def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
         result, parents = self.operator.apply(batch, self.node.rows_out)
         if rows.origin is None or parents is None:
@@ -170,10 +166,6 @@ class _MapInstance(_StatelessInstance):
 
 
 class _FilterInstance(_StatelessInstance):
-    def __init__(self, operator: Filter, context: Context) -> None:
-        super().__init__(context)
-        self.operator = operator
-
     def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
         return rows.select(np.asarray(self.operator.mask(batch).to_numpy(zero_copy_only=False)))
 

@@ -36,26 +36,15 @@ Feedback = Any  # JSON-able data, from Grouping.feedback to Router.listen
 
 @dataclass(frozen=True)
 class RouterContext:
-    """Everything that a router may depend on.
+    """Everything that a router may depend on."""
 
-    Attributes
-    ----------
-    n
-        Receiving instances.
-    seed
-        Makes random choices repeatable; the same for every batch and source, so that a key keeps its choices.
-    source
-        Number of the upstream instance.
-    local
-        The instance on the same server, −1 if none.
-    distances
-        How far each receiver is (:class:`~weir.network.distance.Distance`); None if nobody knows.
-    """
-
-    n: int
+    n: int  # receiving instances
+    # makes random choices repeatable; the same for every batch and source, so that a key keeps its
+    # choices
     seed: int = 0
-    source: int = 0
-    local: int = -1
+    source: int = 0  # number of the upstream instance
+    local: int = -1  # the instance on the same server, −1 if none
+    # how far each receiver is (`weir.network.distance.Distance`); None if nobody knows
     distances: NDArray[np.int8] | None = None
 
 
@@ -72,47 +61,27 @@ class InstanceLoad:
 
 @dataclass(frozen=True)
 class PlannedRouting:
-    """What a batch's plan says about the routing of one operator.
+    """What a batch's plan says about the routing of one operator."""
 
-    Attributes
-    ----------
-    table
-        The learnt table in force; None if there is none.
-    buckets
-        Where unlisted keys live, once scaling has taken that from their plain hash.
-    hot
-        Hashes of keys that are too heavy for one server.
-    profile
-        What distances cost, if that was measured.
-    """
-
-    table: Table | None = None
+    table: Table | None = None  # the learnt table in force; None if there is none
+    # where unlisted keys live, once scaling has taken that from their plain hash
     buckets: Buckets | None = None
-    hot: Keys | None = None
-    profile: Profile | None = None
+    hot: Keys | None = None  # hashes of keys that are too heavy for one server
+    profile: Profile | None = None  # what distances cost, if that was measured
 
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """A rule as data, for whoever routes without Python: keys with homes of their own, buckets for all others.
+    """A rule as data, for whoever routes without Python: keys with homes of their own, buckets for all others."""
 
-    Attributes
-    ----------
-    homes
-        The instance of each bucket; a key's bucket is ``pmod(hash, len(homes))``.
-    listed, instances
-        Hashes of keys that live elsewhere than their bucket, and the instance of each.
-    spread
-        Hashes of keys whose rows are dealt out by content instead of by key.
-    grows
-        Whether other rules of this edge may list more keys. The generated code then leaves room for them, so
-        that it does not change its shape in the middle of a stream.
-    """
-
-    homes: Instances
+    homes: Instances  # the instance of each bucket; a key's bucket is pmod(hash, len(homes))
+    # hashes of keys that live elsewhere than their bucket, and the instance of each
     listed: Keys = field(default_factory=lambda: np.empty(0, np.uint64))
     instances: Instances = field(default_factory=lambda: np.empty(0, np.int32))
+    # hashes of keys whose rows are dealt out by content instead of by key
     spread: Keys = field(default_factory=lambda: np.empty(0, np.uint64))
+    # whether other rules of this edge may list more keys. The generated code then leaves room for them,
+    # so that it does not change its shape in the middle of a stream
     grows: bool = False
 
 
@@ -166,8 +135,6 @@ class Grouping(ABC):
       ``scales_by_bucket``: by moving as few buckets of keys as balance needs; otherwise its own routers for the
       new number say where keys live.
 
-    Examples
-    --------
     A grouping of one's own, by the parity of the key's hash. It is routed in the JVM by its rule.
 
     >>> class Parity(Grouping):
@@ -220,8 +187,6 @@ class Grouping(ABC):
         """
         return None
 
-    # ------------------------------------------------------------------ where keys live
-
     @property
     def home_rule(self) -> Grouping | None:
         """The rule by which every key has its one home; None: its hash decides, or its bucket."""
@@ -242,8 +207,6 @@ class Grouping(ABC):
         """Return the grouping that stands for this one in front of an operator."""
         return self
 
-    # ------------------------------------------------------------------ what it is told, what it signs
-
     def feedback(self, load: InstanceLoad) -> Feedback | None:
         """Return what routers should hear of a batch's load, as JSON-able data; None if nothing."""
         return None
@@ -259,6 +222,13 @@ class Grouping(ABC):
         plain = type(self).__repr__ is object.__repr__
         text = repr(sorted(vars(self).items())) if plain else repr(self)
         return [self.name, zlib.crc32(text.encode())]
+
+
+class CountingGrouping(Grouping):
+    """A grouping that splits keys by what its routers have sent so far."""
+
+    splits_keys: ClassVar[bool] = True
+    order_free: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
+from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter
 from weir.routing.random_choices import check_bounds
 
 
 @dataclass(frozen=True)
-class BoundedRing(Grouping):
+class BoundedRing(CountingGrouping):
     """Keys and virtual workers are points on a circle; a row goes clockwise to the first with room.
 
     Room is defined as in :class:`~weir.routing.random_choices.RandomChoices`. The difference is the order:
@@ -48,8 +48,6 @@ class BoundedRing(Grouping):
     epsilon: float = 0.01
     virtual: int = 10
     name: ClassVar[str] = "CH"
-    splits_keys: ClassVar[bool] = True
-    order_free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_bounds(self.epsilon, self.virtual)
@@ -86,20 +84,8 @@ class _RingRouter(LoadRouter):
 
     def route(self, keys: Keys) -> Instances:
         out = np.empty(len(keys), dtype=np.int32)
-        _route(
-            keys,
-            self.salt,
-            self.growth,
-            self.messages,
-            self.load,
-            self.owner,
-            self.points,
-            self.first,
-            self.bits,
-            self._beyond,
-            self._level,
-            out,
-        )
+        mine = self.load, self.owner, self.points, self.first, self.bits, self._beyond, self._level
+        _route(keys, self.salt, self.growth, self.messages, *mine, out)
         return out
 
 

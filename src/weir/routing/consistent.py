@@ -9,19 +9,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weir.errors import CheckpointError, ParameterError
-from weir.routing.base import Counters, Feedback, Grouping, InstanceLoad, RouterContext
+from weir.routing.base import Counters, CountingGrouping, Feedback, InstanceLoad, RouterContext
 from weir.routing.partial_key import taken
 from weir.routing.random_choices import RandomChoicesRouter, check_bounds
 
-IDLE = -1
-CONTENT = 0
-BUSY = 1
+IDLE, CONTENT, BUSY = -1, 0, 1
 Signals = NDArray[np.int8]
 SLOTS = 4  # time slots per batch
+_ARRAYS = ("owner", "heard", "streak", "last_busy")  # of a router, saved with its loads
 
 
 @dataclass(frozen=True)
-class Consistent(Grouping):
+class Consistent(CountingGrouping):
     """Equal virtual workers by PoRC, and virtual workers that move from busy workers to idle ones.
 
     Rows are spread over ``virtual · n`` virtual workers by
@@ -71,8 +70,6 @@ class Consistent(Grouping):
     busy: float = 0.85
     patience: int = 0
     name: ClassVar[str] = "CG"
-    splits_keys: ClassVar[bool] = True
-    order_free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_bounds(self.epsilon, self.virtual)
@@ -132,17 +129,11 @@ class ConsistentRouter(RandomChoicesRouter):
     def feedback(self, signals: ArrayLike, slot: ArrayLike) -> int:
         """Takes in one signal per worker and moves virtual workers; returns how many moved.
 
-        Parameters
-        ----------
-        signals
-            Per worker: −1 idle (wants more), +1 busy (wants less), 0 content.
-        slot
-            The time slot that the signals are about: one number, or one per worker. A signal no newer than
-            the last one heard from its worker is passed over, so repeated and late acknowledgements do no
-            harm; −1 stands for "nothing heard".
+        ``signals`` has, per worker, −1 for idle (wants more), +1 for busy (wants less), 0 for content; ``slot`` is
+        the time slot that they are about, one number, or one per worker. A signal no newer than the last one heard
+        from its worker is passed over, so repeated and late acknowledgements do no harm; −1 stands for "nothing
+        heard".
 
-        Notes
-        -----
         A worker waits in at most one queue, and its newest word counts: one that is content again leaves the
         queue. Workers that speak in one call queue up by slot, then by number.
         """
@@ -205,21 +196,13 @@ class ConsistentRouter(RandomChoicesRouter):
         return int(mine[np.argmax(2 * (first == idle) + (first != busy))])
 
     def counters(self) -> Counters:
-        return super().counters() | {
-            "owner": self.owner.copy(),
-            "heard": self.heard.copy(),
-            "streak": self.streak.copy(),
-            "last_busy": self.last_busy.copy(),
-            "idle": np.array(self._idle, dtype=np.int32),
-            "busy": np.array(self._busy, dtype=np.int32),
-        }
+        queues = {"idle": np.array(self._idle, np.int32), "busy": np.array(self._busy, np.int32)}
+        return super().counters() | {name: getattr(self, name).copy() for name in _ARRAYS} | queues
 
     def restore(self, counters: Counters) -> None:
         super().restore(counters)
-        self.owner[:] = taken(counters, "owner", self.owner)
-        self.heard[:] = taken(counters, "heard", self.heard)
-        self.streak[:] = taken(counters, "streak", self.streak)
-        self.last_busy[:] = taken(counters, "last_busy", self.last_busy)
+        for name in _ARRAYS:
+            getattr(self, name)[:] = taken(counters, name, getattr(self, name))
         try:
             self._idle = counters["idle"].astype(np.int64).tolist()
             self._busy = counters["busy"].astype(np.int64).tolist()

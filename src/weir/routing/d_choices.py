@@ -11,7 +11,7 @@ import numpy as np
 
 from weir.errors import ParameterError
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, RouterContext
+from weir.routing.base import Counters, CountingGrouping, Instances, Keys, RouterContext
 from weir.routing.heavy_hitters import COUNT, ROWS, touch
 from weir.routing.partial_key import emptier_of_two, pick, taken
 from weir.routing.w_choices import HeavyRouter, check_threshold, least_loaded
@@ -20,7 +20,7 @@ _REVIEW = 10_000  # rows between two computations of d
 
 
 @dataclass(frozen=True)
-class DChoices(Grouping):
+class DChoices(CountingGrouping):
     """Partial key grouping, except that heavy keys get ``d`` choices, the fewest that can balance them.
 
     ``d`` follows from the shares of the heavy keys, which each source estimates with SpaceSaving and reviews
@@ -56,8 +56,6 @@ class DChoices(Grouping):
     threshold: float | None = None
     epsilon: float = 1e-4
     name: ClassVar[str] = "D-C"
-    splits_keys: ClassVar[bool] = True
-    order_free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
@@ -92,19 +90,8 @@ class DChoicesRouter(HeavyRouter):
 
     def route(self, keys: Keys) -> Instances:
         out = np.empty(len(keys), dtype=np.int32)
-        _route(
-            keys,
-            self.salt,
-            self.threshold,
-            self.epsilon,
-            self.sketch.arrays,
-            self.load,
-            self.least,
-            self.strides,
-            self._memo,
-            self._d,
-            out,
-        )
+        mine = self.load, self.least, self.strides, self._memo, self._d
+        _route(keys, self.salt, self.threshold, self.epsilon, self.sketch.arrays, *mine, out)
         return out
 
 

@@ -18,8 +18,6 @@ class Hash(Grouping):
     Perfect for memory (a key lives in one place), helpless against hot keys, blind to locality: the next
     hop of a row stays on its server with probability 1/n.
 
-    Examples
-    --------
     >>> keys = np.array([1, 2, 1, 9], dtype=np.uint64)
     >>> Hash().router(4).route(keys).tolist()
     [1, 2, 1, 1]

@@ -37,8 +37,6 @@ class LocalityAware(Grouping):
     Reference: M. Caneill, A. El Rheddane, V. Leroy, N. De Palma, "Locality-aware routing in stateful streaming
     applications", Middleware 2016.
 
-    Examples
-    --------
     >>> keys = np.array([5, 6], np.uint64)
     >>> LocalityAware(Table(keys[:1], np.array([2], np.int32))).router(3).route(keys).tolist()
     [2, 0]
@@ -80,8 +78,6 @@ class LocalityAwareSplit(LocalityAware):
     such a key in a batch is a partial state, which goes to the key's home, one small row instead of many large
     ones, and is merged there in the same batch: the key's state has one owner all the same.
 
-    Examples
-    --------
     >>> keys = np.array([5, 6, 7], np.uint64)
     >>> table = Table(keys[:2], np.array([2, 1], np.int32))
     >>> grouping = LocalityAwareSplit(table, first_seen=True, hot=keys[1:2])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from weir.errors import CheckpointError
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
+from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
 
 
 @nb.njit(inline="always")
@@ -62,7 +62,7 @@ class LoadRouter(Router):
 
 
 @dataclass(frozen=True)
-class PartialKey(Grouping):
+class PartialKey(CountingGrouping):
     """Two hash functions give every key two candidate instances; a row goes to the less loaded.
 
     A source judges by the rows that it has sent itself ("local load estimation"). A key's rows reach at
@@ -86,8 +86,6 @@ class PartialKey(Grouping):
     """
 
     name: ClassVar[str] = "PKG"
-    splits_keys: ClassVar[bool] = True
-    order_free: ClassVar[bool] = False
 
     def make_router(self, context: RouterContext) -> Router:
         return _PartialKeyRouter(context.n, context.n, context.seed)

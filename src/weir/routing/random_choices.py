@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from weir.errors import ParameterError
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
+from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter, pick
 
 _MEMO_BITS = 12
@@ -26,7 +26,7 @@ def check_bounds(epsilon: float, virtual: int) -> None:
 
 
 @dataclass(frozen=True)
-class RandomChoices(Grouping):
+class RandomChoices(CountingGrouping):
     """Every key has its own endless sequence of virtual workers; a row takes the first with room.
 
     Room means fewer than ``(1 + epsilon) · messages / v`` rows so far, ``v = virtual · n``. Light keys live
@@ -60,8 +60,6 @@ class RandomChoices(Grouping):
     epsilon: float = 0.01
     virtual: int = 10
     name: ClassVar[str] = "PoRC"
-    splits_keys: ClassVar[bool] = True
-    order_free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_bounds(self.epsilon, self.virtual)
@@ -92,17 +90,8 @@ class RandomChoicesRouter(LoadRouter):
     def route(self, keys: Keys) -> Instances:
         out = np.empty(len(keys), dtype=np.int32)
         growth = (1.0 + self.epsilon) / len(self.load)
-        _route(
-            keys,
-            self.salt,
-            growth,
-            self.messages,
-            self.load,
-            self.owner,
-            self._memo_keys,
-            self._memo,
-            out,
-        )
+        mine = self.load, self.owner, self._memo_keys, self._memo
+        _route(keys, self.salt, growth, self.messages, *mine, out)
         return out
 
 

@@ -8,18 +8,16 @@ from typing import ClassVar
 import numpy as np
 
 from weir.hashing import mix
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
+from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
 
 
 @dataclass(frozen=True)
-class Shuffle(Grouping):
+class Shuffle(CountingGrouping):
     """Round robin: perfect balance, no memory of keys.
 
     On a stateless operator it is always right. With a mergeable operator behind it, every key ends up on
     every server: the most balanced and the most memory-hungry choice.
 
-    Examples
-    --------
     >>> keys = np.zeros(5, dtype=np.uint64)
     >>> router = Shuffle().router(3, seed=0)
     >>> np.bincount(router.route(keys)).tolist()
@@ -27,9 +25,7 @@ class Shuffle(Grouping):
     """
 
     name: ClassVar[str] = "SG"
-    splits_keys: ClassVar[bool] = True
     keyed: ClassVar[bool] = False
-    order_free: ClassVar[bool] = False
 
     def make_router(self, context: RouterContext) -> Router:
         return _RoundRobin(context.n, context.seed, context.source)
@@ -54,21 +50,17 @@ class _RoundRobin(Router):
 
 
 @dataclass(frozen=True)
-class LocalOrShuffle(Grouping):
+class LocalOrShuffle(CountingGrouping):
     """The instance on the same server if there is one, else round robin.
 
-    Examples
-    --------
     >>> keys = np.zeros(4, dtype=np.uint64)
     >>> LocalOrShuffle().router(3, local=2).route(keys).tolist()
     [2, 2, 2, 2]
     """
 
     name: ClassVar[str] = "LSG"
-    splits_keys: ClassVar[bool] = True
     stays_local: ClassVar[bool] = True
     keyed: ClassVar[bool] = False
-    order_free: ClassVar[bool] = False
 
     def make_router(self, context: RouterContext) -> Router:
         if context.local >= 0:

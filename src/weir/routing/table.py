@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from weir.errors import GroupingError
 from weir.hashing import hash_columns, hash_home
@@ -117,8 +117,6 @@ class Table(Grouping):
         object.__setattr__(self, "hashes", hashes)
         object.__setattr__(self, "instances", instances)
 
-    # ------------------------------------------------------------------ make one
-
     @classmethod
     def of(
         cls,
@@ -205,8 +203,6 @@ class Table(Grouping):
             table = table.add_column(at, name, self.keys.column(name))  # type: ignore[union-attr]
         return table
 
-    # ------------------------------------------------------------------ ask
-
     def __len__(self) -> int:
         return len(self.hashes)
 
@@ -216,7 +212,8 @@ class Table(Grouping):
             and self.n == other.n
             and np.array_equal(self.hashes, other.hashes)
             and np.array_equal(self.instances, other.instances)
-            and _same(self.buckets, other.buckets)
+            and (self.buckets is None) == (other.buckets is None)
+            and (self.buckets is None or np.array_equal(self.buckets, other.buckets))  # type: ignore[arg-type]
         )
 
     def __hash__(self) -> int:
@@ -278,8 +275,6 @@ class Table(Grouping):
     def signature(self) -> list[Any]:
         return [self.name, zlib.crc32(self.hashes.tobytes() + self.instances.tobytes())]
 
-    # ------------------------------------------------------------------ compare and change
-
     def diff(self, other: Table) -> Moves:
         """Return the keys that live elsewhere under ``other``, unlisted ones by their hash."""
         both = np.union1d(self.hashes, other.hashes)
@@ -309,10 +304,6 @@ class Table(Grouping):
         )
 
 
-def _same(a: NDArray[np.int32] | None, b: NDArray[np.int32] | None) -> bool:
-    return a is b if a is None or b is None else np.array_equal(a, b)
-
-
 class _TableRouter(Router):
     def __init__(self, n: int, table: Table, shift: int) -> None:
         super().__init__(n)
@@ -331,8 +322,6 @@ class WorstCase(Grouping):
     Keys that the table would bring together are kept apart, so pairs that ought to be local always cross
     the network: the lower bound in the locality paper's figures.
 
-    Examples
-    --------
     >>> keys = hash_columns([pa.array(["US", "FR"])])
     >>> WorstCase(Table.of({"FR": 1, "US": 0})).router(2).route(keys).tolist()
     [1, 0]

@@ -9,12 +9,12 @@ import numba as nb
 import numpy as np
 
 from weir.hashing import mix
-from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
+from weir.routing.base import CountingGrouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter, pick
 
 
 @dataclass(frozen=True)
-class TwoChoices(Grouping):
+class TwoChoices(CountingGrouping):
     """Two instances drawn at random *for every row*; the one that this source has loaded less takes it.
 
     Keys play no part, so balance is near perfect whatever the skew, and a frequent key ends up on every
@@ -36,8 +36,6 @@ class TwoChoices(Grouping):
     """
 
     name: ClassVar[str] = "PoTC"
-    splits_keys: ClassVar[bool] = True
-    order_free: ClassVar[bool] = False
 
     def make_router(self, context: RouterContext) -> Router:
         return _TwoChoicesRouter(context.n, context.seed, context.source)

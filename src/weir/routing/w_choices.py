@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 
 from weir.errors import ParameterError
-from weir.routing.base import Counters, Grouping, Instances, Keys, Router, RouterContext
+from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
 from weir.routing.heavy_hitters import ROWS, SpaceSaving, touch
 from weir.routing.partial_key import LoadRouter, emptier_of_two, taken
 
@@ -21,7 +21,7 @@ def check_threshold(threshold: float | None) -> None:
 
 
 @dataclass(frozen=True)
-class WChoices(Grouping):
+class WChoices(CountingGrouping):
     """Partial key grouping, except that heavy keys may go to the least loaded of *all* instances.
 
     Each source finds its heavy keys itself, with SpaceSaving in bounded memory. All other keys keep PKG's
@@ -53,8 +53,6 @@ class WChoices(Grouping):
 
     threshold: float | None = None
     name: ClassVar[str] = "W-C"
-    splits_keys: ClassVar[bool] = True
-    order_free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)

@@ -14,6 +14,7 @@ from weir.network.distance import Distance
 from weir.network.profile import PAPER, Profile, initial_weights
 from weir.routing.base import (
     Counters,
+    CountingGrouping,
     Feedback,
     Grouping,
     InstanceLoad,
@@ -34,7 +35,7 @@ NOISE = 0.005  # seconds; less is the scheduling of tasks and threads, not load
 
 
 @dataclass(frozen=True)
-class Weighted(Grouping):
+class Weighted(CountingGrouping):
     """Any grouping, bent towards near and fast receivers by shares per round.
 
     Every channel from an upstream instance to a receiver has a weight: its share, in rows, of a round. A row
@@ -103,8 +104,6 @@ class Weighted(Grouping):
     near: float = 1.5
     scale: int = 64
     name: ClassVar[str] = "WG"
-    splits_keys: ClassVar[bool] = True
-    order_free: ClassVar[bool] = False
     uses_distances = True
 
     def __post_init__(self) -> None:
@@ -205,9 +204,7 @@ class WeightedRouter(Router):
         self.control = control
         self.state = ControlState(initial) if control is None else control.start(initial)
         self.used: NDArray[np.int64] = np.zeros(n, np.int64)
-        self.at: NDArray[np.int64] = np.zeros(
-            2, np.int64
-        )  # first in the order that may have share; shares left
+        self.at: NDArray[np.int64] = np.zeros(2, np.int64)  # first in order that may have share; shares left
         self.heard = -1
         # of receivers that are alike, each source tries another one first
         self._turn = (np.arange(n) - source) % n
@@ -238,19 +235,11 @@ class WeightedRouter(Router):
         The time of the way to each receiver, which is this router's own, is added: an idle receiver far off is
         no better than a near one at which rows wait a little.
 
-        Parameters
-        ----------
-        execution
-            Mean seconds of work on a row, per receiver; NaN for one that had no rows.
-        waiting
-            Mean seconds that a row waited before. Give it if you can: at work that never waits, the time of
-            execution tells slow from fast, but how much a slow one can still carry shows in its queue.
-        slot
-            Number of the period. One that is no newer than the last one heard changes nothing, so hearing a report
-            twice does no harm.
+        ``execution`` and ``waiting`` are mean seconds per row and receiver, NaN for one that had no rows. Give the
+        waiting time if you can: at work that never waits, the time of execution tells slow from fast, but how much
+        a slow one can still carry shows in its queue. A period whose number (``slot``) is no newer than the last
+        one heard changes nothing, so hearing a report twice does no harm.
 
-        Notes
-        -----
         Weights change at once, in the middle of a round: a receiver that has had more than its new weight gets
         nothing until the next round.
         """

@@ -30,8 +30,7 @@ from weir.columns import canonical
 from weir.errors import WeirError, did_you_mean
 from weir.locality.counts import PairCounts
 from weir.locality.stats import BatchStats
-from weir.spark.session import arrow_schema, embedded
-from weir.spark.types import to_ddl
+from weir.spark.session import arrow_schema, embedded, to_ddl
 
 _SLICE, _TIME, _COUNT = "slice", "when", "count"
 _MEASURED = 2_000  # rows whose average size stands for all

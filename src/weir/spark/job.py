@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from weir import errors
 from weir.engine.documents import BatchPlan, FileRef, Manifest, TaskReport
 from weir.engine.driver import Outcome
 from weir.engine.exchange import wire
@@ -27,16 +30,16 @@ from weir.engine.metrics.progress import Progress
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
 from weir.engine.tables import grouping_in_force
-from weir.errors import EngineError, ParcelLost
+from weir.errors import EngineError, ParcelLost, WeirError
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
 from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import Profile
+from weir.operators.file_reader import vanished
 from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
-from weir.spark.failures import translated
 from weir.spark.folders import claim_folder
 from weir.spark.homes import Homes
 from weir.spark.probing import locate, measure
@@ -247,9 +250,7 @@ class SparkRunner:
         for name, (number, columns) in layout.native.items():
             part = rows.where(F.col(SOURCE_NUMBER) == number) if len(topology.sources) > 1 else rows
             plain = {c: column_name(number, c) for c in topology.sources[name].names}
-            slots: list[Column] = []
-            for edge in topology.out_edges[name]:
-                slots.append(self._slot(plan, edge, plain, columns))
+            slots = [self._slot(plan, edge, plain, columns) for edge in topology.out_edges[name]]
             own = [F.col(f"`{c}`") for c in columns]
             if not layout.tagged:
                 frames.append(part.select(slots[0].alias("slot"), *own))
@@ -335,13 +336,18 @@ def _settle() -> None:
 def _step_task(job: Job, step: int) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _settle()
-        context = TaskContext.get()
-        assert context is not None
+        number = _partition()
         reach("step-started", job.plan.batch * 100 + step)
-        server = Server(job, step, context.partitionId(), folder=_local_folder())
-        yield from server.run(_addressed(batches, job, context.partitionId()))
+        server = Server(job, step, number, folder=_local_folder())
+        yield from server.run(_addressed(batches, job, number))
 
     return task
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
 
 
 def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iterator[pa.RecordBatch]:
@@ -360,9 +366,7 @@ def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iter
 def _source_task(job: Job) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _settle()
-        context = TaskContext.get()
-        assert context is not None
-        yield from Server(job, 0, -1, context.partitionId(), _local_folder()).run(batches)
+        yield from Server(job, 0, -1, _partition(), _local_folder()).run(batches)
 
     return task
 
@@ -380,3 +384,26 @@ def _move_task(job: Job) -> Task:
                 yield from move_home(job, server)
 
     return task
+
+
+_OURS = re.compile(
+    r"weir\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nDriver stacktrace|\Z| SQLSTATE)", re.DOTALL
+)
+_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] .*? reading file (.+?)\. File does not exist")
+
+
+def translated(error: PySparkException | Py4JJavaError) -> Exception:
+    """Return the error that a task raised, if it was one of ours; else the one that Spark raised."""
+    text = str(error)
+    ours = _OURS.search(text)
+    kind = getattr(errors, ours[1], None) if ours else None
+    if ours and isinstance(kind, type) and issubclass(kind, WeirError):
+        return kind(ours[2].strip())
+    if gone := _GONE.search(text):
+        return vanished(unquote(gone[1]))
+    if re.search(r"No module named '(weir|pyarrow|numba|msgspec)", text):
+        return EngineError(
+            "the Python of the executors lacks Weir or what it needs. Install weir there, and start Spark with "
+            "PYSPARK_PYTHON pointing to that Python (on one machine: the one that runs this)."
+        )
+    return error

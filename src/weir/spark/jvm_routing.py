@@ -33,17 +33,8 @@ def compiles(rule: RoutingRule | None, instances: int) -> bool:
 def slot_of(rule: RoutingRule, slots: Sequence[int], keys: Sequence[Column], row: Sequence[Column]) -> Column:
     """Return the slot of the server to which each row of a source goes.
 
-    Parameters
-    ----------
-    rule
-        Where keys live, by instance.
-    slots
-        The slot of each instance's server.
-    keys
-        The key's columns. Rows without a key are spread by their content; the operator's policy decides about them
-        on arrival.
-    row
-        All columns, for rows that are spread.
+    ``slots`` has the slot of each instance's server, ``keys`` the key's columns, ``row`` all columns. Rows without
+    a key are spread by their content; the operator's policy decides about them on arrival.
     """
     missing = keys[0].isNull()
     for key in keys[1:]:

@@ -13,21 +13,14 @@ from weir.engine.ledger import latest_commit
 from weir.engine.saved_state import described_operator, merged_state, readable_schema, readable_state
 from weir.engine.tables import buckets_in_force
 from weir.errors import CheckpointError, EngineError
-from weir.spark.types import to_ddl, to_ddl_type
+from weir.spark.session import to_ddl, to_ddl_type
 from weir.state.storage import Storage
 
 
 def read_state(checkpoint: str, name: str, spark: SparkSession | None = None) -> DataFrame:
     """Return the last committed state of an operator, from any process that can read the checkpoint.
 
-    Parameters
-    ----------
-    checkpoint
-        The folder or URI that the query was started with.
-    name
-        The operator's name.
-    spark
-        The session to read with; the active one if not given.
+    ``checkpoint`` is the folder or URI that the query was started with; without ``spark``, the active session reads.
     """
     session = spark or SparkSession.getActiveSession()
     if session is None:

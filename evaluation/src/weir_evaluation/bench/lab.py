@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
+import weir
 from weir.errors import EngineError
 from weir_evaluation.lab import LabCluster
 
@@ -73,32 +74,37 @@ def _lab(args: argparse.Namespace, console: Console) -> Iterator[tuple[LabCluste
         yield lab, lab.session("weir bench lab")
 
 
+def posts(rng: np.random.Generator, rows: int) -> pa.Table:
+    """Return rows with a place, and a topic that favours its place."""
+    place = rng.zipf(1.4, rows) % 50
+    topic = np.where(
+        rng.random(rows) < 0.7, place * 20 + rng.integers(0, 20, rows), rng.integers(0, 1000, rows)
+    )
+    return pa.table({"place": pa.array(place).cast(pa.string()), "topic": pa.array(topic).cast(pa.string())})
+
+
+def application(source: Any) -> weir.Stream:
+    """Return the query that is hurt: posts counted by place, then by topic."""
+    return (
+        weir.source(source)
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", weir.Count(), name="topics")
+    )
+
+
 def _write(folder: Path, batches: int, rows: int) -> None:
     folder.mkdir()
     rng = np.random.default_rng(7)
     for number in range(batches):
-        place = rng.zipf(1.4, rows) % 50
-        topic = np.where(
-            rng.random(rows) < 0.7, place * 20 + rng.integers(0, 20, rows), rng.integers(0, 1000, rows)
-        )
-        table = pa.table(
-            {"place": pa.array(place).cast(pa.string()), "topic": pa.array(topic).cast(pa.string())}
-        )
-        pq.write_table(table, folder / f"{number:05d}.parquet")
+        pq.write_table(posts(rng, rows), folder / f"{number:05d}.parquet")
         os.utime(folder / f"{number:05d}.parquet", (1_700_000_000 + number,) * 2)  # read in order of age
 
 
 def _measure(
     lab: LabCluster, spark: Any, work: Path, args: argparse.Namespace, console: Console
 ) -> dict[str, Any]:
-    import weir
-
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(work / "data"))
-    app = (
-        weir.source(frame)
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Count(), name="topics")
-    )
+    app = application(frame)
     done: dict[int, float] = {}
     before_fault, go_on = threading.Event(), threading.Event()
 
@@ -128,7 +134,7 @@ def _measure(
 
         # when its second stage is at work, there is output of the first one to be lost
         _until(lambda: second_stage() or args.at in done, query)
-        struck = time.monotonic()
+        struck, fault_at = time.monotonic(), time.time()
         in_flight = args.at not in done
         getattr(lab, args.fault)(victim)
         console.print(f"{args.fault} {victim}, {struck - began:.1f} s into batch {args.at}")
@@ -152,7 +158,9 @@ def _measure(
         "rows_per_batch": args.rows,
         "in_flight": in_flight,
         "batch_seconds_before": usual,
+        "fault_at": fault_at,
         "recovery_seconds": recovered,
+        "batches_after": [p["batch"] for p in after],
         "batch_seconds_after": statistics.median(p["seconds"]["job"] for p in after),
         "homes_before": homes,
         "homes_after": [s["host"] for s in after[-1]["servers"]],

@@ -19,8 +19,7 @@ from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
 from weir.locality.graph import KeyGraph
 from weir.locality.manager import LocalityManager, Plan
-from weir.locality.partition.metis import partition_metis
-from weir.locality.partition.relabel import relabel
+from weir.locality.partition import partition, relabel
 from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats
 from weir.routing.table import Table
@@ -245,7 +244,7 @@ def replay_tables(
         before = tables
         if method == "bound":
             graph = _graph(rows)
-            tables = _tables(graph, partition_metis(graph, n, alpha=alpha, seed=seed), n)
+            tables = _tables(graph, partition(graph, n, method="metis", alpha=alpha, seed=seed), n)
             seconds += time.perf_counter() - began
         homes = _by_table(tables, rows, n)
         meter = _Meter(len(rows), n)
@@ -253,10 +252,10 @@ def replay_tables(
         began = time.perf_counter()
         if method == "static" and period == 0:
             graph = _graph(rows)
-            tables = _tables(graph, partition_metis(graph, n, alpha=alpha, seed=seed), n)
+            tables = _tables(graph, partition(graph, n, method="metis", alpha=alpha, seed=seed), n)
         elif method == "paper":
             graph = _sketched(rows, homes, n, capacity)
-            parts = partition_metis(graph, n, alpha=alpha, seed=seed)
+            parts = partition(graph, n, method="metis", alpha=alpha, seed=seed)
             live = np.concatenate(
                 _by_table(tables, [graph.key[a:b] for a, b in pairwise(graph.starts.tolist())], n)
             )

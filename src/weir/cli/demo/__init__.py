@@ -6,11 +6,10 @@ place, then finds the topics that trend; both operators keep state per key, on e
 of its place, then to the server of its topic, and is sent over only if the two are not the same.
 
 =================  =========================================================
-``command.py``     the options, and the whole run from start to end
+``command.py``     the options, and the whole run from start to end, with Spark quietly
 ``posts.py``       the stream of posts
 ``application.py`` the two operators
 ``job.py``         runs the application, and compares its state with plain Spark's
-``session.py``     starts Spark quietly
 ``screen.py``      what is drawn while the stream runs
 ``summary.py``     what is printed at the end
 =================  =========================================================

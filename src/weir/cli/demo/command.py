@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
+import os
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +21,8 @@ from rich.console import Console
 from weir.cli.demo.job import WAITING, Job
 from weir.cli.demo.posts import Posts
 from weir.cli.demo.screen import Screen
-from weir.cli.demo.session import handle_interrupts, start_spark
 from weir.cli.demo.summary import show
-from weir.errors import EngineError
+from weir.errors import EngineError, WeirError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,9 +71,9 @@ def _run(args: argparse.Namespace, work: Path, console: Console) -> dict[str, An
     writer = threading.Thread(target=posts.write, args=(work / WAITING, args.batches), daemon=True)
     writer.start()  # writes while the JVM starts
     with console.status("starting Spark, and making up a stream of posts"):
-        spark = start_spark(args.master, work / "spark.log")
+        spark = _start_spark(args.master, work / "spark.log")
         writer.join()
-    handle_interrupts()
+    _handle_interrupts()
     try:
         ready = time.perf_counter()
         job = Job(spark, work, args.servers, args.seconds)
@@ -84,6 +89,49 @@ def _run(args: argparse.Namespace, work: Path, console: Console) -> dict[str, An
         spark.stop()
     seconds = {"start": ready - began, "stream": streamed - ready, "total": total}
     return {"routing": args.routing, **result, "seconds": seconds, "check": check}
+
+
+def _start_spark(master: str, log: Path) -> Any:
+    """Return a new session; what Spark writes to standard error while it starts goes to the file ``log``."""
+    from weir.spark.session import embedded
+
+    try:
+        with _errors_to(log):
+            return embedded(master, "weir-demo", **{"spark.driver.memory": "2g"})
+    except WeirError:
+        raise
+    except Exception as error:
+        condition = error.getCondition() if hasattr(error, "getCondition") else None
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        raise EngineError(
+            f"Spark did not start ({condition or type(error).__name__}); it needs a Java 17+ runtime. "
+            f"Its last line of output: {lines[-1] if lines else 'none'}"
+        ) from None
+
+
+def _handle_interrupts() -> None:
+    """Replace PySpark's handler of Ctrl-C, which calls the JVM while another call may be under way."""
+
+    def interrupt(*_: object) -> None:
+        logging.disable(logging.CRITICAL)  # py4j would log the call that was cut short, with a traceback
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
+
+
+@contextlib.contextmanager
+def _errors_to(path: Path) -> Iterator[None]:
+    """Redirect standard error to a file, for this process and those that it starts meanwhile."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(path, "ab") as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
 
 
 __all__ = ["arguments", "exit_code", "run", "show"]

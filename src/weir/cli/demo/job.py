@@ -21,23 +21,8 @@ WAITING, POSTS, CHECKPOINT = "waiting", "posts", "checkpoint"  # folders of the 
 class Job:
     """The application on a folder of files that are given to it batch by batch.
 
-    Parameters
-    ----------
-    spark
-        The session to run on.
-    work
-        The folder of the demo; the stream's files are in its subfolder ``waiting``.
-    servers
-        The number of servers.
-    seconds
-        The time after which the stream ends, even if there are files left.
-
-    Attributes
-    ----------
-    batches
-        What the demo shows of each batch so far.
-    trending
-        The alarms so far.
+    The stream's files are in the subfolder ``waiting`` of the folder ``work``; after ``seconds`` the stream ends,
+    even if there are files left. ``batches`` is what the demo shows of each batch so far, ``trending`` the alarms.
     """
 
     def __init__(self, spark: Any, work: Path, servers: int, seconds: float) -> None:

@@ -42,21 +42,10 @@ _EXPLOSION = 0.03  # share of all posts that the exploding topic gets
 class Posts:
     """A stream of posts in batches: topics are Zipf-distributed, each has a home place, and homes drift.
 
-    Parameters
-    ----------
-    rows
-        Posts per batch; a batch is a minute.
-    topics
-        Topics that are posted about at the same time.
-    faithful
-        The share of a topic's posts that come from its home place.
-    drift
-        The share of topics that move to another place per minute, and the share that is replaced by new ones.
-    seed
-        Fixes the whole stream.
+    A batch is a minute with ``rows`` posts about ``topics`` topics; ``faithful`` is the share of a topic's posts
+    that come from its home place, ``drift`` the share of topics that move to another place per minute, and the
+    share that is replaced by new ones. The seed fixes the whole stream.
 
-    Examples
-    --------
     >>> posts = Posts(1000, seed=7)
     >>> first, second = posts.next(), posts.next()
     >>> first.num_rows, second["minute"][0].as_py()

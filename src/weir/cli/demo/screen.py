@@ -71,12 +71,8 @@ class Screen:
         return Group(head, self._table(), panel)
 
     def _table(self) -> Table:
-        drawn = table()
-        drawn.add_column("batch", justify="right")
-        drawn.add_column("posts/s", justify="right")
-        drawn.add_column("stayed on server", no_wrap=True, min_width=18)
-        for column in ("kept", "exchanged", "busiest", "table", "moved"):
-            drawn.add_column(column, justify="right")
+        numbers = (">kept", ">exchanged", ">busiest", ">table", ">moved")
+        drawn = table(None, ">batch", ">posts/s", "=stayed on server", *numbers)
         previous = 0
         for batch in self.batches[-_BATCHES:]:
             changed = batch["table_version"] != previous

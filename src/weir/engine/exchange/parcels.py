@@ -39,17 +39,9 @@ class Address(msgspec.Struct, array_like=True, frozen=True):
 class Depot:
     """The file in which one task leaves blobs for other servers on its host.
 
-    Parameters
-    ----------
-    folder
-        A folder on this host that lives as long as its executor.
-    query, batch
-        For whom; what earlier batches of the query have left there is removed.
-    near
-        For each server whether it is expected on this host.
+    ``folder`` lives as long as this host's executor; what earlier batches of the query have left there is removed.
+    ``near`` says for each server whether it is expected on this host.
 
-    Examples
-    --------
     >>> import tempfile
     >>> depot = Depot(tempfile.mkdtemp(), "q", 7, [True, False])
     >>> depot.takes(0, AT_LEAST), depot.takes(0, 10), depot.takes(1, AT_LEAST)

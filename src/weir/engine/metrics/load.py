@@ -20,7 +20,7 @@ from weir.elasticity.graph import Graph, Placement
 from weir.elasticity.rates import CONGESTED, Meter, Rates, Sample, congested, propagate
 from weir.engine.documents import TaskReport
 from weir.engine.metrics.progress import LoadProgress
-from weir.engine.rescale import everywhere, graph_of, placement_of
+from weir.engine.rescale import everywhere, graph_of
 from weir.graph.model import Topology
 
 REST = 1.0  # seconds without a batch that count as rest; less is Spark's own book-keeping between batches
@@ -110,15 +110,7 @@ class Load:
 
     def situation(self) -> Situation:
         """Return the application as a scaling strategy sees it."""
-        topology = self.topology
-        return Situation(
-            graph_of(topology),
-            self.rates(),
-            placement_of(topology),
-            self.congestion,
-            distinct=True,
-            everywhere=everywhere(topology),
-        )
+        return situation(self.summary())
 
 
 def situation(load: LoadProgress) -> Situation:

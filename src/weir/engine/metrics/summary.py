@@ -16,9 +16,10 @@ from weir.engine.metrics.progress import (
 from weir.engine.metrics.traffic import added, by_distance
 from weir.graph.model import Node, Topology
 from weir.network.locator import Locator
-from weir.operators.report import OperatorReport
+from weir.operators.instance import OperatorReport
 
 Reports = Sequence[TaskReport]
+_ADDED = ("rows_in", "rows_out", "busy", "null_keys", "pairs", "late", "diverted")  # over all tasks
 
 
 def summarise(
@@ -96,13 +97,7 @@ def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
     times = [_mean_times(mine) for mine in by_server]
     average = sum(rows) / servers if servers else 0
     return OperatorProgress(
-        rows_in=sum(p.rows_in for p in parts),
-        rows_out=sum(p.rows_out for p in parts),
-        busy=sum(p.busy for p in parts),
-        null_keys=sum(p.null_keys for p in parts),
-        pairs=sum(p.pairs for p in parts),
-        late=sum(p.late for p in parts),
-        diverted=sum(p.diverted for p in parts),
+        **{name: sum(getattr(p, name) for p in parts) for name in _ADDED},
         imbalance=max(rows) / average if average else None,
         latency=percentiles(merged(p.ages for p in parts)),
         execution=[execution for execution, _ in times],

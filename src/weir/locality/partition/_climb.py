@@ -10,6 +10,16 @@ import numpy as np
 from weir.locality.partition._refine import TINY, _fits, loads
 
 
+@nb.njit(inline="always")
+def _target(talk, load, limit, weight, parts, v, n, k):  # type: ignore[no-untyped-def]
+    """Return the best other server with room for a vertex, −1 if there is none."""
+    to = -1
+    for p in range(n):
+        if p != parts[v] and (to < 0 or talk[v, p] > talk[v, to]) and _fits(load, limit, weight, v, p, k):
+            to = p
+    return to
+
+
 @nb.njit(cache=True, nogil=True)
 def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patience, passes, parts):  # type: ignore[no-untyped-def]
     """Improve ``parts`` by Fiduccia–Mattheyses over all servers: the best move first, even one that costs.
@@ -35,20 +45,10 @@ def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patien
         for v in range(m):
             if not locked[v]:
                 own = parts[v]
-                to = -1
-                for p in range(n):
-                    if (
-                        p != own
-                        and (to < 0 or talk[v, p] > talk[v, to])
-                        and _fits(load, loose, weight, v, p, k)
-                    ):
-                        to = p
+                to = _target(talk, load, loose, weight, parts, v, n, k)
                 if to >= 0:
                     heapq.heappush(heap, (talk[v, own] - talk[v, to], np.int64(v), np.int64(to), np.int64(0)))
-        excess = 0.0
-        for o in range(k):
-            for s in range(n):
-                excess += max(0.0, load[o, s] - limit[o, s])
+        excess = np.maximum(load - limit, 0.0).sum()
         gain = 0.0
         first = -excess
         best = first
@@ -62,14 +62,7 @@ def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patien
                 continue
             own = parts[v]
             if not _fits(load, loose, weight, v, to, k):
-                to = -1
-                for p in range(n):
-                    if (
-                        p != own
-                        and (to < 0 or talk[v, p] > talk[v, to])
-                        and _fits(load, loose, weight, v, p, k)
-                    ):
-                        to = p
+                to = _target(talk, load, loose, weight, parts, v, n, k)
                 if to >= 0:
                     heapq.heappush(heap, (talk[v, own] - talk[v, to], np.int64(v), np.int64(to), at))
                 continue
@@ -93,11 +86,7 @@ def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patien
                 talk[u, to] += edge[e]
                 if not locked[u]:
                     here = parts[u]
-                    go = -1
-                    for p in range(n):
-                        wanted = p != here and (go < 0 or talk[u, p] > talk[u, go])
-                        if wanted and _fits(load, loose, weight, u, p, k):
-                            go = p
+                    go = _target(talk, load, loose, weight, parts, u, n, k)
                     stamp[u] += 1
                     if go >= 0:
                         heapq.heappush(

@@ -1,8 +1,6 @@
 """Coarsening: compiled loops that merge keys into clusters and build the graph of clusters.
 
-A level of the hierarchy is a graph in compressed rows whose vertices carry one weight per operator
-(``weight[v, o]``). ``limit[o, s]`` is what server ``s`` may hold of operator ``o``. ``home`` and ``bonus``
-are where a vertex lives now and what staying there is worth, in rows; ``held`` vertices never move.
+The arrays of a level are those of :mod:`~weir.locality.partition._refine`.
 """
 
 from __future__ import annotations

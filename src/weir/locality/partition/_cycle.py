@@ -94,12 +94,8 @@ def cycle(
         order = shuffled(len(top), seed + len(levels))
         if len(levels) == 1:
             order = order[np.argsort(np.diff(top.indptr)[order], kind="stable")]
-        label = cluster(
-            top.indptr, top.indices, top.edge, top.weight, top.degree, top.group, small, 3, order, 1.0
-        )
-        *arrays, coarse = contract(
-            top.indptr, top.indices, top.edge, top.weight, top.degree, top.group, top.home, top.bonus, label
-        )
+        label = cluster(*top.graph, top.degree, top.group, small, 3, order, 1.0)
+        *arrays, coarse = contract(*top.graph, top.degree, top.group, top.home, top.bonus, label)
         if len(arrays[3]) > 0.95 * len(top):
             break
         held = np.zeros(len(arrays[3]), np.bool_)

@@ -32,6 +32,17 @@ def _fullness(load, limit, weight, v, p, k):  # type: ignore[no-untyped-def]
     return most
 
 
+@nb.njit(inline="always")
+def _count_ties(indptr, indices, edge, home, bonus, parts, v, talk):  # type: ignore[no-untyped-def]
+    talk[:] = 0.0
+    for e in range(indptr[v], indptr[v + 1]):
+        p = parts[indices[e]]
+        if p >= 0:
+            talk[p] += edge[e]
+    if home[v] >= 0:
+        talk[home[v]] += bonus[v]
+
+
 @nb.njit(cache=True, nogil=True)
 def loads(weight, parts, n):  # type: ignore[no-untyped-def]
     """Return what each server holds of each operator."""
@@ -69,13 +80,7 @@ def grow(indptr, indices, edge, weight, home, bonus, limit, order, parts):  # ty
     for v in order:
         if parts[v] >= 0:
             continue
-        talk[:] = 0.0
-        for e in range(indptr[v], indptr[v + 1]):
-            p = parts[indices[e]]
-            if p >= 0:
-                talk[p] += edge[e]
-        if home[v] >= 0:
-            talk[home[v]] += bonus[v]
+        _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
         best = -1
         for p in range(n):
             if not _fits(load, limit, weight, v, p, k):
@@ -127,11 +132,7 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
                     break
             if inner and (home[v] < 0 or home[v] == own):
                 continue
-            talk[:] = 0.0
-            for e in range(indptr[v], indptr[v + 1]):
-                talk[parts[indices[e]]] += edge[e]
-            if home[v] >= 0:
-                talk[home[v]] += bonus[v]
+            _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
             best = own
             for p in range(n):
                 if p != own and talk[p] >= talk[best] and talk[p] > 0:
@@ -141,12 +142,8 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
                         best = p
                     else:
                         # an even exchange is worth it when it makes room where room is short
-                        here = _fullness(load, limit, weight, v, best, k)
-                        if best != own:
-                            better = _fullness(load, limit, weight, v, p, k) < here
-                        else:
-                            better = _fullness(load, limit, weight, v, p, k) < here - 0.05
-                        if better:
+                        here = _fullness(load, limit, weight, v, best, k) - (0.05 if best == own else 0.0)
+                        if _fullness(load, limit, weight, v, p, k) < here:
                             best = p
             if best != own:
                 gained += talk[best] - talk[own]
@@ -171,12 +168,7 @@ def rebalance(indptr, indices, edge, weight, home, bonus, held, limit, parts):  
     talk = np.zeros(n)
     moves = 0
     for _ in range(3):
-        over = False
-        for o in range(k):
-            for s in range(n):
-                if load[o, s] > limit[o, s] * (1 + TINY):
-                    over = True
-        if not over:
+        if (load <= limit * (1 + TINY)).all():
             break
         for o in range(k):
             for s in range(n):
@@ -188,11 +180,7 @@ def rebalance(indptr, indices, edge, weight, home, bonus, held, limit, parts):  
                 for v in range(len(parts)):
                     if parts[v] != s or weight[v, o] <= 0 or held[v]:
                         continue
-                    talk[:] = 0.0
-                    for e in range(indptr[v], indptr[v + 1]):
-                        talk[parts[indices[e]]] += edge[e]
-                    if home[v] >= 0:
-                        talk[home[v]] += bonus[v]
+                    _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
                     best = -1.0
                     for p in range(n):
                         if p != s and talk[p] > best and _fits(load, limit, weight, v, p, k):
@@ -207,11 +195,7 @@ def rebalance(indptr, indices, edge, weight, home, bonus, held, limit, parts):  
                     if excess <= TINY * limit[o, s]:
                         break
                     v = here[i]
-                    talk[:] = 0.0
-                    for e in range(indptr[v], indptr[v + 1]):
-                        talk[parts[indices[e]]] += edge[e]
-                    if home[v] >= 0:
-                        talk[home[v]] += bonus[v]
+                    _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
                     to = -1
                     for p in range(n):
                         if p != s and (to < 0 or talk[p] > talk[to]) and _fits(load, limit, weight, v, p, k):

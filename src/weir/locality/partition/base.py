@@ -9,25 +9,54 @@ from numpy.typing import NDArray
 
 from weir.errors import ParameterError
 from weir.locality.graph import KeyGraph
-from weir.locality.partition.relabel import relabel
 
 Parts = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How much of each operator a server may hold.
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a partition has to observe.
 
     Attributes
     ----------
-    weight
-        Per vertex: its rows, clipped by the hub rule.
-    limit
-        Per operator and server: the most rows that may live there.
+    alpha
+        A server may hold this many times its share of each operator.
+    seed
+        The same seed gives the same answer.
+    warm
+        The present server per vertex, −1 where there is none. Only the multilevel partitioner starts from there; the
+        others use it to name their parts, so that as little as possible moves.
+    stay_bonus
+        What staying is worth to a key, in rows per row of the average key: to move a state costs the same whatever
+        its operator, so the keys that move are those that gain most. Zero moves whenever it gains at all.
+    shares
+        Relative capacity of each server; equal by default.
+    fixed
+        Vertices that must be on a given server, −1 for all others.
+    starts
+        More than one asks for quality rather than speed: the multilevel partitioner partitions a small graph up to
+        that many times and combines the best results, and on any graph full servers then exchange keys.
     """
 
-    weight: NDArray[np.float64]
-    limit: NDArray[np.float64]
+    alpha: float = 1.03
+    seed: int = 0
+    warm: Parts | None = None
+    stay_bonus: float = 0.0
+    shares: NDArray[np.float64] | None = None
+    fixed: Parts | None = None
+    starts: int = 1
+
+    def homes(self, graph: KeyGraph, n: int) -> tuple[Parts, Parts]:
+        """Return the present and the prescribed server of each vertex, −1 where there is none."""
+        return check_parts(graph, n, self.warm, "warm"), check_parts(graph, n, self.fixed, "fixed")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of each operator a server may hold."""
+
+    weight: NDArray[np.float64]  # per vertex: its rows, clipped by the hub rule
+    limit: NDArray[np.float64]  # per operator and server: the most rows that may live there
 
     @classmethod
     def of(
@@ -76,14 +105,12 @@ def check_parts(graph: KeyGraph, n: int, parts: Parts | None, what: str) -> Part
     return out
 
 
-def grid_weights(
-    graph: KeyGraph, n: int, alpha: float, shares: NDArray[np.float64] | None
-) -> NDArray[np.int64]:
+def grid_weights(graph: KeyGraph, n: int, terms: Terms) -> NDArray[np.int64]:
     """Return one whole number per vertex, as fine as 32-bit sums allow: for partitioners that balance one weight.
 
     Operators are scaled to equal totals, so that in sum each counts the same; hubs are clipped, see :class:`Limits`.
     """
-    weight = Limits.of(graph, n, alpha, shares).weight
+    weight = Limits.of(graph, n, terms.alpha, terms.shares).weight
     total = np.maximum(np.bincount(graph.operator, weights=weight, minlength=graph.operators), 1e-12)
     grid = 2**29 / graph.operators
     return np.maximum(1, np.rint(weight / total[graph.operator] * grid)).astype(np.int64)
@@ -93,9 +120,3 @@ def grid_edges(weight: NDArray[np.float64], total: float) -> NDArray[np.int64]:
     """Return edge weights as whole numbers whose sum stays within 32 bits."""
     scale = min(1000.0, 2**29 / max(total, 1e-12))
     return np.maximum(1, np.rint(weight * scale)).astype(np.int64)
-
-
-def named(graph: KeyGraph, n: int, parts: Parts, start: Parts | None, bound: Parts) -> Parts:
-    """Return parts numbered after the servers that hold most of each (``start``), with fixed keys put back."""
-    out = parts if start is None else relabel(parts, start, graph.weight, n)
-    return np.where(bound >= 0, bound, out).astype(np.int32)

@@ -6,33 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
-from weir.locality.partition.base import Limits, Parts, check_parts
+from weir.locality.partition.base import Limits, Parts, Terms
 from weir.locality.partition.multilevel import partition_multilevel
 from weir.network.tree import Tree, check_tree, depth_of, servers_of
 
 
-def partition_hierarchy(
-    graph: KeyGraph,
-    tree: Tree,
-    *,
-    alpha: float = 1.03,
-    seed: int = 0,
-    warm: Parts | None = None,
-    stay_bonus: float = 0.0,
-    shares: NDArray[np.float64] | None = None,
-    fixed: Parts | None = None,
-) -> Parts:
+def partition_hierarchy(graph: KeyGraph, tree: Tree, terms: Terms = Terms()) -> Parts:  # noqa: B008 - it is frozen
     """Partition down a hierarchy given as nested lists: over racks, within each over its hosts, and so on.
 
     Each cut is the cheapest at its level, so the most expensive links are relieved first. Limits add up: a
     rack may hold what its servers may hold, with a little of ``alpha`` used at each level, so that in the end
     every server keeps its bound for every operator. A hub counts as one full server all the way down.
 
-    ``warm``, ``stay_bonus``, ``shares`` and ``fixed`` are as in
-    :func:`~weir.locality.partition.multilevel.partition_multilevel`, by server.
-
-    Examples
-    --------
     >>> from weir.locality.counts import count_keys, count_pairs
     >>> keys = np.arange(8, dtype=np.uint64)
     >>> a, b = np.repeat(keys, 10), np.repeat(keys, 10)
@@ -43,9 +28,9 @@ def partition_hierarchy(
     """
     n = len(servers_of(tree))
     check_tree(tree, n)
-    whole = Limits.of(graph, n, alpha, shares)
+    whole = Limits.of(graph, n, terms.alpha, terms.shares)
     out = np.zeros(len(graph), np.int32)
-    start, bound = check_parts(graph, n, warm, "warm"), check_parts(graph, n, fixed, "fixed")
+    start, bound = terms.homes(graph, n)
     depth = max(1, depth_of(tree))
 
     def descend(place: Tree, members: NDArray[np.int64], level: int) -> None:
@@ -61,17 +46,16 @@ def partition_hierarchy(
         keep = np.zeros(len(graph), np.bool_)
         keep[members] = True
         # the server limits already carry all of alpha: give each level its part of it
-        spare = alpha ** ((level + 1) / depth - 1)
+        spare = terms.alpha ** ((level + 1) / depth - 1)
         limit = np.stack([whole.limit[:, servers_of(b)].sum(axis=1) for b in place], axis=1) * spare
-        parts = partition_multilevel(
-            graph.subgraph(keep),
-            len(place),
-            seed=seed + level,
-            warm=None if warm is None else branch_of[start[members]],
-            stay_bonus=stay_bonus,
+        here = Terms(
+            seed=terms.seed + level,
+            warm=None if terms.warm is None else branch_of[start[members]],
+            stay_bonus=terms.stay_bonus,
             fixed=branch_of[bound[members]],
-            limits=Limits(whole.weight[members], limit),
         )
+        limits = Limits(whole.weight[members], limit)
+        parts = partition_multilevel(graph.subgraph(keep), len(place), here, limits)
         for b, branch in enumerate(place):
             descend(branch, members[parts == b], level + 1)
 

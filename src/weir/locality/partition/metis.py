@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pymetis
-from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
-from weir.locality.partition.base import Parts, check_parts, check_shares, grid_edges, grid_weights, named
+from weir.locality.partition.base import Parts, Terms, check_shares, grid_edges, grid_weights
 
 
-def partition_metis(
-    graph: KeyGraph,
-    n: int,
-    *,
-    alpha: float = 1.03,
-    seed: int = 0,
-    warm: Parts | None = None,
-    stay_bonus: float = 0.0,
-    shares: NDArray[np.float64] | None = None,
-    fixed: Parts | None = None,
-) -> Parts:
+def partition_metis(graph: KeyGraph, n: int, terms: Terms = Terms()) -> Parts:  # noqa: B008 - it is frozen
     """Partition a key graph with METIS.
 
     METIS balances one weight per vertex (:func:`~weir.locality.partition.base.grid_weights`); nothing keeps the
     operators balanced one by one. Hubs are clipped first, or METIS overloads every part. It can't start from a
-    present assignment or hold vertices: ``warm`` only serves to name the parts so that as little as possible moves,
-    ``stay_bonus`` not at all, and ``fixed`` is applied afterwards.
+    present assignment or hold vertices.
 
     References
     ----------
@@ -41,18 +29,13 @@ def partition_metis(
     >>> graph.locality(partition_metis(graph, 2))
     1.0
     """
-    start, bound = check_parts(graph, n, warm, "warm"), check_parts(graph, n, fixed, "fixed")
-    if n == 1 or not len(graph):
-        return np.zeros(len(graph), np.int32)
-    options = pymetis.Options(seed=seed, ufactor=max(1, round((alpha - 1) * 1000)))
-    share = check_shares(n, shares)
     _, parts = pymetis.part_graph(
         n,
         adjacency=pymetis.CSRAdjacency(graph.indptr, graph.indices),
-        vweights=grid_weights(graph, n, alpha, shares),
+        vweights=grid_weights(graph, n, terms),
         eweights=grid_edges(graph.edge_weight, float(graph.edge_weight.sum())),
-        tpwgts=None if shares is None else share.tolist(),
-        options=options,
+        tpwgts=None if terms.shares is None else check_shares(n, terms.shares).tolist(),
+        options=pymetis.Options(seed=terms.seed, ufactor=max(1, round((terms.alpha - 1) * 1000))),
         recursive=False,
     )
-    return named(graph, n, np.asarray(parts, np.int32), None if warm is None else start, bound)
+    return np.asarray(parts, np.int32)

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
-from weir.locality.partition._cycle import Level, bottom_level, by_weight, cycle, exchange, score, settle
+from weir.locality.partition._cycle import Level, bottom_level, by_weight, cycle, exchange, score
 from weir.locality.partition._refine import grow, rebalance
-from weir.locality.partition.base import Limits, Parts, check_parts
+from weir.locality.partition.base import Limits, Parts, Terms
 
 _EFFORT = 800_000  # edges, both ways, that all starts together may look at
 _CLUSTERS = (1.5, 4.0, 10.0)
@@ -18,14 +18,7 @@ _SLACK = (0.05, 0.2)
 def partition_multilevel(
     graph: KeyGraph,
     n: int,
-    *,
-    alpha: float = 1.03,
-    seed: int = 0,
-    warm: Parts | None = None,
-    stay_bonus: float = 0.0,
-    shares: NDArray[np.float64] | None = None,
-    fixed: Parts | None = None,
-    starts: int = 1,
+    terms: Terms = Terms(),  # noqa: B008 - it is frozen
     limits: Limits | None = None,
 ) -> Parts:
     """Partition a key graph by label propagation on a hierarchy of ever coarser graphs.
@@ -41,32 +34,7 @@ def partition_multilevel(
     the way down, and a key, or a whole cluster, that would leave its server must gain more than its bonus. In the
     end full servers exchange keys, see :func:`~weir.locality.partition._cycle.exchange`.
 
-    Parameters
-    ----------
-    graph, n
-        What to partition, over how many servers.
-    alpha
-        A server may hold this many times its share of each operator.
-    seed
-        The same seed gives the same answer.
-    warm
-        The present server per vertex, −1 where there is none.
-    stay_bonus
-        What staying is worth to a key, in rows per row of the average key: to move a state costs the same whatever
-        its operator, so the keys that move are those that gain most. Zero moves whenever it gains at all.
-    shares
-        Relative capacity of each server; equal by default.
-    fixed
-        Vertices that must be on a given server, −1 for all others.
-    starts
-        More than one asks for quality rather than speed: a small graph is partitioned up to that many times and the
-        best are combined, and on any graph full servers then exchange keys.
-    limits
-        Weights and limits worked out already; ``alpha`` and ``shares`` are then not looked at.
-
-    Returns
-    -------
-    The server of each vertex.
+    With ``limits``, weights and limits worked out already, the ``alpha`` and ``shares`` of the terms are not looked at.
 
     Notes
     -----
@@ -83,23 +51,23 @@ def partition_multilevel(
     >>> from weir.locality.counts import count_keys, count_pairs
     >>> a, b = np.array([1, 1, 2, 2, 3, 4], np.uint64), np.array([5, 5, 6, 6, 7, 8], np.uint64)
     >>> graph = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
-    >>> parts = partition_multilevel(graph, 2, seed=1)
+    >>> parts = partition_multilevel(graph, 2, Terms(seed=1))
     >>> graph.locality(parts), graph.overload(parts, 2).tolist()
     (1.0, [1.0, 1.0])
     """
-    limits = Limits.of(graph, n, alpha, shares) if limits is None else limits
-    start, bound = check_parts(graph, n, warm, "warm"), check_parts(graph, n, fixed, "fixed")
+    limits = Limits.of(graph, n, terms.alpha, terms.shares) if limits is None else limits
+    seed, (start, bound) = terms.seed, terms.homes(graph, n)
     if n == 1 or not len(graph):
         return np.zeros(len(graph), np.int32)
-    bottom = bottom_level(graph, limits, start, stay_bonus, bound >= 0)
+    bottom = bottom_level(graph, limits, start, terms.stay_bonus, bound >= 0)
     parts = np.where(bound >= 0, bound, start).astype(np.int32)
-    if warm is not None and bool((start >= 0).any()):
+    if (start >= 0).any():
         order = by_weight(bottom.weight, limits.limit, seed, 0.0)
         grow(*bottom.graph, bottom.home, bottom.bonus, limits.limit, order, parts)
         parts = cycle(bottom, limits.limit, parts, seed, warm=True, clusters=4.0, slack=0.2)
         parts = exchange(bottom, limits.limit, parts, seed)
     else:
-        parts = _best_of(bottom, limits.limit, parts, seed, starts)
+        parts = _best_of(bottom, limits.limit, parts, seed, terms.starts)
     if bottom.held.any():
         # fixed vertices attract without end: what hill climbing put above the limits for them must leave again
         rebalance(*bottom.graph, bottom.home, bottom.bonus, bottom.held, limits.limit, parts)
@@ -126,22 +94,3 @@ def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int,
         if (worth := score(bottom, limit, child)) < value:
             value, best = worth, child
     return exchange(bottom, limit, best, seed) if thorough else best
-
-
-def repair(
-    graph: KeyGraph,
-    n: int,
-    parts: Parts,
-    *,
-    alpha: float = 1.03,
-    seed: int = 0,
-    shares: NDArray[np.float64] | None = None,
-) -> Parts:
-    """Bring another partitioner's result within the limits of every operator, at the least loss of locality."""
-    limits = Limits.of(graph, n, alpha, shares)
-    out = check_parts(graph, n, parts, "parts").copy()
-    bottom = bottom_level(
-        graph, limits, np.full(len(graph), -1, np.int32), 0.0, np.zeros(len(graph), np.bool_)
-    )
-    settle(bottom, limits.limit, out, seed, rounds=6)
-    return out

@@ -31,7 +31,7 @@ settings.load_profile("weir")
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_disks() -> Iterator[None]:
     """Checkpoints of tests need not outlive the machine; tests of what is on disk when use support.watch_fsync."""
-    from weir.state.storage import without_flushing
+    from weir.state.local_files import without_flushing
 
     with without_flushing():
         yield

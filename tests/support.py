@@ -70,7 +70,7 @@ def places_and_topics(rows: weir.Stream) -> weir.Stream:
 def watch_fsync(monkeypatch: Any, root: Path) -> list[str]:
     """The list to which every file and folder is added, by its path below ``root``, when it is flushed to disk."""
     synced, real = list[str](), os.fsync
-    monkeypatch.setattr("weir.state.storage._flushing", True)  # see conftest.py
+    monkeypatch.setattr("weir.state.local_files._flushing", True)  # see conftest.py
 
     def note(handle: int) -> None:
         synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), root))

@@ -279,10 +279,10 @@ class Application:
     @property
     def schemas(self) -> dict[str, pa.Schema]:
         """The columns of each source."""
-        return {
-            name: _schema(source.frame) if source.schema is None else source.schema
-            for name, source in self._sources.items()
-        }
+        if any(source.schema is None for source in self._sources.values()):
+            from weir.spark.session import arrow_schema
+        sources = self._sources.items()
+        return {name: arrow_schema(s.frame) if s.schema is None else s.schema for name, s in sources}
 
     @property
     def listings(self) -> dict[str, Callable[[Iterable[Any]], pa.Table]]:
@@ -352,9 +352,3 @@ def _columns(key: Any) -> tuple[str, ...]:
 def _check_stream(stream: Any, where: str) -> None:
     if not isinstance(stream, Stream):
         raise TopologyError(f"{where}(…) takes streams, made by weir.source or weir.files, not {stream!r}")
-
-
-def _schema(frame: DataFrame) -> pa.Schema:
-    from weir.spark.session import arrow_schema
-
-    return arrow_schema(frame)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
 
+from weir.durations import Duration, microseconds
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import TopologyError, did_you_mean
 from weir.graph.declare import Routing, check_count, check_routing
 from weir.network.racks import RacksLike
 
 Sink = Callable[[Any, int], Any] | str  # a callable (DataFrame, batch_id), or a path
-ONLY_STREAMING = ("trigger", "name", "autoscale")
+ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint")
 
 
 class Settings(TypedDict, total=False):
@@ -28,10 +29,13 @@ class Settings(TypedDict, total=False):
     retain: int
     drop_state: Iterable[str]
     clock: Callable[[], int] | None
+    clock_jump: Duration
     racks: RacksLike | None
     name: str | None
     autoscale: Autoscale | None
     parcels: bool
+    storage_options: Mapping[str, str | int | float | bool] | None
+    source_checkpoint: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,9 @@ class Options:
         Operators whose saved state may be given up because the application no longer has them.
     clock
         A function that returns microseconds since 1970, for ``ttl``; the wall clock if not given.
+    clock_jump
+        How far the wall clock may be from that of the last commit when the query starts, where operators have a
+        ``ttl``: one that is wrong would forget their keys. Raise it for a query that stood still for longer.
     racks
         The racks of hosts: :meth:`weir.Racks.from_file`, :meth:`weir.Racks.from_script`, a dict from hosts to racks,
         or a function of a host. Without it all hosts count as one rack.
@@ -73,6 +80,12 @@ class Options:
     parcels
         Let servers of one host leave long rows for each other in files of Spark's local folder; switch off to send
         all rows through Spark's exchange.
+    storage_options
+        Settings of the object store that the checkpoint is in, e.g. ``{"region": "eu-west-1"}``, by their
+        names in obstore. They go to the executors with every task, so leave secrets to the environment.
+    source_checkpoint
+        Where Spark keeps its own offsets, as any path or URI that Hadoop can write; ``source`` in the checkpoint if not
+        given. For ``start`` only.
 
     Examples
     --------
@@ -92,14 +105,19 @@ class Options:
     retain: int = 10
     drop_state: Iterable[str] = ()
     clock: Callable[[], int] | None = None
+    clock_jump: Duration = "7 days"
     racks: RacksLike | None = None
     name: str | None = None
     autoscale: Autoscale | None = None
     parcels: bool = True
+    storage_options: Mapping[str, str | int | float | bool] | None = field(default=None, repr=False)
+    source_checkpoint: str | None = None
 
     def __post_init__(self) -> None:
         check_count("servers", self.servers)
         check_count("retain", self.retain)
+        if microseconds(self.clock_jump) <= 0:
+            raise TopologyError(f"clock_jump={self.clock_jump!r}: expected a positive duration")
         check_routing(self.routing)
         if isinstance(self.sink, Mapping):
             for name, sink in self.sink.items():
@@ -125,6 +143,8 @@ class Options:
             )
         if self.name is not None and not isinstance(self.name, str):
             raise TopologyError(f"name={self.name!r}: expected a text")
+        if self.source_checkpoint is not None and not isinstance(self.source_checkpoint, str):
+            raise TopologyError(f"source_checkpoint={self.source_checkpoint!r}: expected a folder or a URI")
         object.__setattr__(self, "drop_state", _names("drop_state", self.drop_state))
 
     @classmethod

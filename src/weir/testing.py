@@ -20,10 +20,10 @@ engine with another runner. What Spark decides (placement, retries of tasks, sou
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -41,7 +41,8 @@ from weir.flow import Application, Stream
 from weir.graph.declare import LISTED
 from weir.graph.model import Topology
 from weir.options import Options, Settings
-from weir.state.storage import Storage, without_flushing
+from weir.state.local_files import without_flushing
+from weir.state.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,9 +169,7 @@ class LocalQuery(QueryHandle):
     def __enter__(self) -> LocalQuery:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _open(self) -> Driver:
@@ -189,9 +188,11 @@ class LocalQuery(QueryHandle):
                 servers, routing=options.routing, sinks=names, prune=options.prune, placements=placements
             )
 
-        runner = InProcessRunner(Storage(self._checkpoint), **self._terms)
+        runner = InProcessRunner(Storage(self._checkpoint, options.storage_options), **self._terms)
         with without_flushing():
-            return open_driver(build, self._checkpoint, IN_PROCESS, runner, sinks, options)
+            # the same seed, the same choices of routers
+            identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
+            return open_driver(build, self._checkpoint, IN_PROCESS, runner, sinks, options, identity)
 
     def _sink(self, name: str, also: Any) -> Any:
         def collect(table: pa.Table, batch: int) -> None:

@@ -9,11 +9,27 @@ import pyarrow as pa
 import pytest
 
 import weir
-from recorded import planted, stream_of, write
+from recorded import few_starts, planted, stream_of, write
 from truth import two_counts
 from weir.advise import advise
 from weir.errors import TopologyError, UnknownColumn, WeirError
 from weir.testing import run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hasty():
+    with few_starts():
+        yield
+
+
+@pytest.fixture(scope="module")
+def communities(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("advise") / "communities.parquet", stream_of(*planted()))
+
+
+@pytest.fixture(scope="module")
+def advised(communities):
+    return advise(communities, keys=["place", "topic"], servers=4, time="time")
 
 
 def advice(data, *, servers=4, keys=("place", "topic"), **options):

@@ -69,7 +69,8 @@ def product(wheels, dependencies, tmp_path_factory):
 
 def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder, out of reach of what this process can import."""
-    hidden = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "WEIR_MASTER", "WEIR_FAULT", "COLUMNS")
+    hidden = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS", "WEIR_MASTER")
+    hidden += ("WEIR_FAULT", "COLUMNS")
     env = {name: value for name, value in os.environ.items() if name not in hidden}
     return subprocess.run(
         list(map(str, command)), cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False

@@ -193,8 +193,10 @@ def test_a_checkpoint_of_spark_migrated_and_on_disk_before_its_plan(spark, tmp_p
             assert what in synced[:plan]
         assert any(name.startswith(f"commits/{batch:012d}") for name in synced[plan:])
     bounded = weir.source(spark.read.schema(POSTS).parquet(data)).keyed("place", weir.Count(), name="places")
+    before = snapshot(Path(checkpoint))
     with pytest.raises(weir.errors.CheckpointMismatch, match="belongs to a streaming run"):
         bounded.run(checkpoint, servers=3)
+    assert snapshot(Path(checkpoint)) == before
     tables = [posts(100, seed) for seed in range(3)]
     write_batches(tmp_path / "data", tables[2:])
     query = on_spark(2)

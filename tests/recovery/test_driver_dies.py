@@ -109,7 +109,7 @@ def stories(draw):
     return routings, faults, scaling, draw(st.sampled_from([1, 2, 4])), draw(st.integers(0, 99))
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(stories())
 def test_whatever_dies_wherever_rows_go_the_answer_is_pythons(story):
     (places, topics), faults, scaling, servers, seed = story

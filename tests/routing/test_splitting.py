@@ -6,7 +6,7 @@ import pytest
 
 import weir
 from support import POSTS, posts
-from truth import count_and_top_by, count_by, rows_in
+from truth import count_and_top_by, count_by, homes_of, rows_in
 from weir.testing import run, start
 
 SPLITTING = [
@@ -40,6 +40,22 @@ def test_partial_states_are_merged_and_counters_go_on(tables, grouping):
     assert sorted(updates.values(), key=repr) == expected
     assert query.progress["operators"]["places"]["imbalance"] < 1.6
     assert query._driver.ledger.last.counters
+
+
+@pytest.mark.parametrize("grouping", [weir.Shuffle(), weir.routing.LocalOrShuffle()], ids=lambda g: g.name)
+@pytest.mark.parametrize("behind", ["the source", "a map"])
+def test_keys_dealt_out_from_a_source_are_merged_on_one_server(tables, checkpoint, grouping, behind):
+    stream = weir.source(POSTS)
+    if behind == "a map":
+        stream = stream.map_batches(lambda batch: batch, name="same")
+    app = stream.keyed("place", weir.Count(), name="places", routing=grouping)
+    query = start(app, checkpoint, servers=3)
+    for batch, table in enumerate([*tables, tables[0]]):
+        query.feed(table)
+        if batch == 1:
+            query.scale_out(1)
+    assert rows_in(query.state("places")) == count_by([*tables, tables[0]], "place")
+    assert len(homes_of(checkpoint, "places")) == query.progress["state_keys"]["places"]
 
 
 @pytest.mark.parametrize("grouping", SPLITTING, ids=lambda g: g.name)

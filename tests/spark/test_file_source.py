@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -68,8 +70,8 @@ def test_a_file_that_is_gone_when_its_batch_runs_is_named(spark, tmp_path, check
 
 
 def test_partitions_as_spark_finds_them(spark, tmp_path):
-    folder = write_parts(tmp_path / "posts", batches=1)
-    paths = sorted((tmp_path / "posts").rglob("*.parquet"))
+    folder = write_parts(tmp_path / "odd name é %20", batches=1)
+    paths = sorted(Path(folder).rglob("*.parquet"))
     for by in ("folder", "file", r"part=(\d+)/"):
         listed = weir.Application(weir.files(spark.read, folder, by=by)).frames["files (paths)"]
         here = weir.Application(weir.files(None, folder, by=by)).listings["files (paths)"](paths)

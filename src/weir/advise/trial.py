@@ -179,9 +179,7 @@ class Trial:
         readable = hash_columns(table.columns)
         texts = []
         for key in hashes:
-            rows = np.flatnonzero(readable == key)
-            values = (
-                [str(c[int(rows[0])].as_py()) for c in table.columns] if len(rows) else [f"#{int(key):016x}"]
-            )
-            texts.append(" + ".join(values))
+            rows = np.flatnonzero(readable == key).tolist()
+            values = [str(column[rows[0]].as_py()) for column in table.columns] if rows else []
+            texts.append(" + ".join(values) or f"#{int(key):016x}")
         return texts

@@ -17,6 +17,7 @@ from weir.advise import advise
 from weir.cli.advise_tables import draw, show
 from weir.errors import WeirError
 
+_PARAMETERS = [name for name in inspect.signature(advise).parameters if name != "progress"]
 _PLOTS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
 
@@ -46,11 +47,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         task = bar.add_task(f"counting {escape(args.data)} …", total=None)
         result = advise(
             progress=lambda step, steps: bar.update(task, advance=1, total=steps, description=step),
-            **{
-                name: getattr(args, name)
-                for name in inspect.signature(advise).parameters
-                if name != "progress"
-            },
+            **{name: getattr(args, name) for name in _PARAMETERS},
         )
     if args.plot:
         draw(result, args.plot)

@@ -160,16 +160,9 @@ class Strategy(ABC):
             )
             for name in now.graph.operators
         )
+        moves = tuple(machines), tuple(steps)
         return Decision(
-            strategy=self.name,
-            operation=operation,
-            before=now.placement,
-            after=after,
-            machines=tuple(machines),
-            steps=tuple(steps),
-            rows=rows,
-            machine_etp=machine_etp or {},
-            restarts=self.restarts,
+            self.name, operation, now.placement, after, *moves, rows, machine_etp or {}, self.restarts
         )
 
 

@@ -211,7 +211,7 @@ class Driver:
         if self.ledger.needs_migration:
             assert last is not None
             self.status.message = "laying out state anew"
-            self.ledger.migrate(*lay_out(self.topology, last, self.storage.location, self.runner.each))
+            self.ledger.migrate(*lay_out(self.topology, last, self.storage, self.runner.each))
         self._locate()
         if self.learner is not None and self.ledger.last is not None:
             last = self.ledger.last

@@ -111,7 +111,7 @@ class InProcessRunner:
             topology,
             plan,
             manifest,
-            self.storage.location,
+            self.storage,
             list(range(topology.servers)),
             EntryLayout(tagged=True),
             self.learning,

@@ -104,11 +104,8 @@ def files_of(document: Any) -> Iterator[Ref]:
     elif isinstance(document, msgspec.Struct):
         for field in document.__struct_fields__:
             yield from files_of(getattr(document, field))
-    elif isinstance(document, dict):
-        for value in document.values():
-            yield from files_of(value)
-    elif isinstance(document, (list, tuple)):
-        for value in document:
+    elif isinstance(document, (dict, list, tuple)):
+        for value in document.values() if isinstance(document, dict) else document:
             yield from files_of(value)
 
 
@@ -313,5 +310,5 @@ def _unnamed(storage: Storage, commits: list[Commit], plans: list[BatchPlan]) ->
         batch = file.split("/")[-2] if "/" in file else ""
         kind = "in_flight" if batch.isdigit() and int(batch) > latest else "orphans"
         counts[kind]["files"] += 1
-        counts[kind]["bytes"] += storage.fs.get_file_info(storage.path(file)).size or 0
+        counts[kind]["bytes"] += storage.size(file)
     return counts

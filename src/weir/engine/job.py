@@ -11,6 +11,7 @@ import pyarrow as pa
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.learning import Learning
 from weir.graph.model import Topology
+from weir.state.storage import Storage
 
 DEAD_LETTER_SCHEMA = pa.schema(
     [("operator", pa.string()), ("key", pa.string()), ("row", pa.string()), ("error", pa.string())]
@@ -33,7 +34,7 @@ class Job:
     topology: Topology
     plan: BatchPlan
     manifest: Manifest
-    location: str
+    storage: Storage
     slots: list[int]
     layout: EntryLayout
     learning: Learning | None = None

@@ -29,10 +29,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from weir.engine.clock import Clock
 from weir.engine.compatibility import compare
 from weir.engine.documents import (
     BatchPlan,
@@ -72,10 +73,11 @@ class Ledger:
         topology: Topology,
         mode: str,
         *,
-        clock: Callable[[], int] | None = None,
+        clock: Clock | None = None,
         retain: int = 10,
         drop_state: Iterable[str] = (),
         layout: Layout | None = None,
+        identity: str | None = None,
     ) -> None:
         self.storage = storage
         self.topology = topology
@@ -83,9 +85,9 @@ class Ledger:
         self.layout = layout
         self._origin: list[int] | None = None
         self.retain = max(1, retain)
-        self._clock = clock or (lambda: time.time_ns() // 1000)
+        self._clock = clock or Clock(None, FOREVER)
         self.last = latest_commit(storage)
-        self.identity = self._open(mode)
+        self.identity = self._open(mode, identity)
         saved = self.last.signature if self.last else topology.signature()
         self.needs_migration = compare(saved, topology.signature(), storage.root, drop_state)
         if self.last is not None and self.last.layout is not None and layout is None:
@@ -94,14 +96,14 @@ class Ledger:
         self.fence = Fence(storage)
         self._warm = False  # the first batch of a run loads modules and compiles: its times mean nothing
 
-    def _open(self, mode: str) -> str:
+    def _open(self, mode: str, identity: str | None) -> str:
         storage = self.storage
         if not storage.exists(HEAD):
             if self.last is not None:
                 raise CheckpointError(
                     f"{storage.path(HEAD)}: missing, although there are commits. Restore it."
                 )
-            head = {"id": uuid.uuid4().hex, "mode": mode, "created": int(time.time())}
+            head = {"id": identity or uuid.uuid4().hex, "mode": mode, "created": int(time.time())}
             storage.write_document(HEAD, "checkpoint", head)
             return str(head["id"])
         head = storage.read_document(HEAD, "checkpoint")
@@ -154,7 +156,7 @@ class Ledger:
         # a plan of another version of the application that was never committed: nothing of it counts
         self.storage.delete(name)
         last = self.last
-        clock = max(self._clock(), last.clock if last else 0)
+        clock = self._clock.read(last.clock if last else None)
         watermarks = self._watermarks(end_of_input)
         plan = BatchPlan(
             batch=batch,

@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from weir.durations import microseconds
+from weir.engine.clock import Clock
 from weir.engine.documents import DEAD_LETTERS, Layout
 from weir.engine.driver import Driver, Runner
-from weir.engine.ledger import Ledger, latest_commit
+from weir.engine.ledger import FOREVER, Ledger, latest_commit
 from weir.engine.rescale import Build
 from weir.errors import TopologyError
 from weir.graph.model import Topology, fingerprint
@@ -24,23 +26,26 @@ def open_driver(
     runner: Runner,
     sinks: Mapping[str, Any],
     options: Options,
+    identity: str | None = None,
 ) -> Driver:
     """Open a checkpoint for an application and return the driver that goes on from there.
 
-    ``build(servers, placements=None)`` returns the application on so many servers.
+    ``build(servers, placements=None)`` returns the application on so many servers. ``identity`` names a new checkpoint,
+    and seeds its routers; any other one if not given.
     """
     topology = build(options.servers)
-    storage = Storage(checkpoint)
+    storage = Storage(checkpoint, options.storage_options)
     declared = fingerprint(topology)
     layout, topology = _scaled(storage, topology, declared, build)
     ledger = Ledger(
         storage,
         topology,
         mode,
-        clock=options.clock,
+        clock=Clock(options.clock, _clock_jump(topology, options)),
         retain=options.retain,
         drop_state=options.drop_state,
         layout=layout,
+        identity=identity,
     )
     return Driver(topology, storage, ledger, runner, sinks, options, build, declared)
 
@@ -57,6 +62,12 @@ def _scaled(
     if last.signature == topology.signature():  # the code has caught up with what scaling did
         return msgspec.structs.replace(last.layout, declared=declared), topology
     return None, topology
+
+
+def _clock_jump(topology: Topology, options: Options) -> int:
+    """Return how far the clock may jump, in µs: any way where nothing lives by it."""
+    lives = any(node.ttl is not None for node in topology.stateful)
+    return microseconds(options.clock_jump) if lives else FOREVER
 
 
 def check_sinks(

@@ -30,12 +30,14 @@ Each = Callable[[int, Callable[[int], Any]], list[Any]]  # run a task for each n
 Scattered = dict[str, dict[int, SegmentRef]]  # state name → new home → segment
 
 
-def lay_out(topology: Topology, commit: Commit, location: str, each: Each) -> tuple[Manifest, dict[str, int]]:
+def lay_out(
+    topology: Topology, commit: Commit, storage: Storage, each: Each
+) -> tuple[Manifest, dict[str, int]]:
     """Return the manifest of a commit's state for a topology, and the number of keys of each operator.
 
     ``each`` runs tasks; they write the files that the manifest names.
     """
-    answers = each(commit.servers, partial(scatter, topology, commit, location))
+    answers = each(commit.servers, partial(scatter, topology, commit, storage))
     scattered = [msgspec.convert(answer, Scattered, str_keys=True) for answer in answers]
     manifest: Manifest = {
         name: [
@@ -45,7 +47,7 @@ def lay_out(topology: Topology, commit: Commit, location: str, each: Each) -> tu
         for name in topology.state_names
     }
     if _to_merge(topology, commit):
-        merged = each(topology.servers, partial(merge_waiting, topology, commit, location, manifest))
+        merged = each(topology.servers, partial(merge_waiting, topology, commit, storage, manifest))
         for server, answer in enumerate(merged):
             for name, ref in msgspec.convert(answer, dict[str, SegmentRef | None]).items():
                 manifest[name][server] = [] if ref is None else [ref]
@@ -53,9 +55,8 @@ def lay_out(topology: Topology, commit: Commit, location: str, each: Each) -> tu
     return manifest, keys
 
 
-def scatter(topology: Topology, commit: Commit, location: str, old: int) -> Scattered:
+def scatter(topology: Topology, commit: Commit, storage: Storage, old: int) -> Scattered:
     """Write what one old server has as segments of the servers on which it will live."""
-    storage = Storage(location)
     out: Scattered = {}
     for node in topology.stateful:
         table = _saved(storage, commit, node.name, node, old)
@@ -72,10 +73,9 @@ def scatter(topology: Topology, commit: Commit, location: str, old: int) -> Scat
 
 
 def merge_waiting(
-    topology: Topology, commit: Commit, location: str, manifest: Manifest, server: int
+    topology: Topology, commit: Commit, storage: Storage, manifest: Manifest, server: int
 ) -> dict[str, SegmentRef | None]:
     """Merge partial states that no longer may wait into the state of one server; the segments to name instead."""
-    storage = Storage(location)
     out: dict[str, SegmentRef | None] = {}
     for node in _to_merge(topology, commit):
         own = StateView(storage, manifest[node.name][server], node.state).everything()

@@ -32,7 +32,6 @@ from weir.graph.model import Edge, Node
 from weir.operators.instance import Context, Instance, OperatorReport
 from weir.rows import Rows, row_hashes
 from weir.state.segment import H1, newest, stored_schema
-from weir.state.storage import Storage
 
 
 class Server:
@@ -46,7 +45,7 @@ class Server:
         self.job = job
         self.topology, self.plan = job.topology, job.plan
         self.step, self.server, self.task = step, server, task
-        self.storage = Storage(job.location)
+        self.storage = job.storage
         self.depot = _depot(job, folder)
         self.outbox = wire.Outbox(job.slots, self.depot)
         self.parcels = Parcels()

@@ -74,8 +74,7 @@ class StateKeeper:
                 continue
             node = self._job.topology.by_state_name[name]
             refs = self._job.manifest[name][self._server]
-            view = StateView(self._storage, refs[run[0] : run[1]], node.state)
-            self._files.segment(name, view.everything(keep_dead=run[0] > 0), (run[0], run[1]))
+            self._files.merge(name, refs, (run[0], run[1]), node.state)
 
     def hold_or_release(self, node: Node, instance: Instance) -> None:
         """Keep partial states on this server, or let all leave for their homes, as ``aggregate_every`` says."""

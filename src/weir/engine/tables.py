@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +28,7 @@ from weir.state.storage import Storage
 PATCHES_AT_MOST = 32
 
 _loaded: OrderedDict[tuple[str, str, int], Table] = OrderedDict()
+_buckets: OrderedDict[tuple[str, str, int], Buckets] = OrderedDict()
 
 
 def changed_table(
@@ -118,12 +118,12 @@ def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> 
     ref = layout.buckets.get(operator) if layout is not None else None
     if ref is None:
         return None
-    return _load_buckets(storage.location, ref)
-
-
-@lru_cache(maxsize=16)
-def _load_buckets(location: str, ref: FileRef) -> Buckets:
-    return Buckets(load_arrays(Storage(location), ref)["homes"])
+    key = (storage.location, ref.name, ref.crc)
+    if key not in _buckets:
+        _buckets[key] = Buckets(load_arrays(storage, ref)["homes"])
+        while len(_buckets) > 16:
+            _buckets.popitem(last=False)
+    return _buckets[key]
 
 
 def table_in_force(storage: Storage, last: Commit | None, node: Node) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from weir.engine.documents import DEAD_LETTERS, MadeSegment, TaskReport
 from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.metrics.latency import count_age
 from weir.graph.model import Node
+from weir.state.merge import merge_segments
 from weir.state.segment import SegmentRef, write_segment
 from weir.state.storage import Storage
 
@@ -31,17 +33,19 @@ class TaskFiles:
         attempt = uuid.uuid4().hex[:12]
         return f"{folder}/{self._batch:012d}/{self._who}-{self.report.step}{suffix}-{attempt}.arrow"
 
-    def segment(
-        self, name: str, table: pa.Table, replaces: tuple[int, int] | None = None
-    ) -> SegmentRef | None:
-        """Write entries of an operator's state; with ``replaces``, in the place of a run of segments."""
-        ref = None
-        if table.num_rows:
-            path = self.name(f"state/{name}", "merged" if replaces else "")
-            ref = write_segment(self.storage, path, table)
-        if ref is not None or replaces is not None:
-            self.report.segments.append(MadeSegment(name, ref, replaces))
+    def segment(self, name: str, table: pa.Table) -> SegmentRef | None:
+        """Write entries of an operator's state, if there are any."""
+        if not table.num_rows:
+            return None
+        ref = write_segment(self.storage, self.name(f"state/{name}"), table)
+        self.report.segments.append(MadeSegment(name, ref))
         return ref
+
+    def merge(self, name: str, refs: Sequence[SegmentRef], run: tuple[int, int], schema: pa.Schema) -> None:
+        """Write one segment in the place of a run of an operator's segments."""
+        path = self.name(f"state/{name}", "merged")
+        ref = merge_segments(self.storage, refs[run[0] : run[1]], schema, path, keep_dead=run[0] > 0)
+        self.report.segments.append(MadeSegment(name, ref, run))
 
     def output(self, sink: str, table: pa.Table) -> None:
         """Write rows for a sink."""

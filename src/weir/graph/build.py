@@ -72,7 +72,7 @@ def build(
         everywhere = len(placed[d.name]) == servers
         splits[d.name] = d.operator.stateful and grouping.splits_keys
         schema = _only(inputs[d.name], needed[d.name] if needed else None)
-        level = 0
+        level = int(d.operator.stateful)  # state lives on servers: rows leave their source to reach it
         for name in d.inputs:
             crosses = not (grouping.stays_local and everywhere)
             before = levels[name]

@@ -204,9 +204,7 @@ class Topology:
 
     def draw(self) -> str:
         """Return the DAG in a few lines of text."""
-        lines = []
-        for name in self.sources:
-            lines.append(f"source {name}")
+        lines = [f"source {name}" for name in self.sources]
         for n in self.nodes:
             key = f" by {', '.join(n.key)}" if n.key else ""
             into = [e for e in self.edges if e.target == n.name]

@@ -76,10 +76,16 @@ class PairIndex:
     """
 
     def __init__(self, room: int = 512) -> None:
-        self.n = 0
-        self._left = np.empty(room, np.uint64)
-        self._right = np.empty(room, np.uint64)
-        self._index = np.full(_slots(room), EMPTY, np.int64)
+        nothing = np.empty(0, np.uint64)
+        self._lay_out(nothing, nothing, room)
+
+    def _lay_out(self, left: NDArray[np.uint64], right: NDArray[np.uint64], room: int) -> None:
+        """Take these pairs as entries 0, 1, 2 …, with room for so many."""
+        self.n = len(left)
+        self._left, self._right = np.empty(room, np.uint64), np.empty(room, np.uint64)
+        self._left[: self.n], self._right[: self.n] = left, right
+        self._index = np.full(1 << max(10, (2 * room - 1).bit_length()), EMPTY, np.int64)
+        rebuild(self._index, self._left, self._right, self.n)
 
     @property
     def left(self) -> NDArray[np.uint64]:
@@ -89,17 +95,6 @@ class PairIndex:
     def right(self) -> NDArray[np.uint64]:
         return self._right[: self.n]
 
-    def _reserve(self, room: int) -> None:
-        if room <= len(self._left):
-            return
-        room = max(room, 2 * len(self._left))
-        for name in ("_left", "_right"):
-            grown = np.empty(room, np.uint64)
-            grown[: self.n] = getattr(self, name)[: self.n]
-            setattr(self, name, grown)
-        self._index = np.full(_slots(room), EMPTY, np.int64)
-        rebuild(self._index, self._left, self._right, self.n)
-
     def add(self, left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the number of each pair; new pairs get the next numbers."""
         ids = np.empty(len(left), np.int64)
@@ -107,7 +102,9 @@ class PairIndex:
         step = max(65_536, self.n)
         for at in range(0, len(left), step):
             piece = slice(at, at + step)
-            self._reserve(self.n + len(left[piece]))
+            room = self.n + len(left[piece])
+            if room > len(self._left):
+                self._lay_out(self.left, self.right, max(room, 2 * len(self._left)))
             ids[piece], self.n = insert_all(
                 self._index, self._left, self._right, self.n, left[piece], right[piece]
             )
@@ -119,14 +116,4 @@ class PairIndex:
 
     def keep(self, entries: NDArray[np.int64]) -> None:
         """Keep only these entries, renumbered in the order given."""
-        left, right = self._left[entries], self._right[entries]
-        self.n = len(entries)
-        room = max(512, len(entries))
-        self._left, self._right = np.empty(room, np.uint64), np.empty(room, np.uint64)
-        self._left[: self.n], self._right[: self.n] = left, right
-        self._index = np.full(_slots(room), EMPTY, np.int64)
-        rebuild(self._index, self._left, self._right, self.n)
-
-
-def _slots(room: int) -> int:
-    return 1 << max(10, (2 * room - 1).bit_length())
+        self._lay_out(self._left[entries], self._right[entries], max(512, len(entries)))

@@ -29,9 +29,9 @@ class KeyGraph:
     0.6666666666666666
     """
 
-    operator: NDArray[np.int32]  # per vertex: the operator's number, the key's hash, its rows
-    key: NDArray[np.uint64]
-    weight: NDArray[np.float64]
+    operator: NDArray[np.int32]  # per vertex: the operator's number
+    key: NDArray[np.uint64]  # the key's hash
+    weight: NDArray[np.float64]  # its rows
     indptr: NDArray[np.int64]  # adjacency in compressed rows, each edge in both directions
     indices: NDArray[np.int32]
     edge_weight: NDArray[np.float64]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,10 +292,8 @@ class FixedKeyHomes(KeyHomes):
     ([2, 3], None)
     """
 
-    def __init__(
-        self, n: int, where: Where, *, capacity: int, half_life: float, age: int = 1, seed: int = 0
-    ) -> None:
-        super().__init__(n, capacity=capacity, half_life=half_life, age=age, seed=seed)
+    def __init__(self, n: int, where: Where, *, age: int = 1, **terms: Any) -> None:
+        super().__init__(n, age=age, **terms)
         self._where = where
 
     @property
@@ -310,15 +309,7 @@ class FixedKeyHomes(KeyHomes):
     def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
         """Change nothing: no table places these keys."""
 
-    def place(
-        self,
-        seen: PairCounts,
-        ties: Sequence[Tie],
-        batch: int,
-        alpha: float,
-        share: NDArray[np.float64],
-        near: NDArray[np.float64] | None = None,
-    ) -> None:
+    def place(self, *_: Any, **__: Any) -> None:
         """Change nothing: new keys have their home already."""
 
     def publish(self) -> tuple[Patch, Moves] | None:

@@ -33,6 +33,7 @@ from weir.locality.proposal import Proposal, Snapshot
 from weir.locality.schedule import Schedule
 from weir.locality.stats import BatchStats, Edge
 from weir.network.tree import Tree, check_tree, closeness
+from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Moves, Patch, Table
 
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
@@ -318,11 +319,8 @@ class LocalityManager:
     def agree_with(self, tables: Mapping[int, Table]) -> None:
         """Take over the tables in force, whatever was remembered: after a restart or a replay."""
         for o, homes in enumerate(self._homes):
-            table = tables.get(o)
-            if table is None:
-                homes.agree(np.zeros(0, np.uint64), np.zeros(0, np.int32))
-            else:
-                homes.agree(table.hashes, table.instances)
+            table = tables.get(o, NO_TABLE)
+            homes.agree(table.hashes, table.instances)
         self._started = self._started or bool(tables)
         self._unplanned.clear()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,14 +81,16 @@ def propose(snapshot: Snapshot) -> Proposal:
     graph = KeyGraph.build(list(snapshot.keys), learnt).weightless(snapshot.fixed)
     warm, live = _present(snapshot, graph)
     held = _held(snapshot, graph, live)
+
+    def cut(graph: KeyGraph, held: Servers | None, **more: Any) -> Servers:
+        terms = {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
+        return partition(graph, n, fixed=held, racks=config.racks, **terms, **more)  # type: ignore[arg-type]
+
     candidates: list[tuple[str, Servers]] = []
-    terms = {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
     if not snapshot.first and config.partitioner == "multilevel":
-        bonus = {"warm": warm, "stay_bonus": config.stay_bonus, "racks": config.racks}
-        candidates.append(("refine", partition(graph, n, fixed=held, **terms, **bonus)))  # type: ignore[arg-type]
+        candidates.append(("refine", cut(graph, held, warm=warm, stay_bonus=config.stay_bonus)))
     if not candidates or snapshot.fresh:
-        more = {"method": config.partitioner, "racks": config.racks, "starts": _STARTS}
-        fresh = partition(graph, n, fixed=held, **terms, **more)  # type: ignore[arg-type]
+        fresh = cut(graph, held, method=config.partitioner, starts=_STARTS)
         if config.racks is None and held is None:
             fresh = relabel(fresh, live, None, n)
         candidates.append(("fresh", fresh))
@@ -99,9 +102,8 @@ def propose(snapshot: Snapshot) -> Proposal:
         graph2 = KeyGraph.build(list(snapshot.keys), whole).weightless(snapshot.fixed)
         warm, live = _present(snapshot, graph2)
         start = _carry(graph, parts, graph2, warm)
-        bonus = {"warm": start, "stay_bonus": config.stay_bonus, "racks": config.racks}
         held = _held(snapshot, graph2, live)
-        graph, parts = graph2, partition(graph2, n, fixed=held, **terms, **bonus)  # type: ignore[arg-type]
+        graph, parts = graph2, cut(graph2, held, warm=start, stay_bonus=config.stay_bonus)
     return Proposal(
         snapshot.version,
         n,

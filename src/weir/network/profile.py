@@ -20,19 +20,6 @@ ByDistance = tuple[float, float, float, float]  # process, node, rack, any
 class Profile:
     """Latency, bandwidth and serialisation by distance: four numbers each, nearest first.
 
-    Parameters
-    ----------
-    latency_s
-        Seconds from sending to arrival of an empty message.
-    bandwidth_Bps
-        Bytes per second through one channel.
-    serialise_s_per_byte
-        Seconds of a processor's time to write a byte and read it again; 0 where a pointer is passed.
-    handling_s
-        Seconds that an instance works on a row, however it came.
-    row_bytes
-        Size of the row that is meant where none is given.
-
     Examples
     --------
     >>> PAPER.seconds(Distance.PROCESS) < PAPER.seconds(Distance.NODE) < PAPER.seconds(Distance.ANY)
@@ -41,11 +28,12 @@ class Profile:
     True
     """
 
-    latency_s: ByDistance
-    bandwidth_Bps: ByDistance
+    latency_s: ByDistance  # seconds from sending to arrival of an empty message
+    bandwidth_Bps: ByDistance  # bytes per second through one channel
+    # seconds of a processor's time to write a byte and read it again; 0 where a pointer is passed
     serialise_s_per_byte: ByDistance = (0.0, 0.0, 0.0, 0.0)
-    handling_s: float = 0.0
-    row_bytes: float = 100.0
+    handling_s: float = 0.0  # seconds that an instance works on a row, however it came
+    row_bytes: float = 100.0  # size of the row that is meant where none is given
 
     def __post_init__(self) -> None:
         for name in ("latency_s", "bandwidth_Bps", "serialise_s_per_byte"):

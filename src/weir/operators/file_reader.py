@@ -197,10 +197,9 @@ def fits(have: pa.DataType, want: pa.DataType) -> bool:
     if have == want:
         return True
     types = pa.types
-    if types.is_signed_integer(have) and types.is_signed_integer(want):
-        return bool(have.bit_width <= want.bit_width)
-    if types.is_floating(have) and types.is_floating(want):
-        return bool(have.bit_width <= want.bit_width)
+    for family in (types.is_signed_integer, types.is_floating):
+        if family(have) and family(want):
+            return bool(have.bit_width <= want.bit_width)
     if types.is_list(want) and (types.is_list(have) or types.is_large_list(have)):
         return fits(have.value_type, want.value_type)
     if types.is_struct(want) and types.is_struct(have):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +13,7 @@ from weir.errors import GroupingError, ParameterError
 from weir.hashing import mix, spark_mod
 from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
 from weir.routing.heavy_hitters import SpaceSaving
-from weir.routing.table import Table
+from weir.routing.partial_key import pick
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,15 @@ class HeavyKeys(Grouping):
     def learn(cls, sample: Keys, n: int, *, capacity: int | None = None) -> HeavyKeys:
         """A table from a sample of the stream.
 
-        ``sample`` holds hashes of keys as the stream brings them. ``capacity`` counters find the heavy keys; ``20
-        n`` if None, so that a twentieth of an instance's fair share is heavy. There are as many buckets.
+        Parameters
+        ----------
+        sample
+            Hashes of keys as the stream brings them.
+        n
+            Number of instances.
+        capacity
+            Counters to find heavy keys with; ``20 n`` if None, so that a twentieth of an instance's fair
+            share is heavy. There are as many buckets.
         """
         capacity = 20 * n if capacity is None else capacity
         sketch = SpaceSaving(capacity)
@@ -110,15 +118,46 @@ class HeavyKeys(Grouping):
 class _HeavyKeysRouter(Router):
     def __init__(self, n: int, learnt: HeavyKeys) -> None:
         super().__init__(n)
-        self._heavy = Table(np.array(learnt.heavy, np.uint64), np.array(learnt.homes, np.int32))
-        self._buckets = np.array(learnt.buckets, dtype=np.int32)
+        heavy, homes = np.array(learnt.heavy, dtype=np.uint64), np.array(learnt.homes, dtype=np.int32)
+        size = 1 << max(2, (4 * len(heavy)).bit_length())
+        self.keys: NDArray[np.uint64] = np.zeros(size, dtype=np.uint64)
+        self.homes: NDArray[np.int32] = np.full(size, -1, dtype=np.int32)
+        self.buckets: NDArray[np.int32] = np.array(learnt.buckets, dtype=np.int32)
+        _fill(self.keys, self.homes, heavy, homes)
 
     def route(self, keys: Keys) -> Instances:
-        if len(self._buckets) == 0:
+        if len(self.buckets) == 0:
             return spark_mod(keys, self.n)
-        homes = self._heavy.find(keys)
-        return np.where(homes < 0, self._buckets[_bucket_of(keys, len(self._buckets))], homes)
+        out = np.empty(len(keys), dtype=np.int32)
+        _route(keys, self.keys, self.homes, self.buckets, out)
+        return out
 
 
 def _bucket_of(keys: Keys, buckets: int) -> NDArray[np.int64]:
     return ((mix(keys, np.uint64(1)) >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)).astype(np.int64)
+
+
+@nb.njit(inline="always")
+def _slot(table, homes, key):  # type: ignore[no-untyped-def]
+    mask = len(table) - 1
+    at = np.int64(mix(key, np.uint64(0)) & np.uint64(mask))
+    while homes[at] >= 0 and table[at] != key:
+        at = (at + 1) & mask
+    return at
+
+
+@nb.njit(cache=True)
+def _fill(table, homes, heavy, where):  # type: ignore[no-untyped-def]
+    for i in range(len(heavy)):
+        at = _slot(table, homes, heavy[i])
+        table[at] = heavy[i]
+        homes[at] = where[i]
+
+
+@nb.njit(cache=True)
+def _route(keys, table, homes, buckets, out):  # type: ignore[no-untyped-def]
+    for i in range(len(keys)):
+        home = homes[_slot(table, homes, keys[i])]
+        if home < 0:
+            home = buckets[pick(mix(keys[i], np.uint64(1)), len(buckets))]
+        out[i] = home

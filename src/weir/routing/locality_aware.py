@@ -62,8 +62,7 @@ class LocalityAware(Grouping):
         return self.home_rule.make_router(context)
 
     def rule(self, n: int) -> RoutingRule | None:
-        own = self.home_rule.rule(n)
-        return replace(own, grows=True)
+        return replace(self.home_rule.rule(n), grows=True)
 
     def signature(self) -> list[Any]:
         return [self.name]  # states live by tables that a commit names

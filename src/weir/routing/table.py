@@ -188,12 +188,7 @@ class Table(Grouping):
 
     def save(self, path: str | Path, filesystem: pafs.FileSystem | None = None) -> None:
         """Write the table as one Arrow file, whole or not at all (local files are renamed into place)."""
-        about = {
-            "n": self.n,
-            "operator": self.operator,
-            "version": self.version,
-            "topology": self.topology,
-        }
+        about = {name: getattr(self, name) for name in ("n", "operator", "version", "topology")}
         write_table(self.to_arrow(), about, path, filesystem)
 
     def to_arrow(self) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -57,8 +58,6 @@ def _local(master: str) -> int | None:
     if found is None:
         return None
     if found[1] == "*":
-        import os
-
         return os.cpu_count() or 1
     return int(found[1])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql import SparkSession
 
 from weir.errors import CheckpointMismatch
@@ -9,17 +11,14 @@ from weir.errors import CheckpointMismatch
 MARKER = "_weir"  # readers of Parquet pass over names that begin with an underscore
 
 
-def claim_folder(session: SparkSession, path: str, identity: str, fresh: bool) -> None:
-    """Note in a folder which checkpoint writes to it; refuse one that another checkpoint has written to.
+def check_folder(session: SparkSession, path: str, identity: str, fresh: bool) -> None:
+    """Refuse a folder that another checkpoint has written to.
 
     Batches are numbered from 0 by every checkpoint: a fresh one would overwrite the first batches of another run.
     A checkpoint that is not ``fresh`` may take over a folder without a note: versions before wrote none.
     """
-    context = session.sparkContext
-    jvm, configuration = context._jvm, context._jsc.hadoopConfiguration()
-    folder = jvm.org.apache.hadoop.fs.Path(path)
-    marker = jvm.org.apache.hadoop.fs.Path(folder, MARKER)
-    files = folder.getFileSystem(configuration)
+    folder, marker, files = _open(session, path)
+    jvm = session.sparkContext._jvm
     if files.exists(marker):
         stream = files.open(marker)
         try:
@@ -34,11 +33,24 @@ def claim_folder(session: SparkSession, path: str, identity: str, fresh: bool) -
     )
     if batches and fresh:
         raise _foreign(path)
+
+
+def mark_folder(session: SparkSession, path: str, identity: str) -> None:
+    """Note in a folder which checkpoint writes to it."""
+    _, marker, files = _open(session, path)
     stream = files.create(marker, True)
     try:
         stream.writeBytes(identity)
     finally:
         stream.close()
+
+
+def _open(session: SparkSession, path: str) -> tuple[Any, Any, Any]:
+    """Return a folder, the file in it that names its checkpoint, and their file system."""
+    context = session.sparkContext
+    folder = context._jvm.org.apache.hadoop.fs.Path(path)
+    marker = context._jvm.org.apache.hadoop.fs.Path(folder, MARKER)
+    return folder, marker, folder.getFileSystem(context._jsc.hadoopConfiguration())
 
 
 def _foreign(path: str) -> CheckpointMismatch:

@@ -66,12 +66,8 @@ class Homes:
         """
         anchor = self._anchors.get(shape)
         if anchor is None:
-            columns: list[Column] = []
-            for field in rows.schema.fields:
-                if field.name == "slot":
-                    columns.append(F.col("slot"))
-                else:
-                    columns.append(F.lit(None).cast(field.dataType).alias(field.name))
+            others = {f.name: F.lit(None).cast(f.dataType).alias(f.name) for f in rows.schema.fields}
+            columns = list({**others, "slot": F.col("slot")}.values())
             # an empty branch, but one that Spark cannot see to be empty: it brings its place, not its rows
             anchor = self._anchors[shape] = self.frame.where(F.col("server") < 0).select(*columns)
         # A partition goes where most of its inputs are. The rows have one vote: for the host of a task that wrote much

@@ -40,7 +40,7 @@ from weir.operators.file_reader import vanished
 from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
-from weir.spark.folders import claim_folder
+from weir.spark.folders import check_folder, mark_folder
 from weir.spark.homes import Homes
 from weir.spark.probing import locate, measure
 from weir.spark.state import output_frame
@@ -86,6 +86,7 @@ class SparkRunner:
         self.query = uuid.uuid4().hex
         self.hosts: list[str] = []  # where servers are expected; empty: nobody knows
         self.row_bytes = 0.0  # of a source row, in the last batch
+        self._unmarked: dict[str, str] = {}  # folders of sinks that have got nothing yet → this checkpoint
         self._ready = False
         self._pause_until = 0
         self._previous: Homes | None = None
@@ -129,13 +130,16 @@ class SparkRunner:
 
     def claim(self, sink: Any, identity: str, fresh: bool) -> None:
         if isinstance(sink, str):
-            claim_folder(self.session, sink, identity, fresh)
+            check_folder(self.session, sink, identity, fresh)
+            self._unmarked[sink] = identity
 
     def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         frame = output_frame(self._rows_session, self.storage, files, schema)
         if callable(sink):
             sink(frame, batch)
         elif files:
+            if sink in self._unmarked:
+                mark_folder(self.session, sink, self._unmarked.pop(sink))
             frame.write.mode("overwrite").parquet(f"{sink}/batch_id={batch}")
 
     def ensure_slots(self, servers: int, timeout: float) -> None:
@@ -179,7 +183,7 @@ class SparkRunner:
             topology,
             plan,
             manifest,
-            self.storage.location,
+            self.storage,
             self.homes.slots,
             layout,
             self.learning,

@@ -62,7 +62,7 @@ def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profil
     serialise = packing + exchange_cost(homes)
     links[Distance.PROCESS], links[Distance.NODE] = Link(*memory), Link(*loopback)
     for far, pair in far_pairs(places).items():
-        found = _ask(homes, _meeting(storage.location, f"probe/{uuid.uuid4().hex}", pair))[pair[1]]
+        found = _ask(homes, _meeting(storage, f"probe/{uuid.uuid4().hex}", pair))[pair[1]]
         if isinstance(found, str):
             notes[far.name.lower()] = {"measured": False, "why": found}
         else:
@@ -112,11 +112,10 @@ def exchange_cost(homes: Homes, size: int = 8 << 20) -> float:
     return max(0.0, seconds(size // BLOB) - empty) / size
 
 
-def _meeting(location: str, name: str, pair: tuple[int, int]) -> Any:
+def _meeting(storage: Storage, name: str, pair: tuple[int, int]) -> Any:
     """One server listens and says where in the checkpoint, which both can reach; the other one probes."""
 
     def meet(server: int) -> Any:
-        storage = Storage(location)
         until = time.monotonic() + MEET_SECONDS
         if server == pair[0]:
             with listen(_address()) as listener:

@@ -115,7 +115,7 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
     writer = (
         unite(application.frames, driver.topology)
         .writeStream.foreachBatch(on_batch)
-        .option("checkpointLocation", query.checkpoint.rstrip("/") + "/source")
+        .option("checkpointLocation", _source_checkpoint(query, options))
     )
     if options.trigger:
         writer = writer.trigger(**options.trigger)
@@ -165,8 +165,16 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     session = next(iter(application.frames.values())).sparkSession
     # what runs in the user's own session must not change its settings
     own = own_session(session) if mode == "bounded" else None
-    runner = SparkRunner(Storage(checkpoint), options.parcels, own)
+    runner = SparkRunner(Storage(checkpoint, options.storage_options), options.parcels, own)
     return Query(open_driver(build, checkpoint, mode, runner, sinks, options), session)
+
+
+def _source_checkpoint(query: Query, options: Options) -> str:
+    """Return where Spark keeps its offsets: beside our files, also where Hadoop's default is another file system."""
+    if options.source_checkpoint is not None:
+        return options.source_checkpoint
+    scheme = "file:" if query._driver.storage.is_local else ""
+    return f"{scheme}{query.checkpoint}/source"
 
 
 def _check_kind(application: Application, streaming: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -76,10 +77,8 @@ def own_session(session: SparkSession) -> SparkSession:
     fresh = session.newSession()
     for row in session.sql("SET").collect():
         if row["key"].startswith("spark.sql.") and not row["key"].startswith("spark.sql.warehouse"):
-            try:
+            with contextlib.suppress(Exception):
                 fresh.conf.set(row["key"], row["value"])
-            except Exception:
-                continue
     return fresh
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,15 +17,29 @@ from weir.spark.session import to_ddl, to_ddl_type
 from weir.state.storage import Storage
 
 
-def read_state(checkpoint: str, name: str, spark: SparkSession | None = None) -> DataFrame:
+def read_state(
+    checkpoint: str,
+    name: str,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str | int | float | bool] | None = None,
+) -> DataFrame:
     """Return the last committed state of an operator, from any process that can read the checkpoint.
 
-    ``checkpoint`` is the folder or URI that the query was started with; without ``spark``, the active session reads.
+    Parameters
+    ----------
+    checkpoint
+        The folder or URI that the query was started with.
+    name
+        The operator's name.
+    spark
+        The session to read with; the active one if not given.
+    storage_options
+        Settings of the object store that the checkpoint is in, as in :class:`weir.Options`.
     """
     session = spark or SparkSession.getActiveSession()
     if session is None:
         raise EngineError("read_state needs a Spark session; create one first or pass spark=")
-    storage = Storage(checkpoint)
+    storage = Storage(checkpoint, storage_options)
     commit = latest_commit(storage)
     if commit is None:
         raise CheckpointError(f"{storage.root}: no batch has been committed there yet")
@@ -35,7 +49,7 @@ def read_state(checkpoint: str, name: str, spark: SparkSession | None = None) ->
 def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: str) -> DataFrame:
     """Return the state of an operator at a commit, one partition per server."""
     described = described_operator(commit, name)
-    location, segments = storage.location, commit.manifest[name]
+    segments = commit.manifest[name]
     waiting = commit.manifest.get(described.get("held") or "", [])
     moved = buckets_in_force(storage, commit.layout, name)
     buckets = None if moved is None else moved.homes
@@ -45,7 +59,7 @@ def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: s
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for server in batch.column("id").to_pylist():
-                table = merged_state(Storage(location), described, segments[server], waiting, server, buckets)
+                table = merged_state(storage, described, segments[server], waiting, server, buckets)
                 yield from readable_state(described, table).select(names).cast(schema).to_batches()
 
     n = len(segments)
@@ -56,12 +70,10 @@ def output_frame(
     session: SparkSession, storage: Storage, files: list[FileRef], schema: pa.Schema
 ) -> DataFrame:
     """Return what a batch has for a sink. Read it before the sink returns: the files are deleted some batches later."""
-    location = storage.location
     if not files:
         return session.range(0).select(*[F.lit(None).cast(to_ddl_type(f.type)).alias(f.name) for f in schema])
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = Storage(location)
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 ref = files[number]

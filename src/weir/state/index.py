@@ -61,10 +61,15 @@ def _find(seg1, seg2, h1, h2, found, pending):  # type: ignore[no-untyped-def]
     """For each pending key: its row in one sorted segment; keeps those not found pending."""
     still = 0
     size = len(seg1)
+    if size == 0:
+        return len(pending)
+    lowest, highest = seg1[0], seg1[size - 1]
     for p in range(len(pending)):
         i = pending[p]
         lo, hi = 0, size
         key = h1[i]
+        if key < lowest or key > highest:  # one of many blocks: mostly not this one
+            hi = 0
         while lo < hi:
             mid = (lo + hi) >> 1
             if seg1[mid] < key:
@@ -85,31 +90,52 @@ def _find(seg1, seg2, h1, h2, found, pending):  # type: ignore[no-untyped-def]
     return still
 
 
-def find_in_segments(segments: list[tuple[U64, U64]], h1: U64, h2: U64) -> tuple[I64, I64]:
-    """Return the newest entry of each key in a list of segments, oldest first, each sorted by ``(h1, h2)``.
+class Search:
+    """Keys looked for in one sorted run of entries after another, the newest first.
 
-    Returns (segment, row) per key, both −1 where the key is unknown. The cost grows with the number of keys
-    asked for, and only with the logarithm of what is stored.
+    ``which`` has for each key the number of the run that holds its newest entry, ``row`` its row there; both are −1
+    for a key that is in none. The cost grows with the number of keys asked for, and only with the logarithm of what
+    is stored.
 
-    >>> a = np.array([1, 5], dtype=np.uint64)
-    >>> b = np.array([5], dtype=np.uint64)
     >>> ask = np.array([5, 1, 2], dtype=np.uint64)
-    >>> [x.tolist() for x in find_in_segments([(a, a), (b, b)], ask, ask)]
-    [[1, 0, -1], [0, 0, -1]]
+    >>> search = Search(ask, ask)
+    >>> newer, older = np.array([5], dtype=np.uint64), np.array([1, 5], dtype=np.uint64)
+    >>> search.look(1, newer, newer).tolist(), search.look(0, older, older).tolist()
+    ([0], [1])
+    >>> search.which.tolist(), search.row.tolist(), search.missing.tolist()
+    ([1, 0, -1], [0, 0, -1], [2])
     """
-    which = np.full(len(h1), -1, dtype=np.int64)
-    row = np.full(len(h1), -1, dtype=np.int64)
-    pending = np.arange(len(h1), dtype=np.int64)
-    for number in range(len(segments) - 1, -1, -1):
-        if len(pending) == 0:
-            break
-        seg1, seg2 = segments[number]
-        before = pending.copy()
-        still = _find(seg1, seg2, h1, h2, row, pending)
-        hit = before[row[before] >= 0]
-        which[hit] = number
-        pending = pending[:still]
-    return which, row
+
+    def __init__(self, h1: U64, h2: U64) -> None:
+        self.h1, self.h2 = h1, h2
+        self.which = np.full(len(h1), -1, dtype=np.int64)
+        self.row = np.full(len(h1), -1, dtype=np.int64)
+        self.missing = np.arange(len(h1), dtype=np.int64)  # positions of keys not seen yet
+
+    def look(self, number: int, seg1: U64, seg2: U64) -> I64:
+        """Look for the missing keys in a run sorted by ``(h1, h2)``; return the positions of those it has."""
+        asked = self.missing.copy()
+        still = _find(seg1, seg2, self.h1, self.h2, self.row, self.missing)
+        if still == len(asked):
+            return asked[:0]
+        self.missing = self.missing[:still]
+        hit = asked[self.row[asked] >= 0]
+        self.which[hit] = number
+        return hit
+
+    def drop(self, positions: I64) -> None:
+        """Count keys as seen and gone."""
+        self.which[positions] = self.row[positions] = -1
+
+
+@nb.njit(cache=True)
+def bits_at(bits, first, rows):  # type: ignore[no-untyped-def]
+    """Return some of the bits of a bitmap whose first one is bit ``first``."""
+    out = np.empty(len(rows), dtype=np.bool_)
+    for i in range(len(rows)):
+        at = rows[i] + first
+        out[i] = (bits[at >> 3] >> (at & 7)) & 1
+    return out
 
 
 def rows_of(seg1: U64, keys: U64) -> I64:

@@ -6,7 +6,8 @@ that runs twice, or a zombie, can do no harm: only segments named in a commit ex
 
 A segment is an Arrow file sorted by the key's hash. Looking up the keys of a batch is a binary search per
 segment over memory-mapped columns: no store to open, nothing to rebuild when a server wakes up on another
-host, no work per stored key. Merging runs of segments keeps their number logarithmic.
+host, no work per stored key. Merging runs of segments keeps their number logarithmic. Large segments that are not on a
+local disk are read block by block, see :mod:`weir.state.blocks`.
 
 This replaces a local key-value store with committed base versions: there is no base that could be behind.
 """
@@ -14,43 +15,34 @@ This replaces a local key-value store with committed base versions: there is no 
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.errors import CheckpointError
+from weir.state.blocks import SegmentWriter, cut
+from weir.state.columns import DEAD, DEADLINE, H1, H2, NEVER, SYSTEM, stored_schema
+from weir.state.refs import SegmentRef
 from weir.state.storage import Storage
 
-H1, H2, DEAD, DEADLINE = "__h1", "__h2", "__dead", "__deadline"
-SYSTEM = (
-    pa.field(H1, pa.uint64(), nullable=False),
-    pa.field(H2, pa.uint64(), nullable=False),
-    pa.field(DEAD, pa.bool_(), nullable=False),
-    pa.field(DEADLINE, pa.int64(), nullable=False),
-)
-NEVER = np.iinfo(np.int64).max
+__all__ = [
+    "DEAD",
+    "DEADLINE",
+    "H1",
+    "H2",
+    "NEVER",
+    "SYSTEM",
+    "SegmentRef",
+    "entries",
+    "newest",
+    "run_to_merge",
+    "stored_schema",
+    "tombstones",
+    "write_segment",
+]
 MERGE_AT = 8  # segments of one size class before they are merged
-
-
-class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
-    """Names a segment in a commit: all that is needed to find and verify it."""
-
-    name: str
-    rows: int
-    bytes: int
-    crc: int
-    min_deadline: int = NEVER
-
-
-def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a segment that stores ``schema``."""
-    return pa.schema([*SYSTEM, *schema])
+BY_RANGE = 8 << 20  # bytes from which on a segment that is not local is read by range
 
 
 def entries(
@@ -75,13 +67,13 @@ def entries(
 
 
 def tombstones(h1: NDArray[np.uint64], h2: NDArray[np.uint64], schema: pa.Schema) -> pa.Table:
-    """Entries that say: this key is no more."""
+    """Return entries that say: this key is no more."""
     data = pa.table({f.name: pa.nulls(len(h1), f.type) for f in schema})
     return entries(data, h1, h2, dead=np.ones(len(h1), np.bool_))
 
 
 def newest(table: pa.Table) -> pa.Table:
-    """Of several entries of a key, in order of age, keeps the last; the result is sorted by hash."""
+    """Of several entries of a key, in order of age, keep the last; the result is sorted by hash."""
     h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
     order = np.lexsort((h2, h1))  # stable, so the newest of equal keys comes last
     s1, s2 = h1[order], h2[order]
@@ -91,11 +83,15 @@ def newest(table: pa.Table) -> pa.Table:
 
 
 def write_segment(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
-    """Write entries (one per key, any order) as a segment."""
+    """Write entries (one per key, any order) as a segment.
+
+    A local file is mapped when it is read, so it is one block; a large one elsewhere is cut into many.
+    """
     h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
-    order = np.lexsort((h2, h1))
-    if not np.array_equal(order, np.arange(len(order))):
-        table = table.take(pa.array(order))
+    if not _in_order(h1, h2):
+        table = table.take(pa.array(np.lexsort((h2, h1))))
+    if not storage.is_local and table.nbytes > BY_RANGE:
+        return _write_blocks(storage, name, table)
     table = table.combine_chunks()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
@@ -107,57 +103,16 @@ def write_segment(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
     return SegmentRef(name, table.num_rows, data.size, zlib.crc32(data), lowest)
 
 
-class Segment:
-    """One open segment: verified once, then read in place."""
-
-    def __init__(self, storage: Storage, ref: SegmentRef) -> None:
-        self.ref = ref
-        buffer = storage.read_checked(ref.name, ref.bytes, ref.crc)
-        try:
-            self.table = pa.ipc.open_file(buffer).read_all()
-        except pa.ArrowInvalid as error:
-            raise CheckpointError(f"{storage.path(ref.name)}: not a readable segment ({error}).") from None
-        self.h1 = _column(self.table, H1)
-        self.h2 = _column(self.table, H2)
-
-    @cached_property
-    def dead(self) -> NDArray[np.bool_]:
-        return np.asarray(self.table[DEAD].to_numpy())
-
-    @cached_property
-    def deadline(self) -> NDArray[np.int64]:
-        return _column(self.table, DEADLINE)
-
-    @cached_property
-    def by_deadline(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Deadlines in order, and the rows they belong to."""
-        order = np.argsort(self.deadline, kind="stable")
-        return self.deadline[order], order
+def _write_blocks(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
+    writer = SegmentWriter(table.schema)
+    chunks = [writer.block(part) for part in cut(table)]
+    storage.write(name, b"".join([*chunks, writer.finish()]))
+    return writer.ref(name)
 
 
-def _column(table: pa.Table, name: str) -> NDArray[Any]:
-    column = table[name]
-    if column.num_chunks == 1:
-        return column.chunk(0).to_numpy(zero_copy_only=True)
-    return column.to_numpy()
-
-
-_open: OrderedDict[tuple[str, str], Segment] = OrderedDict()
-_OPEN_AT_MOST = 4096  # more than all servers' segments: a key's new owner looks into those of the old one
-
-
-def open_segment(storage: Storage, ref: SegmentRef) -> Segment:
-    """A segment, kept open in this process: its file never changes."""
-    key = (storage.location, ref.name)
-    segment = _open.get(key)
-    if segment is None or segment.ref != ref:
-        segment = Segment(storage, ref)
-        _open[key] = segment
-        while len(_open) > _OPEN_AT_MOST:
-            _open.popitem(last=False)
-    else:
-        _open.move_to_end(key)
-    return segment
+def _in_order(h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> bool:
+    up, same = h1[1:] > h1[:-1], h1[1:] == h1[:-1]
+    return bool((up | (same & (h2[1:] >= h2[:-1]))).all())
 
 
 def run_to_merge(refs: Sequence[SegmentRef]) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Where a checkpoint lives: a folder on any file system that :mod:`pyarrow.fs` reaches.
+"""The files of a checkpoint, wherever it lives.
 
 Every file is written once and never changed. Small files that decide something (plans, commits) appear all at
 once or not at all, carry a checksum of themselves, and are refused with their name when damaged.
@@ -6,58 +6,38 @@ once or not at all, carry a checksum of themselves, and are refused with their n
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import glob
 import json
 import os
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.fs as pafs
 
-from weir.errors import CheckpointError
+from weir.errors import CheckpointError, ParameterError
+from weir.state.files import Files, Option, open_files
+from weir.state.local_files import LocalFiles
+from weir.state.location import resolve
 
 FORMAT = 1
-_TWO_WRITERS = "{}: already written by another run. Two queries share this checkpoint; stop one of them."
-_kept: set[str] = set()  # folders whose own names this process knows to be on disk
-_flushing = True
-
-
-@contextlib.contextmanager
-def without_flushing() -> Iterator[None]:
-    """Let this process write files without waiting for the disk, for tests: they outlive a process, not a machine."""
-    global _flushing
-    before, _flushing = _flushing, False
-    try:
-        yield
-    finally:
-        _flushing = before
-
-
-def _sync(folder: str) -> None:
-    """Put the names in a folder on disk, where the file system lets one."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:
-        return  # the folder that the checkpoint is in may be closed to us
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some have no such thing for folders
-            raise
-    finally:
-        os.close(handle)
 
 
 class Storage:
     """Files below one root, by relative name.
 
-    ``location`` is a path or a URI (``s3://…``, ``hdfs://…``, ``file:///…``).
+    Parameters
+    ----------
+    location
+        A path, or a URI: ``file:/``, ``dbfs:/``, ``hdfs://``, ``s3://`` (``s3a://``, ``s3n://``), ``gs://``,
+        ``az://``, ``abfs(s)://``. A relative path is made absolute here; ``storage.location`` is what others are told.
+    options
+        Settings of an object store, see :class:`~weir.state.object_files.ObjectFiles`. They travel with the storage
+        when it is pickled, secrets included; what is in the environment does not.
+
+    Documents are exclusive, of two writers one fails: on local file systems with hard links and in object stores.
+    Elsewhere (HDFS and others that pyarrow reaches) that is best effort.
 
     >>> import tempfile
     >>> storage = Storage(tempfile.mkdtemp())
@@ -68,60 +48,84 @@ class Storage:
     ['1']
     """
 
-    def __init__(self, location: str) -> None:
-        self.location = str(location)
-        if "://" in self.location:
-            self.fs, self.root = pafs.FileSystem.from_uri(self.location)
-        else:
-            self.fs, self.root = pafs.LocalFileSystem(), os.path.abspath(self.location)
-        self.is_local = isinstance(self.fs, pafs.LocalFileSystem)
+    def __init__(self, location: str | os.PathLike[str], options: Mapping[str, Option] | None = None) -> None:
+        place = resolve(location)
+        self.location = place.uri
+        self.options = _checked(options)
+        self._files: Files = open_files(place, self.options)
+        self.is_local = isinstance(self._files, LocalFiles)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Storage, (self.location, self.options)
+
+    @property
+    def root(self) -> str:
+        return self.location
 
     def path(self, name: str) -> str:
-        return f"{self.root}/{name}"
+        """Return the full name of a file, for messages."""
+        return f"{self.location}/{name}"
 
     def exists(self, name: str) -> bool:
-        return bool(self.fs.get_file_info(self.path(name)).type != pafs.FileType.NotFound)
+        return self._files.exists(name)
+
+    def size(self, name: str) -> int:
+        """Return the length of a file in bytes, 0 if there is none."""
+        try:
+            return self._files.size(name)
+        except FileNotFoundError:
+            return 0
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder."""
-        selector = pafs.FileSelector(self.path(folder), allow_not_found=True)
-        return sorted(info.base_name for info in self.fs.get_file_info(selector))
+        """Return the names in a folder, sorted; none if there is no such folder."""
+        return sorted(self._files.names(folder))
 
     def files(self, folder: str) -> list[str]:
-        """All files below a folder, as names relative to the root."""
-        selector = pafs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
-        cut = len(self.root) + 1
-        return sorted(i.path[cut:] for i in self.fs.get_file_info(selector) if i.type == pafs.FileType.File)
+        """Return all files below a folder, as names relative to the root, sorted."""
+        return sorted(self._files.files(folder))
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Writes a file that no reader looks for before a document has named it.
+        """Write a file that no reader looks for before a document has named it.
 
         On a local file system it is on disk when this returns: a commit that names it must not outlive it.
         """
-        path = self.path(name)
-        if self.is_local:
-            self._write_through(path, data)
-            self._keep_entry(path)
-        else:
-            with self.fs.open_output_stream(path) as out:
-                out.write(data)
+        self.write_chunks(name, [data])
+
+    def write_chunks(self, name: str, chunks: Iterable[bytes | pa.Buffer]) -> None:
+        """Write a file from pieces, as they come: never all of them in memory."""
+        try:
+            self._files.write(name, chunks)
+        except OSError as error:
+            raise self._unwritable(name, error) from error
 
     def read(self, name: str) -> pa.Buffer:
-        """The bytes of a file; mapped, not copied, where the file system is local."""
+        """Return the bytes of a file; mapped, not copied, where the file system is local."""
+        return self._reading(name, lambda: self._files.read(name))
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """Return the bytes of a file from each start to its end, in few requests."""
+        pieces: list[pa.Buffer] = self._reading(name, lambda: self._files.read_ranges(name, ranges))
+        for piece, (start, end) in zip(pieces, ranges, strict=True):
+            if piece.size != end - start:
+                raise CheckpointError(
+                    f"{self.path(name)}: damaged (its bytes {start} to {end} are missing). "
+                    "Restore the file from a copy; nothing was overwritten."
+                )
+        return pieces
+
+    def _reading(self, name: str, read: Any) -> Any:
         try:
-            if self.is_local:
-                with pa.memory_map(self.path(name)) as mapped:
-                    return mapped.read_buffer()
-            with self.fs.open_input_file(self.path(name)) as file:
-                return file.read_buffer()
+            return read()
         except FileNotFoundError:
             raise CheckpointError(
                 f"{self.path(name)}: missing. The checkpoint names this file, so part of it was deleted; "
                 "restore it from a copy, or start with an empty checkpoint folder."
             ) from None
+        except OSError as error:
+            raise CheckpointError(f"{self.path(name)}: cannot be read ({error}).{_sharing(error)}") from error
 
     def read_checked(self, name: str, size: int, crc: int) -> pa.Buffer:
-        """The bytes of a file whose length and checksum are known."""
+        """Return the bytes of a file whose length and checksum are known."""
         data = self.read(name)
         if data.size != size or zlib.crc32(data) != crc:
             raise CheckpointError(
@@ -132,84 +136,42 @@ class Storage:
         return data
 
     def delete(self, name: str) -> None:
-        try:
-            self.fs.delete_file(self.path(name))
-        except FileNotFoundError:
-            return
+        """Delete a file, if there is one, and a local folder of a batch that it leaves empty."""
+        self._files.delete(name)
 
     def delete_folder(self, name: str) -> None:
-        try:
-            self.fs.delete_dir(self.path(name))
-        except FileNotFoundError:
-            return
-
-    def write_document(self, name: str, kind: str, body: Any) -> None:
-        """Writes a JSON document that appears whole or not at all; refuses to replace an existing one."""
-        payload = msgspec.json.encode(body)
-        head = json.dumps(
-            {"weir": FORMAT, "kind": kind, "bytes": len(payload), "crc32": zlib.crc32(payload)}
-        ).encode()
-        data = head + b"\n" + payload
-        path = self.path(name)
-        if self.is_local:
-            temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-            self._write_through(temporary, data)
-            try:
-                os.link(temporary, path)  # unlike a rename, fails if another writer was first
-            except FileExistsError:
-                raise CheckpointError(_TWO_WRITERS.format(path)) from None
-            finally:
-                os.unlink(temporary)
-            self._keep_entry(path)
-        else:
-            if self.exists(name):
-                raise CheckpointError(_TWO_WRITERS.format(path))
-            with self.fs.open_output_stream(path) as out:
-                out.write(data)
+        self._files.delete_folder(name)
 
     def keep(self, *patterns: str) -> None:
         """Put files of a local file system on disk that somebody else has written."""
-        if not _flushing:
-            return
-        found = {name for pattern in patterns for name in glob.glob(pattern, root_dir=self.root)}
-        for path in map(self.path, sorted(found)):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-            self._keep_entry(path)
+        if isinstance(self._files, LocalFiles):
+            self._files.keep(patterns)
 
-    @staticmethod
-    def _write_through(path: str, data: bytes | pa.Buffer) -> None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as out:
-            out.write(data)
-            if _flushing:
-                out.flush()
-                os.fsync(out.fileno())
+    # ------------------------------------------------------------------ documents
 
-    def _keep_entry(self, path: str) -> None:
-        """Put the name of a file on disk, and those of the folders it is in, if that is still to be done."""
-        if not _flushing:
-            return
-        folder = os.path.dirname(path)
-        _sync(folder)
-        new = []
-        while folder not in _kept and len(folder) >= len(self.root):
-            new.append(folder)
-            folder = os.path.dirname(folder)
-        for one in reversed(new):
-            _sync(os.path.dirname(one))
-            _kept.add(one)
-        if len(_kept) > 10_000:
-            _kept.clear()
+    def write_document(self, name: str, kind: str, body: Any) -> None:
+        """Write a JSON document that appears whole or not at all; refuse to replace an existing one."""
+        payload = msgspec.json.encode(body)
+        head = {"weir": FORMAT, "kind": kind, "bytes": len(payload), "crc32": zlib.crc32(payload)}
+        head["by"] = uuid.uuid4().hex  # no two writers write the same bytes, so one can tell its own
+        try:
+            self._files.create(name, json.dumps(head).encode() + b"\n" + payload)
+        except FileExistsError:
+            raise CheckpointError(
+                f"{self.path(name)}: already written by another run. Two queries share this checkpoint; "
+                "stop one of them."
+            ) from None
+        except OSError as error:
+            raise self._unwritable(name, error) from error
 
     def read_document(self, name: str, kind: str) -> Any:
-        """The body of a document, verified."""
+        """Return the body of a document, verified."""
         path = self.path(name)
         data = self.read(name).to_pybytes()
         head_bytes, newline, payload = data.partition(b"\n")
         try:
             head = json.loads(head_bytes)
-            version = head["weir"]
+            version = int(head["weir"])
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"{path}: not a Weir {kind}, or damaged in its first line.") from None
         if version > FORMAT:
@@ -225,3 +187,28 @@ class Storage:
         if head.get("kind") != kind:
             raise CheckpointError(f"{path}: a {head.get('kind')}, where a {kind} was expected.")
         return msgspec.json.decode(payload)
+
+    def _unwritable(self, name: str, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{self.path(name)}: cannot be written ({error}).{_sharing(error)}")
+
+
+def _sharing(error: OSError) -> str:
+    if not isinstance(error, PermissionError):
+        return ""
+    return (
+        " Checkpoints are private to who creates them. If driver and executors run as different users, create "
+        "the checkpoint's folder first, with the permissions that both need: all files in it follow those."
+    )
+
+
+def _checked(options: Mapping[str, Option] | None) -> dict[str, Option]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise ParameterError(f"storage options {options!r}: expected a dict, e.g. {{'region': 'eu-west-1'}}")
+    for key, value in options.items():
+        if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
+            raise ParameterError(
+                f"storage option {key!r}: expected a name with a text or a number, not a {type(value).__name__}"
+            )
+    return dict(options)

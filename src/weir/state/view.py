@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.state.index import find_in_segments, rows_of
-from weir.state.segment import DEAD, SegmentRef, newest, open_segment, stored_schema
+from weir.state.columns import DEAD, stored_schema
+from weir.state.index import Search, rows_of
+from weir.state.reader import open_segment
+from weir.state.refs import SegmentRef
+from weir.state.segment import newest
 from weir.state.storage import Storage
 
 
@@ -19,29 +24,38 @@ class StateView:
     def __init__(self, storage: Storage, refs: Sequence[SegmentRef], schema: pa.Schema) -> None:
         self.schema = schema
         self.segments = [open_segment(storage, r) for r in refs]
-        self._sorted = [(s.h1, s.h2) for s in self.segments]
+        self._starts = list(accumulate((len(s.firsts) for s in self.segments), initial=0))  # of their blocks
 
     def find(
         self, h1: NDArray[np.uint64], h2: NDArray[np.uint64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(segment, row) of the living entry of each key, −1 where there is none."""
-        which, row = find_in_segments(self._sorted, h1, h2)
-        for number, segment in enumerate(self.segments):
-            here = which == number
-            if here.any():
-                gone = here.copy()
-                gone[here] = segment.dead[row[here]]
-                which[gone] = row[gone] = -1
-        return which, row
+        """Return (block, row) of the living entry of each key, for :meth:`take`; −1 where there is none."""
+        search = self._search(h1, h2, living=True)
+        return search.which, search.row
+
+    def _search(self, h1: NDArray[np.uint64], h2: NDArray[np.uint64], living: bool) -> Search:
+        search = Search(h1, h2)
+        for start, segment in zip(self._starts[-2::-1], reversed(self.segments), strict=True):
+            if not len(search.missing):
+                break
+            for number, index in segment.holding(search):
+                hits = search.look(start + number, index.h1, index.h2)
+                if living and len(hits):
+                    gone = index.dead(search.row[hits])
+                    if gone.any():
+                        search.drop(hits[gone])
+        return search
 
     def take(self, which: NDArray[np.int64], row: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:
         """Return the entries found, and for each the position of the key that asked for it."""
         parts, positions = [], []
-        for number, segment in enumerate(self.segments):
-            asked = np.flatnonzero(which == number)
-            if len(asked):
-                parts.append(segment.table.take(pa.array(row[asked])))
-                positions.append(asked)
+        asked = np.flatnonzero(np.bincount(which + 1)[1:]).tolist()
+        for place, numbers in groupby(asked, lambda number: bisect_right(self._starts, number) - 1):
+            start = self._starts[place]
+            for number, table in self.segments[place].tables([n - start for n in numbers]):
+                keys = np.flatnonzero(which == start + number)
+                parts.append(table.take(pa.array(row[keys])))
+                positions.append(keys)
         if not parts:
             return stored_schema(self.schema).empty_table(), np.empty(0, np.int64)
         return pa.concat_tables(parts).combine_chunks(), np.concatenate(positions)
@@ -51,33 +65,44 @@ class StateView:
 
         Costs a binary search per segment plus the entries that come due, not a scan.
         """
-        found: list[pa.Table] = []
-        for number, segment in enumerate(self.segments):
-            if segment.ref.min_deadline > until:
-                continue
-            deadlines, rows = segment.by_deadline
-            lo, hi = np.searchsorted(deadlines, [after, until], side="right")
-            rows = np.sort(rows[lo:hi])
-            rows = rows[~segment.dead[rows]]
-            if len(rows):
-                which, _ = find_in_segments(self._sorted, segment.h1[rows], segment.h2[rows])
-                rows = rows[which == number]  # an entry replaced by a newer one is history
-                found.append(segment.table.take(pa.array(rows)))
-        empty = stored_schema(self.schema).empty_table()
-        return pa.concat_tables([empty, *found]).combine_chunks()
+        found = [stored_schema(self.schema).empty_table()]
+        for start, segment in zip(self._starts, self.segments, strict=False):
+            for number, index in segment.due(until):
+                deadlines, order = index.by_deadline()
+                lo, hi = np.searchsorted(deadlines, [after, until], side="right")
+                rows = np.sort(order[lo:hi])
+                rows = rows[~index.dead(rows)]
+                if not len(rows):
+                    continue
+                newer = self._search(index.h1[rows], index.h2[rows], living=False)
+                rows = rows[newer.which == start + number]  # an entry replaced by a newer one is history
+                for _, table in segment.tables([number] if len(rows) else []):
+                    found.append(table.take(pa.array(rows)))
+        return pa.concat_tables(found).combine_chunks()
 
     def all_of(self, routes: NDArray[np.uint64]) -> pa.Table:
-        """All living entries of the keys with these route hashes (several per key if it has windows)."""
+        """Return all living entries of the keys with these route hashes (several per key if it has windows)."""
         parts = [stored_schema(self.schema).empty_table()]
         for segment in self.segments:
-            rows = rows_of(segment.h1, routes)
-            if len(rows):
-                parts.append(segment.table.take(pa.array(rows)))
-        table = newest(pa.concat_tables(parts))
-        return table.filter(pa.compute.invert(table[DEAD]))
+            for number, index in segment.holding_any(routes):
+                here = routes
+                if len(segment.firsts) > 1:
+                    here = routes[(routes >= segment.firsts[number]) & (routes <= segment.lasts[number])]
+                rows = rows_of(index.h1, here)
+                for _, table in segment.tables([number] if len(rows) else []):
+                    parts.append(table.take(pa.array(rows)))
+        return self._living(newest(pa.concat_tables(parts)))
 
     def everything(self, keep_dead: bool = False) -> pa.Table:
-        """All entries, the newest of each key."""
-        parts = [stored_schema(self.schema).empty_table(), *(s.table for s in self.segments)]
-        table = newest(pa.concat_tables(parts))
-        return table if keep_dead else table.filter(pa.compute.invert(table[DEAD]))
+        """Return all entries, the newest of each key."""
+        table = newest(pa.concat_tables([stored_schema(self.schema).empty_table(), *self._tables()]))
+        return table if keep_dead else self._living(table)
+
+    def _tables(self) -> Iterator[pa.Table]:
+        for segment in self.segments:
+            for _, table in segment.tables(range(len(segment.firsts)), keep=False):
+                yield table
+
+    @staticmethod
+    def _living(table: pa.Table) -> pa.Table:
+        return table.filter(pa.compute.invert(table[DEAD]))

@@ -4,13 +4,4 @@ People in some places post about topics. Most posts about a topic come from one 
 topics move to other places, old topics end, new ones appear, and now and then one explodes. The job counts posts per
 place, then finds the topics that trend; both operators keep state per key, on every server. A post goes to the server
 of its place, then to the server of its topic, and is sent over only if the two are not the same.
-
-=================  =========================================================
-``command.py``     the options, and the whole run from start to end, with Spark quietly
-``posts.py``       the stream of posts
-``application.py`` the two operators
-``job.py``         runs the application, and compares its state with plain Spark's
-``screen.py``      what is drawn while the stream runs
-``summary.py``     what is printed at the end
-=================  =========================================================
 """

@@ -16,6 +16,7 @@ from weir.errors import EngineError
 from weir.state.storage import Storage
 
 WAITING, POSTS, CHECKPOINT = "waiting", "posts", "checkpoint"  # folders of the demo
+_SHOWN = ("batch", "rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality", "table_version")
 
 
 class Job:
@@ -108,15 +109,9 @@ def _brief(progress: Progress) -> dict[str, Any]:
     """Return what the demo shows of a batch."""
     seconds = progress.seconds.batch or progress.seconds.plan + progress.seconds.job
     return {
-        "batch": progress.batch,
-        "rows": progress.rows,
+        **{name: progress[name] for name in _SHOWN},
         "rows_per_s": progress.rows / seconds,
-        "rows_local": progress.rows_local,
-        "rows_exchanged": progress.rows_exchanged,
-        "bytes_exchanged": progress.bytes_exchanged,
-        "locality": progress.locality,
         "imbalance": {name: operator.imbalance for name, operator in progress.operators.items()},
-        "table_version": progress.table_version,
         "moved_keys": progress.get("moved_keys", 0),
         "seconds": seconds,
     }

@@ -138,39 +138,22 @@ class Seconds(Record):
 
 
 class Progress(Record):
-    """One batch.
-
-    Attributes
-    ----------
-    rows, bytes_in
-        What came from the sources.
-    rows_local, rows_exchanged, bytes_exchanged
-        Rows between operators that stayed on their server, and those that did not.
-    bytes_left_on_host
-        Of the latter, what passed through files of one host.
-    locality
-        ``rows_local`` over all rows between operators.
-    distance, partials
-        Rows and bytes by distance; the same for partial states on their way home.
-    weights
-        Rows per round that each instance gets from each server, on edges where weights decide.
-    ran_again
-        Why the batch had to run twice, if it did.
-    """
+    """One batch."""
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"probe", "ran_again", "scaled", "routing", "moved_keys"})
 
     batch: int = 0
-    rows: int = 0
+    rows: int = 0  # what came from the sources
     bytes_in: int = 0
-    rows_local: int = 0
-    rows_exchanged: int = 0
+    rows_local: int = 0  # rows between operators that stayed on their server
+    rows_exchanged: int = 0  # and those that did not
     bytes_exchanged: int = 0
-    bytes_left_on_host: int = 0
-    locality: float | None = None
-    distance: Traffic = {}
-    partials: Traffic = {}
+    bytes_left_on_host: int = 0  # of the latter, what passed through files of one host
+    locality: float | None = None  # rows_local over all rows between operators
+    distance: Traffic = {}  # rows and bytes by distance
+    partials: Traffic = {}  # the same for partial states on their way home
     places: list[dict[str, str]] = []
+    # rows per round that each instance gets from each server, on edges where weights decide
     weights: dict[str, dict[str, list[float]]] = {}
     edges: dict[str, EdgeProgress] = {}
     operators: dict[str, OperatorProgress] = {}
@@ -183,7 +166,7 @@ class Progress(Record):
     moved_servers: list[int] = []
     probe: dict[str, Any] | None = None
     seconds: Seconds = msgspec.field(default_factory=Seconds)
-    ran_again: str | None = None
+    ran_again: str | None = None  # why the batch had to run twice, if it did
     load: LoadProgress = msgspec.field(default_factory=LoadProgress)
     scaled: dict[str, int] | None = None  # "from", "to" (servers), "moved_keys"
     routing: RoutingProgress | None = None

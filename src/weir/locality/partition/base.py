@@ -15,35 +15,22 @@ Parts = NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a partition has to observe.
+    """What a partition has to observe."""
 
-    Attributes
-    ----------
-    alpha
-        A server may hold this many times its share of each operator.
-    seed
-        The same seed gives the same answer.
-    warm
-        The present server per vertex, −1 where there is none. Only the multilevel partitioner starts from there; the
-        others use it to name their parts, so that as little as possible moves.
-    stay_bonus
-        What staying is worth to a key, in rows per row of the average key: to move a state costs the same whatever
-        its operator, so the keys that move are those that gain most. Zero moves whenever it gains at all.
-    shares
-        Relative capacity of each server; equal by default.
-    fixed
-        Vertices that must be on a given server, −1 for all others.
-    starts
-        More than one asks for quality rather than speed: the multilevel partitioner partitions a small graph up to
-        that many times and combines the best results, and on any graph full servers then exchange keys.
-    """
-
-    alpha: float = 1.03
-    seed: int = 0
+    alpha: float = 1.03  # a server may hold this many times its share of each operator
+    seed: int = 0  # the same seed gives the same answer
+    # the present server per vertex, −1 where there is none. Only the multilevel partitioner starts from
+    # there; the others use it to name their parts, so that as little as possible moves
     warm: Parts | None = None
+    # what staying is worth to a key, in rows per row of the average key: to move a state costs the same
+    # whatever its operator, so the keys that move are those that gain most. Zero moves whenever it
+    # gains at all
     stay_bonus: float = 0.0
-    shares: NDArray[np.float64] | None = None
-    fixed: Parts | None = None
+    shares: NDArray[np.float64] | None = None  # relative capacity of each server; equal by default
+    fixed: Parts | None = None  # vertices that must be on a given server, −1 for all others
+    # more than one asks for quality rather than speed: the multilevel partitioner partitions a small
+    # graph up to that many times and combines the best results, and on any graph full servers then
+    # exchange keys
     starts: int = 1
 
     def homes(self, graph: KeyGraph, n: int) -> tuple[Parts, Parts]:

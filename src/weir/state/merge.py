@@ -1,0 +1,99 @@
+"""Merging segments in bounded memory: one range of hashes after the other, each written before the next is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from weir.state.blocks import SegmentWriter, cut
+from weir.state.columns import DEAD, H1, stored_schema
+from weir.state.reader import Segment, open_segment
+from weir.state.refs import SegmentRef
+from weir.state.segment import newest, write_segment
+from weir.state.storage import Storage
+from weir.state.view import StateView
+
+IN_MEMORY = 64 << 20  # bytes of entries that are merged at a time
+
+
+def merge_segments(
+    storage: Storage, refs: Sequence[SegmentRef], schema: pa.Schema, name: str, keep_dead: bool
+) -> SegmentRef | None:
+    """Write one segment with the newest entry of each key of several, oldest first; None if no entry remains.
+
+    Tombstones are kept with ``keep_dead``: there may be older entries than these. At most some ``IN_MEMORY`` bytes of
+    entries are in memory at a time, more only if a single key's windows are.
+    """
+    if sum(ref.bytes for ref in refs) <= IN_MEMORY:
+        table = StateView(storage, refs, schema).everything(keep_dead)
+        return write_segment(storage, name, table) if table.num_rows else None
+    segments = [open_segment(storage, ref) for ref in refs]
+    writer = SegmentWriter(stored_schema(schema))
+    ranges = (_merged(parts, schema, keep_dead) for parts in _ranges(segments))
+    merged = (table for table in ranges if table.num_rows)
+    first = next(merged, None)
+    if first is None:
+        return None
+
+    def chunks() -> Iterator[bytes]:
+        table: pa.Table | None = first
+        while table is not None:
+            for block in [table] if storage.is_local else cut(table):
+                yield writer.block(block)
+            table = next(merged, None)
+        yield writer.finish()
+
+    storage.write_chunks(name, chunks())
+    return writer.ref(name)
+
+
+def _merged(parts: list[pa.Table], schema: pa.Schema, keep_dead: bool) -> pa.Table:
+    table = newest(pa.concat_tables([stored_schema(schema).empty_table(), *parts]))
+    return table if keep_dead else table.filter(pa.compute.invert(table[DEAD]))
+
+
+def _ranges(segments: Sequence[Segment]) -> Iterator[list[pa.Table]]:
+    """Yield the entries of one range of hashes after the other, those of older segments first."""
+    bounds = [0, *_cuts(segments), 1 << 64]
+    held: dict[tuple[int, int], pa.Table] = {}  # blocks that reach into the next range
+    for low, high in pairwise(bounds):
+        parts = []
+        for number, segment in enumerate(segments):
+            first = int(np.searchsorted(segment.lasts, np.uint64(low), "left"))
+            last = int(np.searchsorted(segment.firsts, np.uint64(high - 1), "right"))
+            fresh = [b for b in range(first, last) if (number, b) not in held]
+            tables = {b: held.pop((number, b)) for b in range(first, last) if (number, b) in held}
+            tables.update(segment.tables(fresh, keep=False))
+            for block in range(first, last):
+                table = tables[block]
+                parts.append(_between(table, low, high))
+                if int(segment.lasts[block]) >= high:
+                    held[number, block] = table
+        yield parts
+
+
+def _between(table: pa.Table, low: int, high: int) -> pa.Table:
+    h1 = table[H1].to_numpy()
+    start = int(np.searchsorted(h1, np.uint64(low), "left"))
+    end = int(np.searchsorted(h1, np.uint64(high - 1), "right"))
+    return table.slice(start, end - start)
+
+
+def _cuts(segments: Sequence[Segment]) -> list[int]:
+    """Return hashes between which there are some ``IN_MEMORY`` bytes of entries, by samples of what there is."""
+    hashes, sizes = [], []
+    for segment in segments:
+        size_of_row = segment.ref.bytes / max(1, segment.ref.rows)
+        for sample, rows in segment.samples(max(1, int(IN_MEMORY / 8 / len(segments) / size_of_row))):
+            hashes.append(sample)
+            sizes.append(np.full(len(sample), rows * size_of_row))
+    if not hashes:
+        return []
+    sampled = np.concatenate(hashes)
+    order = np.argsort(sampled)
+    part = (np.cumsum(np.concatenate(sizes)[order]) // IN_MEMORY).astype(np.int64)
+    starts = np.flatnonzero(np.diff(part)) + 1
+    return sorted({int(h) for h in sampled[order][starts]} - {0})

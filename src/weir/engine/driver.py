@@ -203,7 +203,6 @@ class Driver:
         self.runner.start(rows, self.topology, self.learning)
         if self._started:
             return
-        self._started = True
         last = self.ledger.last
         self._check_owed()
         for sink in self.sinks.values():
@@ -216,6 +215,7 @@ class Driver:
         if self.learner is not None and self.ledger.last is not None:
             last = self.ledger.last
             self.learner.start(last.tables, last.manager, self.ledger.layout)
+        self._started = True  # only now: what was refused is refused again
 
     @property
     def finished(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import weir
-from support import POSTS, posts, rows_of, stream, write_batches
+from support import NOW, POSTS, posts, rows_of, stream, write_batches
 from truth import count_and_top_by, count_by
 from weir.hashing import hash_columns
 from weir.locality import Locality
@@ -16,7 +16,6 @@ from weir.routing.locality_aware import LocalityAware, LocalityAwareSplit
 from weir.routing.table import Table
 from weir.spark import jvm_routing
 
-NOW = {"availableNow": True}
 TABLES = [posts(1500, seed) for seed in range(3)]
 KEYS = np.unique(hash_columns([TABLES[0]["topic"].combine_chunks()]))
 HOMES = np.random.default_rng(0).integers(0, 3, len(KEYS)).astype(np.int32)

@@ -9,12 +9,10 @@ import pytest
 
 import weir
 from recorded import few_starts
-from support import POSTS, posts, rows_of, stream, write_batches
+from support import NOW, POSTS, posts, rows_of, stream, write_batches
 from truth import count_by, homes_of, two_counts
 from weir.cli.main import main
 from weir.errors import EngineError
-
-NOW = {"availableNow": True}
 
 
 @pytest.fixture(scope="module", autouse=True)

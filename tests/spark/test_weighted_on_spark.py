@@ -7,13 +7,12 @@ import shutil
 import pytest
 
 import weir
-from support import POSTS, posts, rows_of, stream, write_batches
+from support import NOW, POSTS, posts, rows_of, stream, write_batches
 from truth import count_by
 from weir.engine.ledger import read_commit
 from weir.faults import watching
 from weir.state.storage import Storage
 
-NOW = {"availableNow": True}
 SCALE = weir.Weighted().scale
 
 

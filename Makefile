@@ -12,7 +12,7 @@ demo: setup            ## the main job on embedded Spark
 	@scripts/with-java $(BIN)/weir demo
 
 test: check            ## everything that must hold
-	@scripts/with-java $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
+	@scripts/with-java $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 soak: setup            ## tests that take a minute or more each
 	@scripts/with-java $(BIN)/python -m pytest -m long

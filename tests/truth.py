@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-import weir
-from support import POSTS
+from support import counts, dicts
 from weir.engine.ledger import latest_commit
 from weir.engine.saved_state import state_schema
 from weir.state.segment import H1
@@ -20,37 +18,13 @@ from weir.state.storage import Storage
 from weir.state.view import StateView
 
 
-def two_counts(source: Any = POSTS, **options: Any) -> weir.Stream:
-    """Return posts counted by place, then by topic; ``options`` are those of the second operator."""
-    return (
-        weir.source(source)
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Count(), name="topics", **options)
-    )
-
-
-def rows_in(table: pa.Table) -> list[tuple[Any, ...]]:
-    """Return the rows of an Arrow table, in an order that depends on nothing but them."""
-    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
-
-
-def _rows(tables: Iterable[pa.Table]) -> Iterable[dict[str, Any]]:
-    return (row for table in tables for row in table.to_pylist())
-
-
-def count_by(tables: Iterable[pa.Table], *columns: str) -> list[tuple[Any, ...]]:
-    """Return how many rows each value of the columns has, as :func:`rows_in` would."""
-    counts = Counter(tuple(row[c] for c in columns) for row in _rows(tables))
-    return sorted(((*key, count) for key, count in counts.items()), key=repr)
-
-
 def count_and_top_by(tables: Sequence[pa.Table], *columns: str) -> list[tuple[Any, ...]]:
-    """Return the rows and the greatest ``n`` of each value of the columns, as :func:`rows_in` would."""
+    """Return the rows and the greatest ``n`` of each value of the columns, as :func:`support.rows_of` would."""
     top: dict[tuple[Any, ...], int] = {}
-    for row in _rows(tables):
+    for row in dicts(tables):
         key = tuple(row[c] for c in columns)
         top[key] = max(top.get(key, row["n"]), row["n"])
-    return sorted(((*entry, top[entry[:-1]]) for entry in count_by(tables, *columns)), key=repr)
+    return sorted(((*entry, top[entry[:-1]]) for entry in counts(tables, *columns)), key=repr)
 
 
 def homes_of(checkpoint: str, name: str) -> dict[int, int]:

@@ -10,7 +10,7 @@ import pytest
 
 import weir
 from recorded import few_starts, planted, stream_of, write
-from truth import two_counts
+from support import two_counts
 from weir.advise import advise
 from weir.errors import TopologyError, UnknownColumn, WeirError
 from weir.testing import run

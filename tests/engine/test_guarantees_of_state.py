@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import weir
 from recorded import few_starts
-from support import POSTS, Rises, rises_in_python
-from truth import count_and_top_by, count_by, homes_of, rows_in
+from support import POSTS, Rises, counts, rises_in_python, rows_of
+from truth import count_and_top_by, homes_of
 from weir import routing
 from weir.testing import LocalQuery, start
 
@@ -64,14 +64,14 @@ class World:
 
     def check(self) -> None:
         """Compare both states with plain Python, and each key's home with every other's."""
-        expected = {"places": count_by(self.tables, "place")}
+        expected = {"places": counts(self.tables, "place")}
         state = {name: self.query.state(name) for name in ("places", "topics")}
-        assert rows_in(state["places"]) == expected["places"]
+        assert rows_of(state["places"]) == expected["places"]
         if self.ordered:
             rises = {row["topic"]: row["rises"] for row in state["topics"].to_pylist()}
             assert rises == rises_in_python(self.tables)
         else:
-            assert rows_in(state["topics"]) == count_and_top_by(self.tables, "topic")
+            assert rows_of(state["topics"]) == count_and_top_by(self.tables, "topic")
         for name, key in (("places", "place"), ("topics", "topic")):
             keys = state[name][key].to_pylist()
             assert max(Counter(keys).values(), default=1) == 1

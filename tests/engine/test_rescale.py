@@ -10,8 +10,8 @@ import pytest
 
 import weir
 from recorded import few_starts
-from support import POSTS, Rises, posts, rises_in_python
-from truth import count_by, eventually, homes_of, rows_in, told_time, two_counts
+from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, two_counts
+from truth import eventually, homes_of, told_time
 from weir.engine.ledger import latest_commit
 from weir.errors import EngineError
 from weir.state.storage import Storage
@@ -68,7 +68,7 @@ def test_out_and_in_again(tables, checkpoint, routing):
     assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 4), (4, 3)]
     assert all(s["moved_keys"] > 0 for s in query.scalings)
     for name, column in (("places", "place"), ("topics", "topic")):
-        assert rows_in(query.state(name)) == count_by(tables, column)
+        assert rows_of(query.state(name)) == counts(tables, column)
         homes = homes_of(checkpoint, name)
         assert set(homes.values()) == {0, 1, 2}
         if isinstance(routing, weir.Locality):
@@ -91,7 +91,7 @@ def test_learnt_homes_are_kept_until_a_reconfiguration_uses_the_new_servers(tabl
     assert sizes(query) == [2, 2, 4, 4, 4, 3]
     assert query.scalings[1]["moved_keys"] > 0
     for name, column in (("places", "place"), ("topics", "topic")):
-        assert rows_in(query.state(name)) == count_by(tables, column)
+        assert rows_of(query.state(name)) == counts(tables, column)
         homes = homes_of(checkpoint, name)
         keys = np.array(list(homes), np.uint64)
         assert query.routing_table(name).route(keys).tolist() == list(homes.values())
@@ -115,15 +115,15 @@ def test_partial_states_that_wait_on_a_server_that_goes(tables, checkpoint):
         if batch == 4:
             query.scale_out(1)
     assert sizes(query) == [3, 3, 2, 2, 2, 3]
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     query.finish()
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
 def test_weights_are_for_the_servers_there_are(tables, checkpoint):
     query = start(two_counts(routing=weir.Weighted(weir.Hash())), checkpoint, servers=2)
     scaled(query, tables, {1: out(2), 3: into(1)})
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     weights = [p["weights"]["places → topics"] for p in query.recent_progress]
     servers = [2, 2, 4, 4, 3, 3]
     assert [len(by) for by in weights] == servers
@@ -136,7 +136,7 @@ def test_a_fixed_table_is_balanced_anew(tables, checkpoint):
     table = weir.Table.of({f"topic {i}": i % 2 for i in range(400)})
     query = start(two_counts(routing=table), checkpoint, servers=2)
     scaled(query, tables, {2: out(2)})
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     load = Counter(homes_of(checkpoint, "topics").values())
     assert max(load.values()) <= 1.05 * sum(load.values()) / 4
 
@@ -164,13 +164,13 @@ def test_a_restart_goes_on_with_the_servers_there_are(tables, checkpoint):
     query.restart()
     scaled(query, tables[3:5], {})
     assert len(query.progress["servers"]) == 3
-    assert rows_in(query.state("topics")) == count_by(tables[:5], "topic")
+    assert rows_of(query.state("topics")) == counts(tables[:5], "topic")
     # an application that asks for another number gets it
     query.restart(servers=4)
     scaled(query, tables[5:], {})
     assert len(query.progress["servers"]) == 4
     assert latest_commit(Storage(checkpoint)).layout is None
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
 def test_code_that_catches_up_with_the_scaling_moves_nothing(tables, checkpoint):
@@ -181,7 +181,7 @@ def test_code_that_catches_up_with_the_scaling_moves_nothing(tables, checkpoint)
     scaled(query, tables[3:], {})
     after = homes_of(checkpoint, "topics")
     assert all(after[h] == s for h, s in before.items())
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_the_slow_operator_gets_the_new_server(tables, checkpoint, slow):
     assert "slow" in query.recent_progress[2]["load"]["congested"]
     assert set(query.topology.by_name["slow"].placement) > {0}
     assert query.topology.by_name["fast"].placement[:2] == (0, 1)
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
 def test_what_cannot_be_is_refused_and_nothing_changes(tables, checkpoint):
@@ -276,4 +276,4 @@ def test_by_itself(tables, checkpoint, slow):
         if batch == 1:  # its patience is over; it asks in the background
             eventually(lambda: query._driver.scaler.pending)
     assert sizes(query) == [1, 1, 2, 2, 2, 2]
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")

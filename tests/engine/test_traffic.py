@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import weir
-from support import POSTS, posts
-from truth import count_by, rows_in, told_time
+from support import POSTS, counts, posts, rows_of
+from truth import told_time
 from weir.testing import run
 
 
@@ -38,7 +38,7 @@ def spread_app(spread):
 )
 def test_rows_by_distance_add_up_to_all_rows(tables, hosts, racks, apart):
     query = run(spread_app(lambda b: b), tables, servers=3, hosts=hosts, racks=racks)
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     for progress in query.recent_progress:
         hops = [progress["edges"][edge] for edge in ("places → spread", "spread → topics")]
         assert progress["rows"] == 3000

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from truth import count_by, eventually, rows_in
+from support import counts, rows_of
+from truth import eventually
 from weir.cli.main import main
 from weir.testing import run
 from weir_evaluation.bench import lab as bench
@@ -118,8 +119,8 @@ def test_the_query_of_that_benchmark_equals_plain_counting_when_tasks_and_the_dr
     faults = ["step-started:201", "step-started:202", "job-done:2"]
     query = run(app, tables, servers=3, hosts=["h1", "h2", "h3"], faults=faults)
     assert [p["batch"] for p in query.recent_progress][-2:] == [3, 4]
-    assert rows_in(query.state("places")) == count_by(tables, "place")
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("places")) == counts(tables, "place")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert sorted(s["host"] for s in query.progress["servers"]) == ["h1", "h2", "h3"]
 
 

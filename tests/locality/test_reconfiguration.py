@@ -8,8 +8,8 @@ import pytest
 
 import weir
 from recorded import few_starts
-from support import POSTS, Rises, posts, rises_in_python
-from truth import count_and_top_by, count_by, homes_of, rows_in, two_counts
+from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, two_counts
+from truth import count_and_top_by, homes_of
 from weir.engine.ledger import read_commit
 from weir.routing.table import Table
 from weir.state.storage import Storage
@@ -47,7 +47,7 @@ def test_locality_rises_results_stay_right_and_every_key_has_one_home(tables, ch
     assert last["table_version"] >= 1
     assert sum(p["moved_keys"] for p in query.recent_progress) > 0
     for name, column in (("places", "place"), ("topics", "topic")):
-        assert rows_in(query.state(name)) == count_by(tables, column)
+        assert rows_of(query.state(name)) == counts(tables, column)
         homes = homes_of(checkpoint, name)
         hashes = np.array(sorted(homes), np.uint64)
         np.testing.assert_array_equal(
@@ -67,7 +67,7 @@ def test_order_sensitive_state_behind_a_stateless_operator_and_a_branch_move_too
     query = start(app, checkpoint, servers=3, routing=weir.Locality(period=2), seed=1)
     reconfigured(query, tables)
     assert sum(p["moved_keys"] for p in query.recent_progress) > 0
-    assert rows_in(query.state("numbers")) == count_and_top_by(tables, "topic", "place")
+    assert rows_of(query.state("numbers")) == count_and_top_by(tables, "topic", "place")
     assert {r["topic"]: r["rises"] for r in query.state("rises").to_pylist()} == rises_in_python(tables)
 
 
@@ -81,13 +81,13 @@ def test_a_restart_goes_on_with_the_tables_it_had(checkpoint):
         query.feed(table)
     assert query.recent_progress[1]["batch"] == 4
     assert query.recent_progress[1]["locality"] > 0.5
-    assert rows_in(query.state("topics")) == count_by(tables[:6], "topic")
+    assert rows_of(query.state("topics")) == counts(tables[:6], "topic")
     homes_of(checkpoint, "topics")
     # and with another number of servers the state is laid out anew and learning begins again
     query.restart(servers=5)
     query.feed(tables[6])
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
-    assert rows_in(query.state("places")) == count_by(tables, "place")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
+    assert rows_of(query.state("places")) == counts(tables, "place")
     assert len(set(homes_of(checkpoint, "topics").values())) == 5
 
 
@@ -104,7 +104,7 @@ def test_hot_keys_of_operators_that_merge_are_shared_out(checkpoint):
     query = reconfigured(start(two_counts(), checkpoint, servers=3, routing=routing), tables)
     assert query.recent_progress[0]["operators"]["topics"]["imbalance"] > 1.6
     assert query.progress["operators"]["topics"]["imbalance"] < 1.3
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
 def test_a_table_of_something_else_is_refused(tables, checkpoint, tmp_path):
@@ -124,7 +124,7 @@ def test_tables_made_offline_are_there_from_the_first_batch(tables, checkpoint, 
         Table.from_keys(keys, homes, n=3, operator=name).save(tmp_path / f"{name}.arrow")
     query = run(two_counts(), tables, checkpoint, servers=3, routing=weir.Locality(start=str(tmp_path)))
     assert query.recent_progress[0]["locality"] > 0.7
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert read_commit(Storage(checkpoint), "000000000000-0000").table_version == 1
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import weir
-from truth import rows_in
+from support import rows_of
 from weir.cli.main import main
 from weir.columns import to_schema
 from weir.flow import Stream
@@ -77,8 +77,8 @@ class Folder:
         totals = Counter()
         for row in rows:
             totals[row["room"]] += row["v"]
-        assert rows_in(query.state("sensors")) == sorted(Counter(r["sensor"] for r in rows).items())
-        assert rows_in(query.state("rooms")) == sorted(totals.items())
+        assert rows_of(query.state("sensors")) == sorted(Counter(r["sensor"] for r in rows).items())
+        assert rows_of(query.state("rooms")) == sorted(totals.items())
 
 
 def sensors_and_rooms(files):

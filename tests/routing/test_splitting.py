@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import weir
-from support import POSTS, posts
-from truth import count_and_top_by, count_by, homes_of, rows_in
+from support import POSTS, counts, posts, rows_of
+from truth import count_and_top_by, homes_of
 from weir.testing import run, start
 
 SPLITTING = [
@@ -33,9 +33,9 @@ def test_partial_states_are_merged_and_counters_go_on(tables, grouping):
         .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=grouping)
     )
     query = run(app, tables, servers=3, seed=5)
-    assert rows_in(query.state("places")) == count_by(tables, "place")
+    assert rows_of(query.state("places")) == counts(tables, "place")
     expected = count_and_top_by(tables, "topic")
-    assert rows_in(query.state("topics")) == expected
+    assert rows_of(query.state("topics")) == expected
     updates = {row["topic"]: tuple(row.values()) for row in query.output("topics").to_pylist()}
     assert sorted(updates.values(), key=repr) == expected
     assert query.progress["operators"]["places"]["imbalance"] < 1.6
@@ -54,7 +54,7 @@ def test_keys_dealt_out_from_a_source_are_merged_on_one_server(tables, checkpoin
         query.feed(table)
         if batch == 1:
             query.scale_out(1)
-    assert rows_in(query.state("places")) == count_by([*tables, tables[0]], "place")
+    assert rows_of(query.state("places")) == counts([*tables, tables[0]], "place")
     assert len(homes_of(checkpoint, "places")) == query.progress["state_keys"]["places"]
 
 
@@ -80,7 +80,7 @@ def test_partial_states_may_wait_for_their_aggregation(checkpoint, every):
     for table in tables[:4]:
         query.feed(table)
     expected = count_and_top_by(tables[:4], "topic")
-    assert rows_in(query.state("topics")) == expected
+    assert rows_of(query.state("topics")) == expected
     delivered = {batch: table.num_rows for _, batch, table in query.deliveries}
     assert [b for b, rows in sorted(delivered.items()) if rows] == [
         b for b in range(4) if (b + 1) % every == 0
@@ -88,7 +88,7 @@ def test_partial_states_may_wait_for_their_aggregation(checkpoint, every):
     # nothing is lost when the shape changes while partial states wait
     query.restart(servers=4)
     query.feed(tables[4])
-    assert rows_in(query.state("topics")) == count_and_top_by(tables, "topic")
+    assert rows_of(query.state("topics")) == count_and_top_by(tables, "topic")
 
 
 def test_waiting_without_splitting_is_refused():

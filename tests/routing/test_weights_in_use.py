@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import weir
-from support import POSTS, posts
-from truth import count_by, rows_in, told_time, two_counts
+from support import POSTS, counts, posts, rows_of, two_counts
+from truth import told_time
 from weir.engine.in_process import InProcessRunner
 from weir.engine.ledger import read_commit
 from weir.faults import watching
@@ -31,8 +31,8 @@ def test_results_are_right_and_near_servers_get_more():
         .keyed("topic", weir.Count(), name="topics", routing=weir.Weighted(weir.Hash(), control=None))
     )
     query = run(app, tables, servers=3)
-    assert rows_in(query.state("places")) == count_by(tables, "place")
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("places")) == counts(tables, "place")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     last = query.progress
     assert len(last["places"]) == 3
     weights = last["weights"]["places → spread"]
@@ -49,7 +49,7 @@ def test_from_a_source_all_servers_are_equally_far():
     tables = [posts(3000, seed) for seed in range(2)]
     app = weir.source(POSTS).keyed("place", weir.Count(), name="places", routing=weir.Weighted(weir.Hash()))
     query = run(app, tables, servers=3)
-    assert rows_in(query.state("places")) == count_by(tables, "place")
+    assert rows_of(query.state("places")) == counts(tables, "place")
     assert query.progress["distance"]["source"]["rows"] == 0
     assert query.recent_progress[0]["weights"]["source → places"] == {"source": [SCALE] * 3}
     assert query.recent_progress[0]["operators"]["places"]["imbalance"] < 1.05
@@ -119,7 +119,7 @@ def test_a_slowed_server_loses_weight_and_a_recovered_one_gets_it_back(monkeypat
     assert shares[-1] > 1.5 * min(shares[2:6])
     slow, fast = query.recent_progress[2]["operators"]["served"]["execution"]
     assert slow > 6 * fast
-    assert rows_in(query.state("served")) == [(k, 10 * 9) for k in sorted(keys)]
+    assert rows_of(query.state("served")) == [(k, 10 * 9) for k in sorted(keys)]
 
 
 def test_overflow_of_a_hot_key_is_dealt_out_by_weights():
@@ -130,7 +130,7 @@ def test_overflow_of_a_hot_key_is_dealt_out_by_weights():
 
     def last_batch(split):
         query = run(two_counts(), tables, servers=3, routing=weir.Locality(period=None, split_hot=split))
-        assert rows_in(query.state("topics")) == count_by(tables, "topic")
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
         return query.progress
 
     stays = last_batch(True)
@@ -183,5 +183,5 @@ def test_a_replay_routes_by_the_places_profile_times_and_counters_of_its_plan(
         assert len(plan.network.places) == 3
         assert set(plan.feedback) == {"spread", "topics"}
         query.feed(tables[2])
-        assert rows_in(query.state("topics")) == count_by(tables, "topic")
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
         assert sent(folder, "000000000002-0000") == sent(checkpoint, "000000000002-0000")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 import weir
-from support import POSTS, posts, rows_of, stream, write_batches
-from truth import count_by
+from support import POSTS, counts, posts, rows_of, stream, write_batches
 
 
 def add_up(progress):
@@ -26,7 +25,7 @@ def test_rows_by_distance_add_up_and_markers_tell_how_old_rows_are(spark, tmp_pa
     query = app.start(checkpoint, servers=3, sink=lambda f, b: None, trigger={"availableNow": True})
     query.await_termination()
     took = time.time() - began
-    assert rows_of(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     for progress in query.recent_progress:
         distance = progress["distance"]
         assert add_up(progress) == progress["rows_local"] + progress["rows_exchanged"] == 2 * 3000

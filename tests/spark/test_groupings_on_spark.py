@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import functions as F
 
 import weir
-from support import NOW, POSTS, posts, rows_of, stream, write_batches
-from truth import count_and_top_by, count_by
+from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
+from truth import count_and_top_by
 from weir.hashing import hash_columns
 from weir.locality import Locality
 from weir.routing.buckets import Buckets
@@ -66,7 +66,7 @@ def test_partial_states_of_split_keys_are_merged_and_may_wait(spark, tmp_path, c
     sink = lambda f, b: delivered.update({b: rows_of(f)})  # noqa: E731
     query = app.start(checkpoint, servers=3, sink=sink, trigger=NOW)
     query.await_termination()
-    assert rows_of(query.state("places")) == count_by(TABLES, "place")
+    assert rows_of(query.state("places")) == counts(TABLES, "place")
     expected = count_and_top_by(TABLES, "topic")
     assert rows_of(query.state("topics")) == expected
     assert rows_of(weir.read_state(checkpoint, "topics")) == expected

@@ -9,8 +9,8 @@ import pytest
 
 import weir
 from recorded import few_starts
-from support import NOW, POSTS, posts, rows_of, stream, write_batches
-from truth import count_by, homes_of, two_counts
+from support import NOW, POSTS, counts, posts, rows_of, stream, two_counts, write_batches
+from truth import homes_of
 from weir.cli.main import main
 from weir.errors import EngineError
 
@@ -29,7 +29,7 @@ def tables():
 def check(query, checkpoint, tables):
     """Compare counts with the truth, and the server of each key with the table in force."""
     for name, column in (("places", "place"), ("topics", "topic")):
-        assert rows_of(query.state(name)) == count_by(tables, column)
+        assert rows_of(query.state(name)) == counts(tables, column)
         homes = homes_of(checkpoint, name)
         keys = np.array(list(homes), np.uint64)
         assert query.routing_table(name).route(keys).tolist() == list(homes.values())

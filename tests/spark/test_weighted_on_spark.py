@@ -7,8 +7,7 @@ import shutil
 import pytest
 
 import weir
-from support import NOW, POSTS, posts, rows_of, stream, write_batches
-from truth import count_by
+from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
 from weir.engine.ledger import read_commit
 from weir.faults import watching
 from weir.state.storage import Storage
@@ -44,8 +43,8 @@ def test_near_servers_get_more_as_probed_and_a_replay_routes_the_same(spark, tmp
     with watching(look):
         query = app.start(checkpoint, servers=3, trigger=NOW)
         query.await_termination()
-    assert rows_of(query.state("places")) == count_by(tables, "place")
-    assert rows_of(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("places")) == counts(tables, "place")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
     first, _, last = query.recent_progress
     # the first hop is routed in Python: the JVM knows no weights. From a source, all servers are equally far
     assert last["distance"]["source"]["rows"] == 0
@@ -70,5 +69,5 @@ def test_near_servers_get_more_as_probed_and_a_replay_routes_the_same(spark, tmp
 
     again = app.start(str(copy), servers=3, trigger=NOW)
     again.await_termination()
-    assert rows_of(again.state("topics")) == count_by(tables, "topic")
+    assert rows_of(again.state("topics")) == counts(tables, "topic")
     assert sent(copy, "000000000002-0000") == sent(checkpoint, "000000000002-0000")

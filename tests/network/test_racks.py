@@ -72,7 +72,7 @@ def test_a_server_that_moves_is_known_to_be_elsewhere():
     assert locator.update({0: ("a", "a:1"), 2: ("c", "c:4")}) == [2]
     assert [Distance(d).name for d in locator.distances()[0]] == ["PROCESS", "NODE", "ANY"]
     locator.resize(4)
-    assert not locator.known
+    assert not locator.complete
     locator.update({3: ("b", "b:1")})
     assert distance(locator.places[0], locator.places[3]) is Distance.RACK
 

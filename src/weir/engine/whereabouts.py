@@ -41,17 +41,17 @@ class Whereabouts:
     def observe(self, servers: int, reports: list[TaskReport]) -> None:
         """Take in where the servers ran their tasks."""
         self.locator.resize(servers)
-        before = self.locator.known
+        before = self.locator.complete
         moved = self.locator.update(whereabouts(reports))
         self.moved = moved if before else []
 
     def network(self, servers: int) -> Network | None:
         """Return what a plan for so many servers says about the network; None before anything is known of them all."""
-        known = self.locator.places if len(self.locator.places) == servers else []
-        if not known and self.profile is None:
+        places = self.locator.places if len(self.locator.places) == servers else []
+        if not places and self.profile is None:
             return None
         return Network(
-            places=[(p.process, p.host, p.rack) for p in known],
+            places=[(p.process, p.host, p.rack) for p in places],
             profile=None if self.profile is None else self.profile.to_dict(),
         )
 

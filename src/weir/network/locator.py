@@ -58,14 +58,14 @@ class Locator:
         self._places = self._places[:servers] + [None] * (servers - len(self._places))
 
     @property
-    def known(self) -> bool:
+    def complete(self) -> bool:
         """Return whether the places of all servers are known."""
         return all(p is not None for p in self._places)
 
     @property
     def places(self) -> list[Place]:
         """Return the place of each server; empty until all are known."""
-        return [p for p in self._places if p is not None] if self.known else []
+        return [p for p in self._places if p is not None] if self.complete else []
 
     def distances(self) -> NDArray[np.int8]:
         """Return the distance of any two servers."""

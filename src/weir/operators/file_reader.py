@@ -28,15 +28,15 @@ def open_path(path: str) -> tuple[pafs.FileSystem, str]:
     >>> open_path("file:/data/part=1/a b.parquet")[1], open_path("/data/x")[1]
     ('/data/part=1/a b.parquet', '/data/x')
     """
-    found = re.match(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(.*)", path, re.DOTALL)
-    if found is None or found[1] == "file":
-        return pafs.LocalFileSystem(), path if found is None else found[3]
-    scheme = "s3" if found[1] in ("s3a", "s3n") else found[1]
-    where = f"{scheme}://{found[2] or ''}/"
+    parts = re.match(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(.*)", path, re.DOTALL)
+    if parts is None or parts[1] == "file":
+        return pafs.LocalFileSystem(), path if parts is None else parts[3]
+    scheme = "s3" if parts[1] in ("s3a", "s3n") else parts[1]
+    where = f"{scheme}://{parts[2] or ''}/"
     if where not in _systems:
         _systems[where] = pafs.FileSystem.from_uri(where)
     system, root = _systems[where]
-    return system, root.rstrip("/") + found[3]
+    return system, root.rstrip("/") + parts[3]
 
 
 def read_file(
@@ -164,23 +164,23 @@ def _arrow(file: pa.NativeFile, path: str, schema: pa.Schema) -> Iterator[pa.Rec
             yield from _shaped(part.num_rows, {n: part.column(n) for n in names}, path, schema)
 
 
-def _present(found: pa.Schema, path: str, schema: pa.Schema) -> list[str]:
+def _present(columns: pa.Schema, path: str, schema: pa.Schema) -> list[str]:
     """Return the wanted columns that the file has; all others must be in its path."""
     for field in schema:
-        count = len(found.get_all_field_indices(field.name))
+        count = len(columns.get_all_field_indices(field.name))
         if count > 1:
             raise SourceError(f"{path}: has {count} columns named {field.name!r}; rename them")
         if count == 0 and _in_path(path, field.name) is None:
             raise SourceError(
-                f"{path}: has no column {field.name!r}, which schema= wants; it has {', '.join(found.names)}. "
+                f"{path}: has no column {field.name!r}, which schema= wants; it has {', '.join(columns.names)}. "
                 "Files of one source must have the same columns."
             )
-        if count and not fits(found.field(field.name).type, field.type):
+        if count and not fits(columns.field(field.name).type, field.type):
             raise SourceError(
-                f"{path}: column {field.name!r} is {found.field(field.name).type}, where schema= says {field.type}. "
+                f"{path}: column {field.name!r} is {columns.field(field.name).type}, where schema= says {field.type}. "
                 "Files of one source must have the same types."
             )
-    return [f.name for f in schema if f.name in found.names]
+    return [f.name for f in schema if f.name in columns.names]
 
 
 def fits(have: pa.DataType, want: pa.DataType) -> bool:

@@ -27,14 +27,14 @@ def salt_of(seed: int) -> np.uint64:
 
 def taken(counters: Counters, name: str, like: NDArray[np.generic]) -> NDArray[np.generic]:
     """A copy of one saved array, refused if it cannot belong to this router."""
-    found = counters.get(name)
-    if found is None or found.shape != like.shape:
-        shape = "missing" if found is None else f"of shape {found.shape}"
+    saved = counters.get(name)
+    if saved is None or saved.shape != like.shape:
+        shape = "missing" if saved is None else f"of shape {saved.shape}"
         raise CheckpointError(
             f"saved routing counters do not fit: {name!r} is {shape}, expected {like.shape}; "
             "the grouping or its number of instances has changed since they were taken"
         )
-    return found.astype(like.dtype, copy=True)
+    return saved.astype(like.dtype, copy=True)
 
 
 class LoadRouter(Router):

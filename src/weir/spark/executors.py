@@ -24,8 +24,8 @@ class Executor:
 
 def executors(session: SparkSession) -> list[Executor]:
     """Return the living executors; none in local mode, where the driver runs the tasks."""
-    found = session.sparkContext._jsc.sc().statusStore().executorList(True)
-    every = [found.apply(i) for i in range(found.size())]
+    listed = session.sparkContext._jsc.sc().statusStore().executorList(True)
+    every = [listed.apply(i) for i in range(listed.size())]
     return [
         Executor(e.id(), e.hostPort().rsplit(":", 1)[0], e.totalCores()) for e in every if e.id() != "driver"
     ]
@@ -54,12 +54,12 @@ def _local(master: str) -> int | None:
     """
     if master == "local":
         return 1
-    found = re.fullmatch(r"local\[\s*(\d+|\*)\s*(?:,.*)?\]", master)
-    if found is None:
+    cores = re.fullmatch(r"local\[\s*(\d+|\*)\s*(?:,.*)?\]", master)
+    if cores is None:
         return None
-    if found[1] == "*":
+    if cores[1] == "*":
         return os.cpu_count() or 1
-    return int(found[1])
+    return int(cores[1])
 
 
 def ensure_slots(session: SparkSession, needed: int, timeout: float) -> int:
@@ -135,10 +135,10 @@ def release(session: SparkSession, needed: int, keep: set[str], hosts: set[str] 
 
 def holders(session: SparkSession, rdd: int) -> set[str]:
     """Return the executors that hold blocks of a cached RDD."""
-    found = session.sparkContext._jsc.sc().statusStore().rddList(True)
+    blocks = session.sparkContext._jsc.sc().statusStore().rddList(True)
     out: set[str] = set()
-    for i in range(found.size()):
-        info = found.apply(i)
+    for i in range(blocks.size()):
+        info = blocks.apply(i)
         if info.id() != rdd or not info.partitions().isDefined():
             continue
         parts = info.partitions().get()

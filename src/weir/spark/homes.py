@@ -26,11 +26,11 @@ class Homes:
     def _settle(self, rows: DataFrame) -> None:
         self.n = len(self.slots)
         context = rows.sparkSession.sparkContext
-        known = set(context._jsc.getPersistentRDDs())
+        before = set(context._jsc.getPersistentRDDs())
         self.frame = rows.repartition(self.n, "slot").persist(StorageLevel.MEMORY_AND_DISK)
         self.frame.count()
-        made = set(context._jsc.getPersistentRDDs()) - known
-        self.rdd = max(made, default=-1)  # the number of the cached blocks in Spark's books
+        added = set(context._jsc.getPersistentRDDs()) - before
+        self.rdd = max(added, default=-1)  # the number of the cached blocks in Spark's books
         self._anchors: dict[str, DataFrame] = {}
 
     def _numbered(self, rows: DataFrame, index: Column, numbers: list[int]) -> DataFrame:
@@ -46,18 +46,18 @@ class Homes:
         Servers that stay bring their row along from where they live, and since it makes up all that the shuffle
         has for their partition, Spark prefers to put that there again.
         """
-        made = Homes.__new__(Homes)
-        made.slots = find_slots(session, len(origin))
+        homes = Homes.__new__(Homes)
+        homes.slots = find_slots(session, len(origin))
         kept = {old: new for new, old in enumerate(origin) if old >= 0}
         stay = self.frame.where(F.col("server").isin(list(kept)))
         # −1 would be an index from the end; servers that go are filtered out, any number will do for them
-        rows = made._numbered(stay, F.col("server"), [kept.get(i, 0) for i in range(self.n)])
+        rows = homes._numbered(stay, F.col("server"), [kept.get(i, 0) for i in range(self.n)])
         fresh = [new for new, old in enumerate(origin) if old < 0]
         if fresh:
             newcomers = session.range(0, len(fresh), 1, len(fresh))
-            rows = rows.union(made._numbered(newcomers, F.col("id"), fresh))
-        made._settle(rows)
-        return made
+            rows = rows.union(homes._numbered(newcomers, F.col("id"), fresh))
+        homes._settle(rows)
+        return homes
 
     def exchange(self, rows: DataFrame, shape: str) -> DataFrame:
         """Send each row to the server of its slot, where that server lives.

@@ -27,10 +27,10 @@ class ArrowFiles:
             self._fs, self._base = pafs.FileSystem.from_uri(uri)
         except (pa.ArrowException, OSError, ValueError) as error:
             scheme = uri.partition(":")[0]
-            known = ", ".join(f"{s}://" for s in ("hdfs", *OBJECT_STORES))
+            schemes = ", ".join(f"{s}://" for s in ("hdfs", *OBJECT_STORES))
             raise CheckpointError(
                 f"{uri}: {scheme}:// cannot be opened here ({str(error).splitlines()[0]}). "
-                f"Locations are paths, file:/, dbfs:/, {known}"
+                f"Locations are paths, file:/, dbfs:/, {schemes}"
             ) from None
         self._base = self._base.rstrip("/")
 

@@ -1,4 +1,4 @@
-"""A batch whose rows do not add up is stopped before its commit."""
+"""A batch whose rows or keys do not add up is stopped before its commit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import weir
 import weir.testing
 from weir.engine import in_process
 from weir.engine.exchange import wire
+from weir.engine.ledger import latest_commit
+from weir.engine.state_keeper import StateKeeper
 from weir.errors import EngineError
+from weir.operators.aggregate import _AggregateInstance
+from weir.state import move
+from weir.state.segment import MERGE_AT
+from weir.state.storage import Storage
 
 ROWS = [{"place": f"p{i % 7}", "topic": f"t{i % 11}"} for i in range(200)]
 
@@ -58,3 +64,92 @@ def test_states_that_do_not_arrive_when_servers_come(monkeypatch):
             damaged(patch, wire.STATE, lambda blob: [])
             with pytest.raises(EngineError, match="states that move"):
                 query.feed(ROWS)
+
+
+def counted():
+    return weir.source("place string, topic string").keyed("place", weir.Count(), name="places")
+
+
+def test_the_keys_of_every_server_are_on_record(checkpoint):
+    """Born, merged, moved by tables and by scaling: what the commit counts is what is there."""
+    app = counted().keyed("topic", weir.Count(), name="topics")
+    routing = weir.Locality(period=None, forecast=None)
+    with weir.testing.start(app, checkpoint, servers=3, routing=routing, seed=1) as query:
+        for batch in range(12):  # long enough for segments to be merged
+            query.feed(
+                [{"place": f"p{i % 7 + batch}", "topic": f"t{i % 11 + 3 * batch}"} for i in range(200)]
+            )
+            if batch in (2, 5, 8):
+                query.reconfigure(wait=True)
+            elif batch == 6:
+                query.scale_out(1)
+            elif batch == 9:
+                query.scale_in(1)
+            commit = latest_commit(Storage(checkpoint))
+            for name in ("places", "topics"):
+                assert sum(commit.counts[name]) == commit.keys[name] == query.state(name).num_rows
+        assert sum(p.moved_keys for p in query.recent_progress) > 0
+
+
+def test_an_operator_that_counts_its_keys_wrongly(monkeypatch):
+    real = _AggregateInstance.finish
+
+    def finish(self):
+        yield from real(self)
+        self.report.keys_delta += 1
+
+    with weir.testing.start(counted(), servers=2) as query:
+        query.feed(ROWS)
+        with monkeypatch.context() as patch:
+            patch.setattr(_AggregateInstance, "finish", finish)
+            with pytest.raises(
+                EngineError, match=r"'places' on server 0: says that its keys change by 1, but its"
+            ):
+                query.feed(ROWS)
+        query.feed(ROWS)
+        assert sum(query.state("places")["count"].to_pylist()) == 2 * len(ROWS)
+
+
+def test_state_that_is_lost_shows_when_its_files_are_merged(monkeypatch):
+    """A segment that lacks an entry, but whose name and checksum are right: as a writer with a bug would make it."""
+    write = StateKeeper.write
+    with weir.testing.start(counted(), servers=1) as query:
+        with monkeypatch.context() as patch:
+            patch.setattr(StateKeeper, "write", lambda *about: _write_less(write, *about))
+            query.feed(ROWS)
+        other = [{"place": "another", "topic": "t"}]
+        for _ in range(MERGE_AT - 1):
+            query.feed(other)
+        with pytest.raises(EngineError, match="had 8 keys by count, but 7 when its files were merged"):
+            query.feed(other)
+
+
+def _write_less(write, keeper, node, table):
+    """Count a table as it is, but write it without its first entry."""
+    files = keeper._files
+    segment = files.segment
+    files.segment = lambda name, whole: segment(name, whole.slice(1))
+    try:
+        write(keeper, node, table)
+    finally:
+        files.segment = segment
+
+
+def test_keys_that_move_but_do_not_arrive(monkeypatch):
+    real = move.take_over
+
+    def take_over(storage, schema, segments, moves, server):
+        changes = real(storage, schema, segments, moves, server)
+        if not changes.arrived or changes.left:
+            return changes
+        return move.Changes(changes.entries.slice(1), changes.arrived - 1, changes.left)
+
+    app = counted().keyed("topic", weir.Count(), name="topics")
+    routing = weir.Locality(period=None, forecast=None)
+    with weir.testing.start(app, servers=3, routing=routing, seed=1) as query:
+        for _ in range(2):
+            query.feed(ROWS)
+        query.reconfigure(wait=True)
+        monkeypatch.setattr("weir.engine.state_keeper.take_over", take_over)
+        with pytest.raises(EngineError, match=r"keys left their servers, but \d+ arrived"):
+            query.feed(ROWS)

@@ -127,6 +127,12 @@ def main(data: str, folder: str) -> None:
     place = {"00000": 2, "00001": 2}
     files = weir.files(spark.read, data, schema=SCHEMA, by=r"(\d+)\.parquet", place=place)
     scenario("executors die", files, dies_after_reading, dies_when_others_are_done)
+    os.chdir(folder)
+    try:
+        # a folder of this name is another one in every process that has a working directory of its own
+        frame.keyed("place", weir.Count()).run("/proc/self/cwd/unshared", servers=2)
+    except weir.errors.CheckpointError as error:
+        print(json.dumps({"scenario": "unshared", "error": str(error)}), flush=True)
     spark.stop()
 
 

@@ -27,6 +27,9 @@ def test_failing_speculative_and_killed_tasks_change_nothing(tmp_path):
         assert answers[name]["places"] == sorted(map(list, counts(tables, "place"))), name
         assert answers[name]["topics"] == topics, name
         assert answers[name]["left"] > 0, f"{name}: rows went through files, too"
+    # executors that see another place under the checkpoint's name than the driver refuse to work
+    assert "/proc/self/cwd/unshared: on host" in answers["unshared"]["error"]
+    assert "all executors share" in answers["unshared"]["error"]
     # the faults did happen
     for marker in ("slow", "killed-between", "killed-after-reading", "killed-late"):
         assert (tmp_path / marker).exists(), marker

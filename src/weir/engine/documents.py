@@ -14,6 +14,9 @@ from weir.operators.instance import OperatorReport
 from weir.state.segment import SegmentRef
 
 Manifest = dict[str, list[list[SegmentRef]]]  # operator → server → segments, oldest first
+Counts = dict[
+    str, list[int | None]
+]  # operator → server → keys in its state; None: written by an earlier version
 
 
 class FileRef(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +51,13 @@ class Move(msgspec.Struct, frozen=True):
 
     operator: str
     file: FileRef  # Arrow: h1, from, to
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a driver wrote to take a checkpoint over: whoever works for it must find the same there."""
+
+    turn: int
+    nonce: str
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -125,6 +135,10 @@ class TaskReport(msgspec.Struct, kw_only=True):
     weights: dict[int, list[int]] = {}  # edge → the weight of each instance, where weights decide
     posted: list[tuple[int, int, int, int]] = []  # kind, edge or operator, receiving server, rows
     received: list[tuple[int, int, int]] = []  # kind, edge or operator, rows
+    entries: dict[
+        str, tuple[int, int]
+    ] = {}  # operator → keys that its files add to the state, and that they end
+    moved: dict[str, tuple[int, int]] = {}  # operator → keys that moves bring here, and that they take away
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -145,6 +159,7 @@ class Commit(msgspec.Struct, kw_only=True):
     network: Network | None = None
     manifest: Manifest = {}
     keys: dict[str, int] = {}
+    counts: Counts = {}
     manager: FileRef | None = None  # what the locality manager remembers
     outputs: dict[str, list[FileRef]] = {}
     progress: dict[str, object] = {}

@@ -18,6 +18,7 @@ from weir.engine.arrays import table_schema
 from weir.engine.documents import (
     DEAD_LETTERS,
     BatchPlan,
+    Claim,
     Commit,
     FileRef,
     Manifest,
@@ -65,8 +66,11 @@ class Runner(Protocol):
     def knows_hosts(self) -> bool:
         """Whether it knows where servers are, or does not care."""
 
-    def start(self, rows: Any, topology: Topology, learning: Learning | None) -> None:
-        """Get ready for the first batch; called before each, does nothing after the first."""
+    def start(self, rows: Any, topology: Topology, learning: Learning | None, claim: Claim) -> None:
+        """Get ready for the first batch; called before each, does nothing after the first.
+
+        Processes that run tasks must find ``claim`` in the checkpoint (:func:`weir.engine.fence.check_shared`).
+        """
 
     def locate(self) -> dict[int, tuple[str, str]]:
         """Return host and process of each server, and remember the hosts."""
@@ -157,12 +161,13 @@ class Driver:
         plan, scaling = self._plan(batch, end_of_input)
         planned = time.perf_counter()
         outcome = self.runner.run(rows, plan, self.ledger.manifest, self._before)
-        check(self.topology, outcome.reports)
+        counts = check(self.topology, outcome.reports, self.ledger.manifest, self.ledger.counts)
         reach("job-done", batch)
         ran = time.perf_counter()
         progress = self._progress(plan, outcome, ran - began, began - self._ended if self._ended else 0.0)
         progress.seconds.plan, progress.seconds.job = planned - began, ran - planned
-        commit = self.ledger.commit(plan, outcome.reports, progress, self._memory(batch), self.source)
+        memory = self._memory(batch)
+        commit = self.ledger.commit(plan, outcome.reports, progress, counts, memory, self.source)
         if self.learner is not None and outcome.stats:
             self.learner.observe(outcome.stats)
         self.runner.committed(progress)
@@ -200,7 +205,7 @@ class Driver:
 
     def start(self, rows: Any) -> None:
         """Get ready for the first batch: lay state out anew if the application has changed, locate servers."""
-        self.runner.start(rows, self.topology, self.learning)
+        self.runner.start(rows, self.topology, self.learning, self.ledger.fence.claim)
         if self._started:
             return
         last = self.ledger.last

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 
+from weir.engine.documents import Claim
 from weir.engine.job import host_name
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 
 DRIVERS = "drivers"
+PATIENCE = 2.0  # seconds within which a file system that is shared shows a new file everywhere
+_seen: set[tuple[str, str]] = set()  # location and nonce of claims that this process has seen
 
 
 class Fence:
@@ -24,7 +28,8 @@ class Fence:
         self.turn = self._claim()
 
     def _claim(self) -> int:
-        claim = {"host": host_name(), "process": os.getpid(), "time": int(time.time())}
+        self._nonce = uuid.uuid4().hex
+        claim = {"nonce": self._nonce, "host": host_name(), "process": os.getpid(), "time": int(time.time())}
         while True:
             turn = max(self._turns(), default=0) + 1
             try:
@@ -34,6 +39,11 @@ class Fence:
                     raise
                 continue  # another one was faster
             return turn
+
+    @property
+    def claim(self) -> Claim:
+        """What others need to find this driver's claim."""
+        return Claim(self.turn, self._nonce)
 
     def _turns(self) -> list[int]:
         return [int(name) for name in self._storage.names(DRIVERS) if name.isdigit()]
@@ -53,3 +63,33 @@ class Fence:
         for turn in self._turns():
             if turn < self.turn:
                 self._storage.delete(f"{DRIVERS}/{turn:08d}")
+
+
+def check_shared(storage: Storage, claim: Claim) -> None:
+    """Raise a CheckpointError unless this process sees the checkpoint that the driver has claimed.
+
+    A path that is on each host's own disk works until a server moves to another host; then its state is gone. So every
+    process looks for the driver's claim before its first task, once.
+    """
+    proof = storage.location, claim.nonce
+    if proof in _seen:
+        return
+    name = f"{DRIVERS}/{claim.turn:08d}"
+    end = time.monotonic() + PATIENCE
+    while not storage.exists(name):
+        if time.monotonic() > end:
+            if any(int(n) > claim.turn for n in storage.names(DRIVERS) if n.isdigit()):
+                raise CheckpointError(f"{storage.location}: another driver has taken over this checkpoint.")
+            raise _unshared(storage, f"{name}, which the driver has written, is not there")
+        time.sleep(0.05)
+    if storage.read_document(name, "driver").get("nonce") != claim.nonce:
+        raise _unshared(storage, f"{name} is not the one that the driver has written")
+    _seen.add(proof)
+
+
+def _unshared(storage: Storage, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{storage.location}: on host {host_name()} this is another place than on the driver's: {why}. State would be "
+        "lost when a server changes its host, so nothing was done. Use a location that the driver and all executors "
+        "share under one name: an object store (s3://bucket/folder), HDFS, or a mounted network file system."
+    )

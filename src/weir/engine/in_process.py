@@ -14,9 +14,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from weir.engine.documents import BatchPlan, FileRef, Manifest, TaskReport
+from weir.engine import invariants
+from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest, TaskReport
 from weir.engine.driver import Outcome
 from weir.engine.exchange import wire
+from weir.engine.fence import check_shared
 from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, column_name
 from weir.engine.learning import Learning
 from weir.engine.metrics.latency import now
@@ -60,7 +62,8 @@ class InProcessRunner:
         self._rng = None if seed is None else np.random.default_rng(seed)
         self._query = uuid.uuid4().hex
 
-    def start(self, rows: Tables, topology: Topology, learning: Learning | None) -> None:
+    def start(self, rows: Tables, topology: Topology, learning: Learning | None, claim: Claim) -> None:
+        check_shared(self.storage, claim)
         if not hasattr(self, "topology"):
             self.topology, self.learning = topology, learning
 
@@ -118,6 +121,7 @@ class InProcessRunner:
             before,
             began=now(),
             query=self._query,
+            invariants=invariants.enabled,
         )
         cut = enumerate(self._cut(rows))
         sent = [batch for task, part in cut for batch in self._attempt(_source, job, task, part)]

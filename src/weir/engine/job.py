@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from weir.engine.documents import BatchPlan, Manifest
+from weir.engine.documents import BatchPlan, Claim, Manifest
 from weir.engine.learning import Learning
 from weir.graph.model import Topology
 from weir.state.storage import Storage
@@ -42,6 +42,8 @@ class Job:
     began: int = 0  # µs; the marker of rows that the JVM takes from a source
     query: str = ""  # a name of this run of the query alone
     hosts: list[str] | None = None  # where servers are expected; None: nobody leaves rows in files
+    invariants: bool = True  # whether tasks count what their files change, see weir.engine.invariants
+    claim: Claim | None = None  # what every process that runs tasks must find in the checkpoint
 
 
 def column_name(number: int, column: str) -> str:

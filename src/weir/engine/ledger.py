@@ -30,6 +30,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from weir.engine.compatibility import compare
 from weir.engine.documents import (
     BatchPlan,
     Commit,
+    Counts,
     FileRef,
     Layout,
     Manifest,
@@ -62,6 +64,7 @@ HEAD = "weir"
 # the mode of weir.testing: it is fed batches by hand, and so goes on from a checkpoint of any mode
 IN_PROCESS = "in process"
 FOREVER = (1 << 63) - 1
+T = TypeVar("T")
 
 
 class Ledger:
@@ -129,9 +132,19 @@ class Ledger:
                     "Nothing was changed. Please report this with the settings before and after."
                 )
         if self._origin is not None:
-            saved = rearranged(saved, self._origin)
+            saved = rearranged(saved, self._origin, [])
         empty: list[list[SegmentRef]] = [[] for _ in range(self.topology.servers)]
         return {name: [list(s) for s in saved.get(name, empty)] for name in self.topology.state_names}
+
+    @property
+    def counts(self) -> Counts:
+        """The keys of each operator on each server; None where nobody has counted them."""
+        saved = (
+            self.last.counts
+            if self.last
+            else {n.name: [0] * self.topology.servers for n in self.topology.stateful}
+        )
+        return saved if self._origin is None else rearranged(saved, self._origin, 0)
 
     # ------------------------------------------------------------------ plan
 
@@ -222,6 +235,7 @@ class Ledger:
         plan: BatchPlan,
         reports: list[TaskReport],
         progress: Progress,
+        counts: Counts,
         manager: FileRef | None = None,
         source: str = "",
     ) -> Commit:
@@ -268,6 +282,7 @@ class Ledger:
             network=plan.network,
             manifest=manifest,
             keys={n.name: keys.get(n.name, 0) for n in self.topology.stateful},
+            counts=counts,
             manager=manager or (self.last.manager if self.last else None),
             outputs=outputs,
             progress=progress.to_dict(),
@@ -296,6 +311,7 @@ class Ledger:
             event_times=last.event_times,
             manifest=manifest,
             keys=keys,
+            counts={name: [sum(r.rows for r in refs) for refs in manifest[name]] for name in keys},
             manager=last.manager,
             outputs=last.outputs,
             progress=last.progress,
@@ -377,17 +393,17 @@ def read_commit(storage: Storage, name: str) -> Commit:
     return commit_of(storage.read_document(f"commits/{name}", "commit"))
 
 
-def rearranged(manifest: Manifest, origin: Sequence[int]) -> Manifest:
-    """Return the segments by the servers' new numbers; those of servers that go are left out.
+def rearranged(by_server: dict[str, list[T]], origin: Sequence[int], new: T) -> dict[str, list[T]]:
+    """Return what each operator has on each server by the servers' new numbers; servers that go are left out.
 
-    ``origin`` has for each server its number before, −1 for a new one.
+    ``origin`` has for each server its number before, −1 for a new one, which gets ``new``.
 
-    >>> rearranged({"a": [["x"], ["y"], ["z"]]}, [0, 2, -1])
+    >>> rearranged({"a": [["x"], ["y"], ["z"]]}, [0, 2, -1], [])
     {'a': [['x'], ['z'], []]}
     """
     return {
-        name: [list(servers[old]) if 0 <= old < len(servers) else [] for old in origin]
-        for name, servers in manifest.items()
+        name: [servers[old] if 0 <= old < len(servers) else new for old in origin]
+        for name, servers in by_server.items()
     }
 
 

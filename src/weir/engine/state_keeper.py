@@ -34,7 +34,12 @@ class StateKeeper:
         return any(self._job.manifest.get(node.name, [[]] * self._job.plan.servers)[self._server])
 
     def write(self, node: Node, table: pa.Table) -> None:
-        """Write entries, one per key."""
+        """Write entries, one per key, and count what they change."""
+        if self._job.invariants and table.num_rows:
+            counted = self._files.report.entries
+            born, gone = counted.get(node.name, (0, 0))
+            more, fewer = self.view(node).changes(table)
+            counted[node.name] = born + more, gone + fewer
         ref = self._files.segment(node.name, table)
         if ref is not None:
             self._fresh.setdefault(node.name, []).append(ref)
@@ -63,6 +68,7 @@ class StateKeeper:
             moves = read_moves(self._storage, move.file.name, move.file.bytes, move.file.crc)
             changes = take_over(self._storage, node.state, segments, moves, self._server)
             if changes.entries.num_rows:
+                report.moved[node.name] = changes.arrived, changes.left
                 _count(report, node.name).keys_delta += changes.arrived - changes.left
                 self.write(node, changes.entries)
 

@@ -20,9 +20,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from weir import errors
-from weir.engine.documents import BatchPlan, FileRef, Manifest, TaskReport
+from weir.engine import invariants
+from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest, TaskReport
 from weir.engine.driver import Outcome
 from weir.engine.exchange import wire
+from weir.engine.fence import check_shared
 from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, column_name, host_name
 from weir.engine.learning import Learning
 from weir.engine.metrics.latency import now
@@ -92,13 +94,14 @@ class SparkRunner:
         self._previous: Homes | None = None
         self._slots: dict[int, tuple[object, Column]] = {}
 
-    def start(self, rows: DataFrame, topology: Topology, learning: Learning | None) -> None:
+    def start(self, rows: DataFrame, topology: Topology, learning: Learning | None, claim: Claim) -> None:
         """Settle in the session that was given, or in that of the batches: foreachBatch has one of its own."""
         self._rows_session = rows.sparkSession
         self.session = self._own_session or rows.sparkSession
         if self._ready:
             return
         self._ready = True
+        self.claim = claim
         for key, value in SETTINGS.items():
             self.session.conf.set(key, value)
         self.topology, self.learning = topology, learning
@@ -191,6 +194,8 @@ class SparkRunner:
             began=now(),
             query=self.query,
             hosts=hosts,
+            invariants=invariants.enabled,
+            claim=self.claim,
         )
         if in_jvm:
             entry = self._native(rows, plan, layout)
@@ -307,7 +312,10 @@ class SparkRunner:
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
         """Run a task for each number below ``count``, one Spark task each."""
 
+        storage, claim = self.storage, self.claim
+
         def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            check_shared(storage, claim)
             for batch in batches:
                 for number in batch.column("id").to_pylist():
                     columns = [pa.array([number], pa.int32()), pa.array([msgspec.json.encode(task(number))])]
@@ -324,13 +332,15 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _settled = False
 
 
-def _settle() -> None:
-    """Spare a Python worker the inspection of all its modules after every task.
+def _settle(job: Job) -> None:
+    """Make sure that this worker sees the driver's checkpoint, and spare it to inspect its modules after every task.
 
     PySpark collects garbage whenever a worker has finished a task; with numba and pandas loaded that takes tens
     of milliseconds, every time. What has been loaded by now stays anyway, so the collector need not look at it.
     """
     global _settled
+    assert job.claim is not None
+    check_shared(job.storage, job.claim)
     if not _settled:
         gc.collect()
         gc.freeze()
@@ -339,7 +349,7 @@ def _settle() -> None:
 
 def _step_task(job: Job, step: int) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle()
+        _settle(job)
         number = _partition()
         reach("step-started", job.plan.batch * 100 + step)
         server = Server(job, step, number, folder=_local_folder())
@@ -369,7 +379,7 @@ def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iter
 
 def _source_task(job: Job) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle()
+        _settle(job)
         yield from Server(job, 0, -1, _partition(), _local_folder()).run(batches)
 
     return task
@@ -382,7 +392,7 @@ def _local_folder() -> str | None:
 
 def _move_task(job: Job) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle()
+        _settle(job)
         for batch in batches:
             for server in batch.column("server").to_pylist():
                 yield from move_home(job, server)

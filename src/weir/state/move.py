@@ -51,7 +51,9 @@ def take_over(
     for source in np.unique(old[arriving]).tolist():
         mine = keys[arriving & (old == source)]
         found = StateView(storage, segments[source], schema).all_of(mine)
-        _check_absent(storage, schema, segments, np.setdiff1d(mine, found[H1].to_numpy()), source, server)
+        there = found[H1].to_numpy()
+        _check_absent(storage, schema, segments, np.setdiff1d(mine, there), source, server)
+        _check_new(storage, schema, segments, there, source, server)
         parts.append(found)
     entries = pa.concat_tables(parts)
     return Changes(entries, entries.num_rows - left, left)
@@ -76,6 +78,24 @@ def _check_absent(
                 f"server {other} (the first has hash {int(elsewhere[H1][0].as_py()):016x}). Nothing was committed. "
                 "Please report this with the settings of this run and the one before."
             )
+
+
+def _check_new(
+    storage: Storage,
+    schema: pa.Schema,
+    segments: Sequence[Sequence[SegmentRef]],
+    keys: NDArray[np.uint64],
+    source: int,
+    server: int,
+) -> None:
+    """Refuse to replace state that ``server`` has of keys which a move brings there."""
+    own = StateView(storage, segments[server], schema).all_of(keys)
+    if own.num_rows:
+        raise EngineError(
+            f"{own.num_rows} keys are to move from server {source} to server {server}, which has state of them already "
+            f"(the first has hash {int(own[H1][0].as_py()):016x}): one of the two is out of date. Nothing was "
+            "committed. Please report this with the settings of this run and the one before."
+        )
 
 
 def read_moves(storage: Storage, name: str, size: int, crc: int) -> Moves:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.state.columns import DEAD, stored_schema
+from weir.state.columns import DEAD, H1, H2, stored_schema
 from weir.state.index import Search, rows_of
 from weir.state.reader import open_segment
 from weir.state.refs import SegmentRef
@@ -92,6 +92,12 @@ class StateView:
                 for _, table in segment.tables([number] if len(rows) else []):
                     parts.append(table.take(pa.array(rows)))
         return self._living(newest(pa.concat_tables(parts)))
+
+    def changes(self, table: pa.Table) -> tuple[int, int]:
+        """Return how many keys some entries would add to the state, and how many they would end."""
+        which, _ = self.find(table[H1].to_numpy(), table[H2].to_numpy())
+        before, dead = which >= 0, table[DEAD].to_numpy()
+        return int((~dead & ~before).sum()), int((dead & before).sum())
 
     def everything(self, keep_dead: bool = False) -> pa.Table:
         """Return all entries, the newest of each key."""

@@ -31,6 +31,7 @@ SETTINGS = {
     "pkg": (3, None, weir.PartialKey(), {}, False),
     "pkg, merged later": (3, None, weir.PartialKey(), {"aggregate_every": 3}, False),
     "cg, merged later": (4, None, weir.Consistent(), {"aggregate_every": 2}, False),
+    "fewer servers, merged later": (2, None, weir.PartialKey(), {"aggregate_every": 5}, False),
     "two places": (4, None, None, {"placement": [3, 1]}, False),
     "another operator": (3, weir.Locality(**LEARN), None, {}, True),
 }

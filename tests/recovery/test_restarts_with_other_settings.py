@@ -96,6 +96,19 @@ def test_waiting_partial_states_find_the_homes_of_another_routing(after):
         check(query, tables)
 
 
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_partial_states_that_wait_on_servers_that_go_are_merged(servers):
+    """The states of a key that waited on two servers came to wait on one, where the older was forgotten."""
+    tables = drifting(4)
+    app = two_counts(routing=weir.PartialKey(), aggregate_every=9)
+    with weir.testing.start(app, servers=5) as query:
+        for table in tables[:3]:
+            query.feed(table)
+        query.restart(servers=servers)
+        query.feed(tables[3])
+        check(query, tables)
+
+
 def test_a_move_that_names_the_wrong_server_stops_the_batch(monkeypatch):
     """A key whose state is elsewhere than a move says is never started anew."""
     from weir.engine import learning

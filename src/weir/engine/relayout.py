@@ -46,7 +46,8 @@ def lay_out(
         ]
         for name in topology.state_names
     }
-    if _to_merge(topology, commit):
+    crowded = any(len(refs) > 1 for _, held in _waiting(topology) for refs in manifest[held])
+    if crowded or _to_merge(topology, commit):
         merged = each(topology.servers, partial(merge_waiting, topology, commit, storage, manifest))
         for server, answer in enumerate(merged):
             for name, ref in msgspec.convert(answer, dict[str, SegmentRef | None]).items():
@@ -75,7 +76,10 @@ def scatter(topology: Topology, commit: Commit, storage: Storage, old: int) -> S
 def merge_waiting(
     topology: Topology, commit: Commit, storage: Storage, manifest: Manifest, server: int
 ) -> dict[str, SegmentRef | None]:
-    """Merge partial states that no longer may wait into the state of one server; the segments to name instead."""
+    """Merge partial states that no longer may wait into the state of one server; the segments to name instead.
+
+    Of those that wait on, merge what several servers of before have left on one: a key may be in each of these.
+    """
     out: dict[str, SegmentRef | None] = {}
     for node in _to_merge(topology, commit):
         own = StateView(storage, manifest[node.name][server], node.state).everything()
@@ -83,6 +87,12 @@ def merge_waiting(
         waiting = commit.manifest[node.name + HELD]
         table = with_waiting(storage, own, waiting, node.state, node.operator, len(node.key), homes, server)
         out[node.name] = _write(storage, commit, node.name, server, table) if table.num_rows else None
+    for node, held in _waiting(topology):
+        refs = manifest[held][server]
+        if len(refs) > 1:
+            parts = [StateView(storage, [ref], node.state).everything() for ref in refs]
+            table = node.operator.merge_entries(pa.concat_tables(parts), len(SYSTEM) + len(node.key))
+            out[held] = _write(storage, commit, held, server, table)
     return out
 
 
@@ -107,6 +117,11 @@ def with_waiting(
 def _to_merge(topology: Topology, commit: Commit) -> list[Node]:
     """Return the operators whose partial states wait in a commit, but no longer may."""
     return [n for n in topology.stateful if n.held is None and any(commit.manifest.get(n.name + HELD, []))]
+
+
+def _waiting(topology: Topology) -> list[tuple[Node, str]]:
+    """Return the operators whose partial states may wait, and the names under which they do."""
+    return [(n, n.held) for n in topology.stateful if n.held is not None]
 
 
 def _saved(storage: Storage, commit: Commit, name: str, node: Node, old: int) -> pa.Table:

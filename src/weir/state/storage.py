@@ -10,8 +10,8 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +22,7 @@ from weir.state.local_files import LocalFiles
 from weir.state.location import resolve
 
 FORMAT = 1
+T = TypeVar("T")
 
 
 class Storage:
@@ -67,22 +68,22 @@ class Storage:
         return f"{self.location}/{name}"
 
     def exists(self, name: str) -> bool:
-        return self._files.exists(name)
+        return bool(self._asking(name, lambda: self._files.exists(name)))
 
     def size(self, name: str) -> int:
         """Return the length of a file in bytes, 0 if there is none."""
         try:
-            return self._files.size(name)
+            return int(self._asking(name, lambda: self._files.size(name)))
         except FileNotFoundError:
             return 0
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; none if there is no such folder."""
-        return sorted(self._files.names(folder))
+        return sorted(self._asking(folder, lambda: self._files.names(folder)))
 
     def files(self, folder: str) -> list[str]:
         """Return all files below a folder, as names relative to the root, sorted."""
-        return sorted(self._files.files(folder))
+        return sorted(self._asking(folder, lambda: self._files.files(folder)))
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write a file that no reader looks for before a document has named it.
@@ -113,16 +114,24 @@ class Storage:
                 )
         return pieces
 
-    def _reading(self, name: str, read: Any) -> Any:
+    def _reading(self, name: str, read: Callable[[], T]) -> T:
         try:
-            return read()
+            return self._asking(name, read)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{self.path(name)}: missing. The checkpoint names this file, so part of it was deleted; "
                 "restore it from a copy, or start with an empty checkpoint folder."
             ) from None
+
+    def _asking(self, name: str, ask: Callable[[], T], what: str = "read") -> T:
+        try:
+            return ask()
+        except FileNotFoundError:
+            raise
         except OSError as error:
-            raise CheckpointError(f"{self.path(name)}: cannot be read ({error}).{_sharing(error)}") from error
+            raise CheckpointError(
+                f"{self.path(name)}: cannot be {what} ({error}).{_sharing(error)}"
+            ) from error
 
     def read_checked(self, name: str, size: int, crc: int) -> pa.Buffer:
         """Return the bytes of a file whose length and checksum are known."""
@@ -137,10 +146,10 @@ class Storage:
 
     def delete(self, name: str) -> None:
         """Delete a file, if there is one, and a local folder of a batch that it leaves empty."""
-        self._files.delete(name)
+        self._asking(name, lambda: self._files.delete(name), "deleted")
 
     def delete_folder(self, name: str) -> None:
-        self._files.delete_folder(name)
+        self._asking(name, lambda: self._files.delete_folder(name), "deleted")
 
     def keep(self, *patterns: str) -> None:
         """Put files of a local file system on disk that somebody else has written."""

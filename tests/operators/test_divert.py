@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 import weir
 import weir.testing
+from weir.engine.documents import TaskReport
+from weir.engine.task_files import TaskFiles, TaskOutputs
 from weir.errors import OperatorError
+from weir.state.storage import Storage
 
 SCHEMA = "key string, n long"
 
@@ -111,3 +116,38 @@ def test_partial_states_that_cannot_be_merged_are_diverted_and_the_saved_one_sta
     assert letter["key"] == "a"
     assert '"total":70' in letter["row"]
     assert query.progress.state_keys["f"] == 2
+
+
+def test_rows_that_json_cannot_hold_are_dead_letters_all_the_same():
+    class Unspeakable(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def fail(key, rows, state):
+        raise Unspeakable
+
+    app = weir.source("key string, n decimal(38,0), text string").process(
+        "key", fail, name="fails", state=Seen, on_error="divert"
+    )
+    table = pa.table(
+        {
+            "key": ["a", "b"],
+            "n": pa.array([10**37, 1], pa.decimal128(38, 0)),
+            "text": ["x", "y"],
+        }
+    )
+    with weir.testing.start(app, servers=2) as query:
+        query.feed(table)
+        letters = query.dead_letters.to_pylist()
+    assert sorted(letter["key"] for letter in letters) == ["a", "b"]
+    assert {letter["error"] for letter in letters} == {"Unspeakable: (its message cannot be read)"}
+
+
+@pytest.mark.parametrize(
+    "row", [{"n": 1 << 70}, {"text": "half a pair: \ud83d"}, {"odd": {(1, 2): float("nan")}}]
+)
+def test_what_json_cannot_hold_is_written_as_python_shows_it(row, tmp_path):
+    outputs = TaskOutputs(TaskFiles(Storage(tmp_path), TaskReport(server=0, step=1), 0, 0))
+    node = SimpleNamespace(name="fails")
+    outputs.divert(node, "key \ud83d", row, ValueError("half a pair: \ud83d"))
+    outputs.write()

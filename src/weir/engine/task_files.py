@@ -72,9 +72,9 @@ class TaskOutputs:
         self._diverted.append(
             {
                 "operator": node.name,
-                "key": "" if key is None else str(key),
-                "row": msgspec.json.encode(row, enc_hook=str).decode(),
-                "error": f"{type(error).__name__}: {error}",
+                "key": "" if key is None else _text(str(key)),
+                "row": _readable(row),
+                "error": _text(f"{type(error).__name__}: {_said(error)}"),
             }
         )
 
@@ -87,3 +87,23 @@ class TaskOutputs:
                 count_age(ages, born, rows)
         if self._diverted:
             self._files.output(DEAD_LETTERS, pa.Table.from_pylist(self._diverted, schema=DEAD_LETTER_SCHEMA))
+
+
+def _readable(row: Any) -> str:
+    """Return a row as JSON, or, if JSON can't hold it, as Python shows it; a dead letter must not fail."""
+    try:
+        return msgspec.json.encode(row, enc_hook=str).decode()
+    except Exception:
+        return _text(repr(row))
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be read)"
+
+
+def _text(text: str) -> str:
+    """Return a text that UTF-8 can hold: half of a surrogate pair is written out."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -5,12 +5,19 @@ the loopback device to a process of its own. Further: over TCP between two hosts
 of a small message; bandwidth is what arrives while sending for a fraction of a second. Serialisation is packing and
 unpacking rows as the exchange does; what Spark's exchange itself takes per byte is measured there.
 
+Only a peer that knows the secret of the measurement is answered: both sides prove it by a challenge, and it never
+passes over the wire.
+
 This file also runs by itself, as the other process on a host, and so imports nothing but the standard library
 when it is loaded.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hmac
+import os
+import secrets
 import socket
 import statistics
 import struct
@@ -29,6 +36,7 @@ PINGS = 200
 BULK_SECONDS = 0.3
 CHUNK = 1 << 18
 _LENGTH = struct.Struct("!Q")
+_CHALLENGE, _ANSWER = 32, 32  # bytes
 
 
 class Link(NamedTuple):
@@ -43,16 +51,59 @@ def listen(host: str) -> socket.socket:
     return socket.create_server((host, 0))
 
 
-def serve(listener: socket.socket, seconds: float) -> bool:
-    """Answer one prober, give up after ``seconds``; return whether one came."""
-    listener.settimeout(seconds)
-    try:
-        peer, _ = listener.accept()
-    except TimeoutError:
+def address_towards(peer: str) -> str:
+    """Return the address of this host that ``peer`` sees; nothing is sent to find out. An OSError: there is none."""
+    family, kind, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as way:
+        way.connect(address)
+        return str(way.getsockname()[0])
+
+
+def serve(listener: socket.socket, seconds: float, secret: bytes) -> bool:
+    """Answer one prober that knows the secret, give up after ``seconds``; return whether one came."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        listener.settimeout(left)
+        try:
+            peer, _ = listener.accept()
+        except TimeoutError:
+            return False
+        with peer, contextlib.suppress(OSError):  # of a stranger, that is
+            peer.settimeout(min(left, 2.0))
+            if _knows(peer, secret):
+                peer.settimeout(seconds)
+                return _answer(peer)
+    return False
+
+
+def _knows(peer: socket.socket, secret: bytes) -> bool:
+    """Return whether a prober knows the secret; if so, show it that we do."""
+    challenge = os.urandom(_CHALLENGE)
+    peer.sendall(challenge)
+    said = _receive(peer, _ANSWER + _CHALLENGE)
+    answer, theirs = said[:_ANSWER], said[_ANSWER:]
+    if not hmac.compare_digest(answer, _sign(secret, b"prober", challenge)):
         return False
-    with peer:
-        peer.settimeout(seconds)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.sendall(_sign(secret, b"server", theirs))
+    return True
+
+
+def _prove(peer: socket.socket, secret: bytes) -> None:
+    """Show a listener that we know the secret, and make sure that it does."""
+    challenge = _receive(peer, _CHALLENGE)
+    ours = os.urandom(_CHALLENGE)
+    peer.sendall(_sign(secret, b"prober", challenge) + ours)
+    if not hmac.compare_digest(_receive(peer, _ANSWER), _sign(secret, b"server", ours)):
+        raise ConnectionError("whoever listens there does not know the secret of this measurement")
+
+
+def _sign(secret: bytes, who: bytes, challenge: bytes) -> bytes:
+    return hmac.digest(secret, who + challenge, "sha256")
+
+
+def _answer(peer: socket.socket) -> bool:
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(ConnectionError):
         while True:
             kind = _receive(peer, 1)
             if kind == PING:
@@ -61,12 +112,14 @@ def serve(listener: socket.socket, seconds: float) -> bool:
                 _discard(peer, _LENGTH.unpack(_receive(peer, _LENGTH.size))[0])
                 peer.sendall(BULK)
             else:
-                return True
+                break
+    return True
 
 
-def probe(address: tuple[str, int], seconds: float = 5.0) -> Link:
+def probe(address: tuple[str, int], secret: bytes, seconds: float = 5.0) -> Link:
     """Measure the link to a listener that is being served; give up after ``seconds`` of silence."""
     with socket.create_connection(address, timeout=seconds) as peer:
+        _prove(peer, secret)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         trips: list[float] = []
         until = time.perf_counter() + 1.0
@@ -97,15 +150,22 @@ def probe(address: tuple[str, int], seconds: float = 5.0) -> Link:
 
 def probe_loopback(host: str = "127.0.0.1", seconds: float = 10.0) -> Link:
     """Measure the link to another process on this host, which is started for it."""
+    secret = secrets.token_hex(32)
     other = subprocess.Popen(
-        [sys.executable, __file__, host, str(seconds)], stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__, host, str(seconds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
+        assert other.stdin is not None
         assert other.stdout is not None
+        other.stdin.write(f"{secret}\n")
+        other.stdin.flush()
         port = int(other.stdout.readline() or 0)
         if not port:
             raise OSError(f"no process could be started to listen on {host}")
-        return probe((host, port), seconds)
+        return probe((host, port), bytes.fromhex(secret), seconds)
     finally:
         other.kill()
         other.wait()
@@ -211,9 +271,10 @@ def _median(call: Callable[[], object], times: int) -> float:
 
 
 def _answer_one(host: str, seconds: str) -> None:
-    listener = listen(host)
-    print(listener.getsockname()[1], flush=True)
-    serve(listener, float(seconds))
+    secret = bytes.fromhex(sys.stdin.readline())
+    with listen(host) as listener:
+        print(listener.getsockname()[1], flush=True)
+        serve(listener, float(seconds), secret)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
+import secrets
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from weir.engine.server import host_name
 from weir.network.distance import Distance, Place
 from weir.network.probe import (
     Link,
+    address_towards,
     far_pairs,
     listen,
     measured_profile,
@@ -62,7 +62,8 @@ def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profil
     serialise = packing + exchange_cost(homes)
     links[Distance.PROCESS], links[Distance.NODE] = Link(*memory), Link(*loopback)
     for far, pair in far_pairs(places).items():
-        found = _ask(homes, _meeting(storage, f"probe/{uuid.uuid4().hex}", pair))[pair[1]]
+        hosts = places[pair[0]].host, places[pair[1]].host
+        found = _ask(homes, _meeting(storage, f"probe/{uuid.uuid4().hex}", pair, hosts))[pair[1]]
         if isinstance(found, str):
             notes[far.name.lower()] = {"measured": False, "why": found}
         else:
@@ -112,15 +113,24 @@ def exchange_cost(homes: Homes, size: int = 8 << 20) -> float:
     return max(0.0, seconds(size // BLOB) - empty) / size
 
 
-def _meeting(storage: Storage, name: str, pair: tuple[int, int]) -> Any:
-    """One server listens and says where in the checkpoint, which both can reach; the other one probes."""
+def _meeting(storage: Storage, name: str, pair: tuple[int, int], hosts: tuple[str, str]) -> Any:
+    """One server listens and says where in the checkpoint, which both can reach; the other one probes.
+
+    It listens only on the address that the other one sees, and only to who knows a secret that travels with the tasks.
+    """
+    secret = secrets.token_bytes(32)
 
     def meet(server: int) -> Any:
         until = time.monotonic() + MEET_SECONDS
         if server == pair[0]:
-            with listen(_address()) as listener:
+            try:
+                listener = listen(address_towards(hosts[1]))
+            except OSError as error:
+                storage.write(name, msgspec.json.encode((f"server {pair[0]} cannot listen: {error}", 0)))
+                return None
+            with listener:
                 storage.write(name, msgspec.json.encode(listener.getsockname()[:2]))
-                serve(listener, MEET_SECONDS)
+                serve(listener, MEET_SECONDS, secret)
             return None
         if server != pair[1]:
             return None
@@ -130,20 +140,11 @@ def _meeting(storage: Storage, name: str, pair: tuple[int, int]) -> Any:
             time.sleep(0.02)
         try:
             host, port = msgspec.json.decode(bytes(storage.read(name)))
-            return probe((host, port), MEET_SECONDS)
+            return probe((host, port), secret, MEET_SECONDS) if port else host
         except OSError as error:
             return f"server {pair[1]} cannot reach server {pair[0]}: {error}"
 
     return meet
-
-
-def _address() -> str:
-    """An address of this host that others can reach."""
-    with contextlib.suppress(OSError):
-        found = socket.gethostbyname(host_name())
-        with listen(found):
-            return found
-    return "0.0.0.0"
 
 
 def _ask(homes: Homes, question: Any) -> dict[int, Any]:

@@ -18,7 +18,7 @@ from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirErro
 from weir.graph.model import Topology
 from weir.options import Options
 from weir.spark.job import SparkRunner, translated, unite
-from weir.spark.session import own_session
+from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
 from weir.state.storage import Storage
 
@@ -165,7 +165,9 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     session = next(iter(application.frames.values())).sparkSession
     # what runs in the user's own session must not change its settings
     own = own_session(session) if mode == "bounded" else None
-    runner = SparkRunner(Storage(checkpoint, options.storage_options), options.parcels, own)
+    # rows that are left in files would lie there in plain text, where Spark encrypts what it writes
+    parcels = options.parcels and not encrypts_files(session)
+    runner = SparkRunner(Storage(checkpoint, options.storage_options), parcels, own)
     return Query(open_driver(build, checkpoint, mode, runner, sinks, options), session)
 
 

@@ -82,6 +82,13 @@ def own_session(session: SparkSession) -> SparkSession:
     return fresh
 
 
+def encrypts_files(session: SparkSession) -> bool:
+    """Return whether Spark encrypts what it writes to local disks."""
+    return (
+        session.sparkContext.getConf().get("spark.io.encryption.enabled", "false").strip().lower() == "true"
+    )
+
+
 _SIMPLE: dict[type[T.DataType], pa.DataType] = {
     T.StringType: pa.string(),
     T.BinaryType: pa.binary(),

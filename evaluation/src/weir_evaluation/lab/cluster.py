@@ -126,6 +126,7 @@ class LabCluster:
                 raise
         try:
             self._check_path()
+            spark.write_secret(record)
             spark.command(spark.MASTER), spark.command(spark.WORKER)
             spark.start_master(record)
             self._await_master()
@@ -327,7 +328,7 @@ class LabCluster:
 
     def session(self, name: str = "weir", **options: str) -> Any:
         """A Spark session of this program on the lab, with an executor on every host that is up."""
-        from pyspark import SparkContext
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
 
         if SparkContext._active_spark_context is not None:
@@ -343,7 +344,10 @@ class LabCluster:
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.driver.memory": "1g",
         }
-        for key, value in {**quiet, **spark.settings(self.record), **options}.items():
+        every = {**quiet, **spark.settings(self.record), **options}
+        # what a JVM is started with is on its command line, for all users to read: the secret comes later
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(every.items()))
+        for key, value in {**every, **spark.authentication(self.record)}.items():
             builder = builder.config(key, value)
         made = builder.getOrCreate()
         made.sparkContext.setLogLevel("ERROR")

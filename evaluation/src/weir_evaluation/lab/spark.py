@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import urllib.request
@@ -19,6 +20,7 @@ from weir_evaluation.lab.record import HostRecord, Record
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 # small and quick to start: these two only keep books
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
+SECRET = "secret.conf"  # in the lab's folder: settings by which its Spark knows who may use it
 LOST_AFTER = 15  # seconds of silence after which a worker counts as lost; Spark's own 60 try one's patience
 BLOCK_BYTES = 128 << 20  # what one task may have for another, at most, without being taken for dead
 
@@ -74,8 +76,35 @@ def command(daemon: str) -> tuple[str, ...]:
     return tuple(parts[parts.index(next(p for p in parts if p.endswith("java"))) :])
 
 
+def write_secret(record: Record) -> None:
+    """Make up the secret without which nobody may use the lab's Spark; only its owner can read the file.
+
+    Whoever reaches the master of a cluster without one may run programs as the user that the workers run as: root.
+    """
+    _write_private(
+        record.folder / SECRET,
+        f"spark.authenticate true\nspark.authenticate.secret {secrets.token_hex(32)}\n",
+    )
+
+
+def authentication(record: Record) -> dict[str, str]:
+    """The settings that prove that a driver belongs to the lab's owner; keep them out of command lines."""
+    lines = (record.folder / SECRET).read_text().splitlines()
+    return dict(line.split(" ", 1) for line in lines)
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+
+
 def start_master(record: Record) -> None:
-    options = [f"-Dspark.worker.timeout={LOST_AFTER}", "-Dspark.master.rest.enabled=false"]
+    options = [
+        f"-Dspark.worker.timeout={LOST_AFTER}",
+        "-Dspark.master.rest.enabled=false",
+        "-Dspark.ui.killEnabled=false",
+    ]
     arguments = ["--host", record.master, "--port", "7077", "--webui-port", "8080"]
     _start(record, "switch", MASTER, options, arguments, {})
 
@@ -95,7 +124,8 @@ def _start(
     record: Record, host: str, daemon: str, options: list[str], arguments: list[str], more: dict[str, str]
 ) -> None:
     start = list(command(daemon))
-    start[-1:] = [*options, daemon, *arguments]
+    # not on the command line, which all users of this machine can read
+    start[-1:] = [*options, daemon, "--properties-file", str(record.folder / SECRET), *arguments]
     env = {**_without_spark(), **installation(), **more}
     enter = ["ip", "netns", "exec", LabNetwork(record.id).namespace(host)]
     enter += ["unshare", "--uts", "--mount", "sh", "-c", AS_HOST, "sh", host, str(record.folder)]
@@ -176,8 +206,8 @@ def environment(record: Record, conf: Path, paths: list[str] | None = None) -> d
     commands, which otherwise use Spark on this machine.
     """
     conf.mkdir(parents=True, exist_ok=True)
-    lines = [f"{key} {value}" for key, value in settings(record, paths).items()]
-    (conf / "spark-defaults.conf").write_text("\n".join([*lines, "spark.driver.memory 1g", ""]))
+    every = {**settings(record, paths), **authentication(record), "spark.driver.memory": "1g"}
+    _write_private(conf / "spark-defaults.conf", "".join(f"{key} {value}\n" for key, value in every.items()))
     return {
         "WEIR_MASTER": record.url,
         "WEIR_LAB": record.id,

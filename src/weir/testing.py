@@ -78,23 +78,28 @@ class LocalQuery(QueryHandle):
         self._faults = [_fault(f) for f in faults]
         self._outputs: dict[str, dict[int, pa.Table]] = defaultdict(dict)
         self.deliveries: list[tuple[str, int, pa.Table]] = []  # every call of a sink: operator, batch, rows
-        self._active = True
+        self._active, self._crashed = True, False
         super().__init__(self._open())
 
-    def feed(self, batch: Batch, *, end_of_input: bool = False) -> None:
+    def feed(self, batch: Batch, *, end_of_input: bool = False, number: int | None = None) -> None:
         """Process one micro-batch. After a crash, start again from the checkpoint and process it then.
 
-        With ``end_of_input`` open windows close and waiting partial states are merged when it is done.
+        With ``end_of_input`` open windows close and waiting partial states are merged when it is done. ``number`` is
+        the batch's number, the next one if not given: whoever hands a batch over again after an error names it, since
+        it may have been committed, and only its delivery be owed.
         """
-        rows, last = self._rows(batch), self._driver.ledger.last
-        number = 0 if last is None else last.batch + 1
+        rows = self._rows(batch)
         while True:
             try:
                 with watching(self._watch), without_flushing():
+                    if self._crashed:  # as Spark does, hand the same batch over again
+                        self.restart()
+                    if number is None:
+                        last = self._driver.ledger.last
+                        number = 0 if last is None else last.batch + 1
                     return self._driver.batch(rows, number, end_of_input=end_of_input)
             except Crash:
-                # as Spark does, hand the batch over again: if it is committed, its delivery may be owed
-                self.restart()
+                self._crashed = True
             except Exception as error:
                 self._driver.status.error = error
                 raise
@@ -108,12 +113,14 @@ class LocalQuery(QueryHandle):
 
     def restart(self, application: Application | Stream | None = None, **settings: Any) -> None:
         """Close the query and open it again on its checkpoint, with other settings or another application."""
+        self._crashed = True  # until it is open again: that may fail, too
         self._driver.close()
         if application is not None:
             self._application = _application(application)
         if settings:
             self._options = Options.of(self._options, settings)
         self._driver = self._open()
+        self._crashed = False
 
     @property
     def pending_faults(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -38,12 +38,13 @@ def to_type(name: str | pa.DataType) -> pa.DataType:
     """
     if isinstance(name, pa.DataType):
         return name
-    text = name.strip().lower()
+    text = name.strip().lower() if isinstance(name, str) else ""
     if text in TYPES:
         return TYPES[text]
     if match := re.fullmatch(r"array<(.+)>", text):
         return pa.list_(pa.field("element", to_type(match[1])))
-    if match := re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", text):
+    match = re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", text)
+    if match and 1 <= int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
         return pa.decimal128(int(match[1]), int(match[2]))
     raise TopologyError(f"unknown type {name!r}; {did_you_mean(text, TYPES)}")
 
@@ -64,7 +65,7 @@ def to_schema(schema: pa.Schema | Mapping[str, str | pa.DataType] | str | Any) -
                 raise TopologyError(f"schema {schema!r}: expected 'name type' in {part.strip()!r}")
             pairs.append((words[0], to_type(words[1])))
         return pa.schema(pairs)
-    if isinstance(schema, Mapping):
+    if isinstance(schema, Mapping) and all(isinstance(name, str) for name in schema):
         return pa.schema([(name, to_type(kind)) for name, kind in schema.items()])
     raise TopologyError(f"a schema is a dict, a string or a pyarrow.Schema, not {type(schema).__name__}")
 
@@ -88,3 +89,15 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind):
         return pa.binary()
     return kind
+
+
+def column_names(option: str, names: Any) -> tuple[str, ...]:
+    """Return the columns that an option names: one, or several in a list.
+
+    >>> column_names("order_by", "time"), column_names("columns", ["a", "b"])
+    (('time',), ('a', 'b'))
+    """
+    listed = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else (None,)
+    if not all(isinstance(name, str) for name in listed):
+        raise TopologyError(f'{option}={names!r}: expected columns by name, e.g. {option}=["time"]')
+    return listed

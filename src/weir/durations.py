@@ -9,6 +9,7 @@ from weir.errors import TopologyError
 
 Duration = str | int | float | timedelta
 
+LONGEST = 100_000 * 365 * 86_400_000_000  # µs; with any time of today, still a number of 64 bits
 _NAMES = {
     1: "us microsecond",
     1_000: "ms millisecond",
@@ -29,8 +30,8 @@ def microseconds(duration: Duration) -> int:
     """
     if isinstance(duration, timedelta):
         return int(duration / timedelta(microseconds=1))
-    if isinstance(duration, (int, float)):
-        return int(duration * 1_000_000)
+    if isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        return _whole(duration * 1_000_000, duration)
     text = duration.lower() if isinstance(duration, str) else ""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", text)
     unit = match and (_UNITS.get(match[2]) or _UNITS.get(match[2] + "s"))
@@ -38,4 +39,10 @@ def microseconds(duration: Duration) -> int:
         raise TopologyError(
             f'cannot read the duration {duration!r}; write it like "10 minutes", "1h" or "7d"'
         )
-    return int(float(match[1]) * unit)
+    return _whole(float(match[1]) * unit, duration)
+
+
+def _whole(micros: float, duration: Duration) -> int:
+    if not abs(micros) < LONGEST:  # nor if it is no number
+        raise TopologyError(f"{duration!r} is no duration: expected less than 100,000 years")
+    return int(micros)

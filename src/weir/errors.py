@@ -67,5 +67,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     listed = ", ".join(repr(n) for n in names) or "none"
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}? Known: {listed}" if close else f"known: {listed}"

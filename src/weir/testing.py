@@ -333,5 +333,12 @@ def _conform(rows: Rows, schema: pa.Schema, source: str) -> pa.Table:
         if missing:
             raise SourceError(f"rows for source {source!r} have no column {missing[0]!r}")
         return rows.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        ValueError,
+        TypeError,
+        OverflowError,
+    ) as error:
         raise SourceError(f"rows for source {source!r} do not fit its columns ({schema}): {error}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Literal
 
@@ -109,6 +111,7 @@ class Locality:
         return 20 if self.period is None else self.period
 
     def __post_init__(self) -> None:
+        self._check_numbers()
         if self.alpha < 1:
             raise TopologyError(f"alpha={self.alpha}: no server can stay below the average, use 1 or more")
         if self.capacity < 1 or self.batches < 1:
@@ -137,6 +140,16 @@ class Locality:
             )
         if self.new_keys not in NEW_KEYS:
             raise TopologyError(f"new_keys={self.new_keys!r}: {did_you_mean(self.new_keys, NEW_KEYS)}")
+
+    def _check_numbers(self) -> None:
+        for name in ("capacity", "period", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) and not (name == "period" and value is None):
+                raise TopologyError(f"{name}={value!r}: expected a whole number")
+        for name in ("alpha", "memory", "stay_bonus"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise TopologyError(f"{name}={value!r}: expected a number")
 
     def for_operator(self, operator: OperatorTraits) -> Grouping:
         """Return how a learning operator routes: keys stay with their rows at times only where states merge.

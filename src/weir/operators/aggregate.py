@@ -371,7 +371,8 @@ class _AggregateInstance(Instance):
 
 
 def _parse(name: str, text: str) -> _Spec:
-    match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(\*|[^()]+?)\s*\))?\s*", text)
+    written = text if isinstance(text, str) else ""
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(\*|[^()]+?)\s*\))?\s*", written)
     if not match:
         raise TopologyError(f'Aggregate: cannot read {name}={text!r}; write it like {name}="sum(column)"')
     function, column = match[1].lower(), match[2]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from weir.columns import to_schema
+from weir.columns import column_names, to_schema
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import hash_columns
 from weir.operators.base import Operator
@@ -112,9 +112,9 @@ class Process(Operator):
         declared = output if output is not None else type(self).output
         self.output_columns = pa.schema([]) if declared is None else to_schema(declared)
         order = order_by if order_by is not None else type(self).order_by
-        self.order_by = (order,) if isinstance(order, str) else tuple(order)
+        self.order_by = column_names("order_by", order)
         wanted = columns if columns is not None else type(self).columns
-        self.columns = None if wanted is None else tuple(wanted)
+        self.columns = None if wanted is None else column_names("columns", wanted)
         kind: Any = self.state
         if kind is not None:
             is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from weir.columns import to_schema
+from weir.columns import column_names, to_schema
 from weir.errors import OperatorError, TopologyError, did_you_mean
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, failed
@@ -60,7 +60,7 @@ class Map(Operator):
         self.function = function
         self.parents = parents
         self.schema = None if schema is None else to_schema(schema)
-        self.columns = None if columns is None else tuple(columns)
+        self.columns = None if columns is None else column_names("columns", columns)
 
     def needs(self, schema: pa.Schema) -> set[str] | None:
         return None if self.columns is None else set(self.columns)

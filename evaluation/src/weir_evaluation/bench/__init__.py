@@ -10,6 +10,10 @@ SUBCOMMANDS = {
     name: f"weir_evaluation.bench.{name}"
     for name in (
         "engine",
+        "chaos",
+        "fuzz",
+        "invariants",
+        "soak",
         "peers",
         "groupings",
         "locality",

@@ -125,9 +125,10 @@ def _spark_progress(query: Any) -> list[tuple[int, float]]:
     ]
 
 
-def _weir(
+def weir_speed(
     spark: Any, data: Path, folder: Path, args: argparse.Namespace, groupings: Any
 ) -> tuple[float, Any]:
+    """Return the rows per second of two counts with these groupings, and a digest of their result."""
     import weir
 
     first, second = groupings
@@ -146,11 +147,11 @@ def _weir(
 
 
 def _weir_hash(spark: Any, data: Path, folder: Path, args: argparse.Namespace) -> tuple[float, Any]:
-    return _weir(spark, data, folder, args, (None, None))
+    return weir_speed(spark, data, folder, args, (None, None))
 
 
 def _weir_table(spark: Any, data: Path, folder: Path, args: argparse.Namespace) -> tuple[float, Any]:
-    return _weir(spark, data, folder, args, fitting_tables(args.keys, args.servers))
+    return weir_speed(spark, data, folder, args, fitting_tables(args.keys, args.servers))
 
 
 def _digest(frame: Any, value: str) -> tuple[int, int]:

@@ -1,0 +1,81 @@
+"""A query to be killed: python -m weir_evaluation.bench.chaos.cluster_app SEED DATA CHECKPOINT DELIVERIES
+
+Runs the application of a seed on ``local-cluster`` over the files in DATA, one per batch, and changes its tables and
+servers on the way. Every delivery becomes a file of its own. In the end it prints the state of every keyed operator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+from weir.errors import WeirError
+from weir.spark.session import embedded
+from weir_evaluation.bench.chaos.cases import SCHEMA
+from weir_evaluation.bench.chaos.draw import Drawn, draw
+
+CLUSTER = "local-cluster[2,1,1024]"
+SETTINGS = {
+    "spark.task.maxFailures": "12",
+    "spark.stage.maxConsecutiveAttempts": "20",
+    "spark.executor.memory": "1g",
+    "spark.driver.memory": "1g",
+    "spark.excludeOnFailure.enabled": "false",
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "100ms",
+}
+
+
+def main(seed: str, data: str, checkpoint: str, deliveries: str) -> None:
+    drawn = draw(random.Random(int(seed)))
+    spark = embedded(CLUSTER, **SETTINGS)
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
+    application = drawn.application(stream)
+    ready = threading.Event()
+    holder: dict[str, Any] = {}
+
+    def sink(name: str, steers: bool) -> Any:
+        def deliver(frame: Any, batch: int) -> None:
+            rows = [row.asDict() for row in frame.collect()]
+            path = Path(deliveries) / f"{name}-{batch}-{uuid.uuid4().hex}"
+            path.with_suffix(".tmp").write_text(json.dumps(rows))
+            os.replace(path.with_suffix(".tmp"), path.with_suffix(".json"))
+            ready.wait(60)
+            if steers:
+                _steer(holder["query"], drawn, random.Random(f"{seed}/{batch}"))
+
+        return deliver
+
+    leaves = application.leaves()
+    sinks = {name: sink(name, name == leaves[-1]) for name in leaves}
+    now = {"availableNow": True}
+    holder["query"] = application.start(checkpoint, sink=sinks, trigger=now, **drawn.settings())
+    ready.set()
+    holder["query"].await_termination()
+    states = {p.name: [r.asDict() for r in holder["query"].state(p.name).collect()] for _, p in drawn.keyed}
+    print(json.dumps(states))
+    spark.stop()
+
+
+def _steer(query: Any, drawn: Drawn, rng: random.Random) -> None:
+    """Let the next batch move keys, or change the servers, now and then."""
+    what = rng.choice(["reconfigure", "out", "in", "nothing"])
+    try:
+        if what == "reconfigure" and drawn.routing != "hash":
+            query.reconfigure(wait=True)
+        elif what == "out" and query.topology.servers < 5:
+            query.scale_out(1, share_slots=True)
+        elif what == "in" and query.topology.servers > 1:
+            query.scale_in(1, release=False)
+    except WeirError as error:  # no rates yet, or a grouping that does not scale: said to whoever watches
+        print(f"{what}: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

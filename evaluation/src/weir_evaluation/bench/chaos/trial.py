@@ -1,0 +1,182 @@
+"""One run from a seed, in this process: an application is drawn, fed, steered, killed, and compared with Python."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import TopologyError, WeirError
+from weir.testing import Crash, LocalQuery, start
+from weir_evaluation.bench.chaos.compare import Truth, compare, compare_deliveries
+from weir_evaluation.bench.chaos.draw import Drawn, draw, redraw, rows
+from weir_evaluation.bench.chaos.injector import FAULTS, KILLS, Injector
+
+TRIES = 40  # to get a batch through; whatever fails more often is stuck
+KIND_WEIGHTS = {**dict.fromkeys(KILLS, 6), **dict.fromkeys(FAULTS, 1)}
+
+
+@dataclass
+class Result:
+    """What came of a run."""
+
+    seed: int
+    drawn: str
+    happened: Counter[str] = field(default_factory=Counter)
+    recovery: list[float] = field(default_factory=list)
+    batches: int = 0
+    scalings: int = 0
+    restarts: int = 0
+    lost: int = 0  # rows that a key should have had
+    doubled: int = 0  # rows that a key had too many
+    wrong: list[str] = field(default_factory=list)  # whatever else differs
+    refused_wrongly: list[str] = field(default_factory=list)  # errors without a fault that explains them
+    raw: list[str] = field(default_factory=list)  # errors that are no WeirError
+
+    @property
+    def ok(self) -> bool:
+        return not (self.lost or self.doubled or self.wrong or self.refused_wrongly or self.raw)
+
+
+class Stuck(Exception):
+    """A batch does not get through although nothing fails any more."""
+
+
+def run(seed: int) -> Result:
+    """Run the story of a seed."""
+    rng = random.Random(seed)
+    drawn = draw(rng)
+    result = Result(seed, drawn.describe())
+    injector = Injector(rng)
+    folder = tempfile.mkdtemp(prefix="weir-chaos-")
+    try:
+        with injector.loose():
+            Story(rng, drawn, folder, injector, result).play()
+    except Stuck as error:
+        result.refused_wrongly.append(str(error))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        result.happened = injector.happened
+    return result
+
+
+class Story:
+    """Feeds batches, and lets things happen between and in them."""
+
+    def __init__(
+        self, rng: random.Random, drawn: Drawn, folder: str, injector: Injector, result: Result
+    ) -> None:
+        self.rng, self.drawn, self.injector, self.result = rng, drawn, injector, result
+        self.truth = Truth(drawn)
+        self.checkpoint = f"{folder}/checkpoint"
+        self.deferred = {p.name for _, p in drawn.keyed if p.every > 1}
+        self.failed = False  # whether the query must be started again before it is used
+        self.query = self._start()
+
+    def _start(self) -> LocalQuery:
+        seed = self.rng.randrange(1000)
+        sources = self.rng.randint(1, 3)
+        return start(
+            self.drawn.application(), self.checkpoint, seed=seed, sources=sources, **self.drawn.settings()
+        )
+
+    def play(self) -> None:
+        rng, total = self.rng, self.rng.choice([3, 6, 6, 12, 24])
+        for batch in range(total):
+            if batch and rng.random() < 0.5:
+                self._steer()
+            table = rows(self.result.seed, batch, rng.choice([0, 30, 80, 150]))
+            self.truth.feed(table)
+            self._get_through(table, batch)
+        self.injector.calm()
+        self._attempt(self.query.finish)
+        self.result.batches = total
+        self._compare()
+        self.query.stop()
+
+    def _get_through(self, table: pa.Table, batch: int) -> None:
+        """Hand a batch over until it is committed and delivered."""
+        for attempt in range(TRIES):
+            if attempt < TRIES // 2 and self.rng.random() < (0.9 if attempt == 0 else 0.4):
+                kind = self.rng.choices(list(KIND_WEIGHTS), list(KIND_WEIGHTS.values()))[0]
+                if batch or kind != "clock jumps":  # nobody can tell that the first clock of all is wrong
+                    self.injector.schedule(kind, self.query.topology.steps)
+            if attempt >= TRIES // 2:
+                self.injector.calm()
+            if self._attempt(lambda: self.query.feed(table, number=batch)):
+                self.result.recovery += self.injector.recovered()
+                self.injector.calm()
+                return
+        raise Stuck(f"batch {batch} did not get through in {TRIES} tries")
+
+    def _attempt(self, work: Any) -> bool:
+        """Do something that a fault may disturb, if need be after a restart; return whether it was done."""
+        try:
+            if self.failed:
+                self.query.restart()
+                self.failed = False
+            work()
+            return True
+        except Crash:
+            pass
+        except WeirError as error:
+            if not self.injector.excuses:
+                self.result.refused_wrongly.append(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self.result.raw.append(f"{type(error).__name__}: {error}")
+        self.injector.excuses = self.injector.clock_offset = 0
+        self.failed = True  # whoever runs a query starts it again when it has failed
+        return False
+
+    def _steer(self) -> None:
+        """Change servers, tables or settings before the next batch."""
+        query, rng = self.query, self.rng
+        what = rng.choice(["out", "in", "reconfigure", "reconfigure", "restart"])
+        if what == "restart":
+            self.drawn = redraw(rng, self.drawn)
+            self.deferred |= {p.name for _, p in self.drawn.keyed if p.every > 1}
+            self.result.restarts += 1
+            self.result.drawn += " | " + self.drawn.describe()
+            for _ in range(TRIES):
+                if self._attempt(lambda: query.restart(self.drawn.application(), **self.drawn.settings())):
+                    return
+            raise Stuck("the query does not start any more")
+        if what == "reconfigure":
+            if query._driver.learner is not None:
+                self._attempt(lambda: query.reconfigure(wait=True))
+            return
+        if query.progress is None or not self._scales():
+            return
+        if what == "in" and query.topology.servers == 1:
+            return
+        try:
+            query.situation()
+        except TopologyError:  # no rates yet: the driver has just been started again
+            return
+        change, by = (query.scale_out, rng.randint(1, 2)) if what == "out" else (query.scale_in, 1)
+        self.result.scalings += self._attempt(lambda: change(by))
+
+    def _scales(self) -> bool:
+        topology = self.query.topology
+        return all(topology.grouping_of(node).scales for node in topology.stateful)
+
+    # ------------------------------------------------------------------ the comparison
+
+    def _compare(self) -> None:
+        for number, part in self.drawn.keyed:
+            if self.truth.touched[number]:
+                found = compare(self.truth, number, self.query.state(part.name).to_pylist())
+                self.result.lost += found.lost
+                self.result.doubled += found.doubled
+                self.result.wrong += found.wrong
+        for number in self.drawn.leaves:
+            part = self.drawn.parts[number]
+            deliveries = [(b, t.to_pylist()) for name, b, t in self.query.deliveries if name == part.name]
+            self.result.wrong += compare_deliveries(
+                self.truth, number, deliveries, complete=part.name not in self.deferred
+            )

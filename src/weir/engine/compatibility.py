@@ -6,10 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from weir.errors import CheckpointMismatch
+from weir.graph.model import Topology
 
 
-def compare(saved: dict[str, Any], now: dict[str, Any], where: str, drop_state: Iterable[str] = ()) -> bool:
-    """Return whether saved state must be laid out anew for this topology; raise if it can't be."""
+def compare(saved: dict[str, Any], topology: Topology, where: str, drop_state: Iterable[str] = ()) -> bool:
+    """Return whether saved state must be laid out anew for this topology; raise if it can't be.
+
+    State that an operator has only added to (see :meth:`~weir.operators.base.Operator.accepts`) stays as it is: entries
+    that were saved before are completed when they are read.
+    """
+    now = topology.signature()
     dropped = set(drop_state)
     for name, before in saved["operators"].items():
         after = now["operators"].get(name)
@@ -26,7 +32,7 @@ def compare(saved: dict[str, Any], now: dict[str, Any], where: str, drop_state: 
             ("window", "window"),
             ("state", "state columns"),
         ):
-            if before[aspect] != after[aspect]:
+            if before[aspect] != after[aspect] and not _grown(aspect, topology, name, before, after):
                 raise CheckpointMismatch(
                     f"{where}: operator {name!r} has another {what} now ({before[aspect]} → {after[aspect]}), "
                     "so its saved state does not fit. Give the changed operator a new name, or use another "
@@ -39,3 +45,11 @@ def compare(saved: dict[str, Any], now: dict[str, Any], where: str, drop_state: 
         for name, before in saved["operators"].items()
         for aspect in ("placement", "grouping", "held")
     )
+
+
+def _grown(aspect: str, topology: Topology, name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Return whether what has changed is only more than before, in a way that the operator can go on with."""
+    if aspect not in ("operator", "state") or not topology.by_name[name].operator.accepts(before["operator"]):
+        return False
+    columns = dict(after["state"])
+    return all(columns.get(column) == kind for column, kind in before["state"])

@@ -46,6 +46,14 @@ class Layout(msgspec.Struct, frozen=True):
     buckets: dict[str, FileRef]  # stateful operator → Arrow: the instance of each bucket of keys
 
 
+class SideRef(msgspec.Struct, frozen=True):
+    """A side input as a batch sees it: its file, by what its content is told from another, and when it was read."""
+
+    file: FileRef
+    content: str
+    read_at: int  # µs of the plan's clock
+
+
 class Move(msgspec.Struct, frozen=True):
     """State of an operator that changes its server at the beginning of a batch."""
 
@@ -84,6 +92,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     table_version: int = 0
     hot: dict[str, list[int]] = {}  # operator → hashes of keys that are worked on where their rows are
     moves: list[Move] = []
+    sides: dict[str, SideRef] = {}  # operator → its side input
     counters: dict[str, FileRef] = {}  # "edge/source" → router counters
     feedback: dict[str, Any] = {}  # operator → what its routers hear of the last batch's load
     network: Network | None = None
@@ -154,6 +163,7 @@ class Commit(msgspec.Struct, kw_only=True):
     event_times: dict[str, int] = {}  # windowed operator → greatest event time seen
     tables: dict[str, TableRef] = {}
     table_version: int = 0
+    sides: dict[str, SideRef] = {}
     counters: dict[str, FileRef] = {}
     feedback: dict[str, Any] = {}
     network: Network | None = None

@@ -233,7 +233,7 @@ class Driver:
     @property
     def needs_end_of_input(self) -> bool:
         """Whether something is left to do when a bounded input has ended: windows to close, states to merge."""
-        return any(n.window is not None or n.held is not None for n in self.topology.stateful)
+        return any(n.lateness is not None or n.held is not None for n in self.topology.stateful)
 
     @property
     def learning(self) -> Learning | None:

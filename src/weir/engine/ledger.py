@@ -13,6 +13,7 @@ tasks wrote is known. A batch has happened exactly when its commit exists. Nothi
 ``tables/OPERATOR/B/…``       where keys live: learnt routing tables (bases and patches), and buckets of
                               keys once scaling has moved some
 ``routers/B/…``               counters of routers that have some
+``side/OPERATOR/B/…``         side inputs, as of batch B
 ``moves/OPERATOR/B/…``        which keys' state moves where at the beginning of batch B
 ``manager/B/…``               what the locality manager remembers
 ``requests/ID``               what ``weir scale`` asks of the running query
@@ -53,10 +54,12 @@ from weir.engine.documents import (
 from weir.engine.feedback import feedback
 from weir.engine.fence import Fence
 from weir.engine.metrics.progress import Progress
+from weir.engine.side_inputs import refresh
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
 from weir.graph.model import Topology, fingerprint
 from weir.hashing import mix
+from weir.operators.instance import END_OF_TIME
 from weir.state.segment import SegmentRef, run_to_merge
 from weir.state.storage import Storage
 
@@ -92,7 +95,7 @@ class Ledger:
         self.last = latest_commit(storage)
         self.identity = self._open(mode, identity)
         saved = self.last.signature if self.last else topology.signature()
-        self.needs_migration = compare(saved, topology.signature(), storage.root, drop_state)
+        self.needs_migration = compare(saved, topology, storage.root, drop_state)
         if self.last is not None and self.last.layout is not None and layout is None:
             self.needs_migration = True  # keys live by buckets of another layout
         self._delivered: set[int] = set()
@@ -185,6 +188,7 @@ class Ledger:
             tables=tables if tables is not None else (last.tables if last else {}),
             table_version=table_version if table_version is not None else (last.table_version if last else 0),
             moves=moves or [],
+            sides=refresh(self.storage, self.topology, batch, clock, last.sides if last else {}),
             hot=hot or {},
             # what routers have counted is about other servers than those of a new layout
             counters=last.counters if last and origin is None else {},
@@ -207,12 +211,13 @@ class Ledger:
     def _watermarks(self, end_of_input: bool) -> dict[str, int]:
         out: dict[str, int] = {}
         for node in self.topology.stateful:
-            if node.window is None:
+            if node.lateness is None:
                 continue
+            times = self.last.event_times if self.last else {}
             if end_of_input:
-                out[node.name] = FOREVER - 1
-            elif self.last and node.name in self.last.event_times:
-                reached = self.last.event_times[node.name] - node.window.lateness
+                out[node.name] = END_OF_TIME
+            elif self.last and all(clock in times for clock in node.clocks):
+                reached = min(times[clock] for clock in node.clocks) - node.lateness
                 out[node.name] = max(reached, self.last.watermarks.get(node.name, reached))
         return out
 
@@ -263,6 +268,9 @@ class Ledger:
                     keys[name] = keys.get(name, 0) + op.keys_delta
                 if op.max_event_time is not None:
                     event_times[name] = max(event_times.get(name, op.max_event_time), op.max_event_time)
+                for side, seen in op.side_times.items():
+                    clock = f"{name}/{side}"
+                    event_times[clock] = max(event_times.get(clock, seen), seen)
             for sink, files in report.outputs.items():
                 outputs.setdefault(sink, []).extend(files)
             counters.update(report.counters)
@@ -277,6 +285,7 @@ class Ledger:
             event_times=event_times,
             tables=plan.tables,
             table_version=plan.table_version,
+            sides=plan.sides,
             counters=counters,
             feedback=feedback(self.topology, plan, reports, self._warm),
             network=plan.network,
@@ -312,6 +321,7 @@ class Ledger:
             manifest=manifest,
             keys=keys,
             counts={name: [sum(r.rows for r in refs) for refs in manifest[name]] for name in keys},
+            sides=last.sides,
             manager=last.manager,
             outputs=last.outputs,
             progress=last.progress,
@@ -361,7 +371,7 @@ class Ledger:
             commit = read_commit(storage, name)
             living.update(_files_of(commit))
         deleted = 0
-        for folder in ("state", "outputs", "tables", "routers", "moves", "manager"):
+        for folder in ("state", "outputs", "tables", "routers", "moves", "manager", "side"):
             for file in storage.files(folder):
                 batch = file.rsplit("/", 2)[-2]
                 of_this_batch = batch.isdigit() and int(batch) > horizon
@@ -382,6 +392,7 @@ def _files_of(commit: Commit) -> set[str]:
     files.update(f.name for refs in commit.outputs.values() for f in refs)
     files.update(f.name for f in commit.counters.values())
     files.update(f.name for t in commit.tables.values() for f in t.files)
+    files.update(side.file.name for side in commit.sides.values())
     if commit.layout is not None:
         files.update(f.name for f in commit.layout.buckets.values())
     if commit.manager is not None:

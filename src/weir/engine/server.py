@@ -24,6 +24,7 @@ from weir.engine.job import SOURCE_NUMBER, Job, column_name, host_name
 from weir.engine.learning import Sightings
 from weir.engine.metrics.latency import Busy, count_age, now
 from weir.engine.routers import Routers
+from weir.engine.side_inputs import value
 from weir.engine.state_keeper import StateKeeper, partial_schema
 from weir.engine.tables import buckets_in_force, homes_of
 from weir.engine.task_files import TaskFiles, TaskOutputs
@@ -210,7 +211,7 @@ class Server:
             self.sightings.key(*origin)
         self._see(node, rows.born)
         began = time.perf_counter()
-        out = list(instance.push(rows))
+        out = list(instance.push_side(rows, edge.side))
         group = (rows.born, len(rows))
         if instance.works_at_end:
             self.unserved.setdefault(node.name, []).append(group)
@@ -306,7 +307,9 @@ class Server:
         if missing is None:
             return rows
         if node.declared.null_keys == "error":
-            row = rows.select(np.flatnonzero(missing)[:1]).to_batch(node.input).to_pylist()[0]
+            first = rows.select(np.flatnonzero(missing)[:1])
+            row = first.to_batch(pa.schema([f for f in rows.batch.schema if f.name in node.input.names]))
+            row = row.to_pylist()[0]
             raise NullKeyError(
                 f"operator {node.name!r}: a row has no key ({', '.join(node.key)} is null): {row!r}. "
                 'Filter such rows out before, or set null_keys="drop".'
@@ -412,11 +415,13 @@ class Server:
             context = Context(
                 node=node,
                 report=self._operator(node),
+                batch=plan.batch,
                 step=self.step,
                 clock=plan.clock,
                 previous_clock=plan.previous_clock,
                 watermark=plan.watermarks.get(node.name),
                 previous_watermark=plan.previous_watermarks.get(node.name),
+                side=lambda: value(self.storage, node, plan.sides),
                 view=lambda: self.keeper.view(node),
                 divert=self.outputs.divert,
                 want_updates=node.name in self.topology.sinks,

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from weir.columns import canonical
 from weir.errors import TopologyError, did_you_mean
-from weir.graph.checks import check_declared, check_grouping, check_names
+from weir.graph.checks import check_declared, check_grouping, check_names, check_sides
 from weir.graph.model import Declared, Edge, Node, Routing, Topology
-from weir.operators.base import WINDOW_END, WINDOW_START
+from weir.operators.base import WINDOW_END, WINDOW_START, combined_schema, side_schema
 from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash
 from weir.routing.shuffle import LocalOrShuffle
@@ -50,7 +50,7 @@ def build(
     groupings: dict[str, Grouping] = {}
     placed: dict[str, tuple[int, ...]] = {}
     for d in order:
-        schema = united_schema(d, outputs)
+        schema = _input_schema(d, outputs)
         inputs[d.name] = schema
         check_declared(d, schema)
         d.operator.check(schema, f"operator {d.name!r}")
@@ -72,14 +72,18 @@ def build(
         everywhere = len(placed[d.name]) == servers
         splits[d.name] = d.operator.stateful and grouping.splits_keys
         schema = _only(inputs[d.name], needed[d.name] if needed else None)
+        sides = tuple(side_schema(schema, side, d.key) for side in range(d.operator.sides)) if d.sides else ()
         level = int(d.operator.stateful)  # state lives on servers: rows leave their source to reach it
-        for name in d.inputs:
+        for number, name in enumerate(d.inputs):
             crosses = not (grouping.stays_local and everywhere)
             before = levels[name]
             if name in by_name and not (by_name[name].passes or by_name[name].operator.emits_early):
                 before += int(splits[name])  # its partial states are merged first
             level = max(level, before + int(crosses))
-            edges.append(Edge(len(edges), name, d.name, grouping, schema, crosses))
+            side = d.side_of(number)
+            edges.append(
+                Edge(len(edges), name, d.name, grouping, sides[side] if sides else schema, crosses, side)
+            )
         levels[d.name] = level
         keep = set(schema.names)
         nodes.append(
@@ -93,6 +97,7 @@ def build(
                 placement=placed[d.name],
                 level=level,
                 splits=splits[d.name],
+                sides=sides,
             )
         )
     kept_sources = {
@@ -125,19 +130,31 @@ def _topological(sources: Mapping[str, pa.Schema], declared: Sequence[Declared])
     return order
 
 
-def united_schema(d: Declared, outputs: Mapping[str, pa.Schema]) -> pa.Schema:
-    first = outputs[d.inputs[0]]
+def _input_schema(d: Declared, outputs: Mapping[str, pa.Schema]) -> pa.Schema:
+    """Return the columns that an operator gets; those of several sides in one schema."""
+    if not d.sides:
+        return _united_schema(d, d.inputs, outputs)
+    sides = []
+    for side in range(d.operator.sides):
+        names = [name for number, name in enumerate(d.inputs) if d.side_of(number) == side]
+        sides.append(_united_schema(d, names, outputs))
+    check_sides(d, sides)
+    return combined_schema(sides, d.key)
+
+
+def _united_schema(d: Declared, names: Sequence[str], outputs: Mapping[str, pa.Schema]) -> pa.Schema:
+    first = outputs[names[0]]
     if not len(first):
         raise TopologyError(
-            f"operator {d.name!r} follows {d.inputs[0]!r}, which emits nothing (declare its output)"
+            f"operator {d.name!r} follows {names[0]!r}, which emits nothing (declare its output)"
         )
-    for name in d.inputs[1:]:
+    for name in names[1:]:
         other = outputs[name]
         mine, theirs = {f.name: f.type for f in first}, {f.name: f.type for f in other}
         if mine != theirs:
             different = sorted(c for c in mine.keys() | theirs.keys() if mine.get(c) != theirs.get(c))
             raise TopologyError(
-                f"operator {d.name!r} unites {d.inputs[0]!r} and {name!r}, which differ in column "
+                f"operator {d.name!r} unites {names[0]!r} and {name!r}, which differ in column "
                 f"{different[0]!r} ({mine.get(different[0], 'missing')} and "
                 f"{theirs.get(different[0], 'missing')}); select the same columns in both"
             )
@@ -223,12 +240,22 @@ def _needed_columns(order: Sequence[Declared], inputs: Mapping[str, pa.Schema]) 
         if d.window:
             mine.add(d.window.column)
         if d.passes:
-            for other in order:
-                if d.name in other.inputs:
-                    mine |= needed[other.name]
+            mine |= _wanted_behind(d, order, needed)
         # nothing but its key travels to an operator only if it has one; a row needs at least one column
         needed[d.name] = mine or {inputs[d.name].names[0]}
     return needed
+
+
+def _wanted_behind(d: Declared, order: Sequence[Declared], needed: Mapping[str, set[str]]) -> set[str]:
+    """Return the columns of an operator's rows that the operators behind it read."""
+    wanted: set[str] = set()
+    for other in order:
+        for number, name in enumerate(other.inputs):
+            if name == d.name:
+                mark = f"{other.side_of(number)}:" if other.sides else ""
+                wanted |= {c.removeprefix(mark) for c in needed[other.name] if c.startswith(mark)}
+                wanted |= set(other.key)
+    return wanted
 
 
 def _rows_out(
@@ -243,7 +270,7 @@ def _rows_out(
     if d.passes:
         return _only(schema, keep)
     if d.operator.reads_files and needed is not None and d.name not in sinks:
-        return _only(schema, {c for other in order if d.name in other.inputs for c in needed[other.name]})
+        return _only(schema, _wanted_behind(d, order, needed))
     return schema
 
 

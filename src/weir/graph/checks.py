@@ -75,6 +75,23 @@ def check_declared(d: Declared, schema: pa.Schema) -> None:
         raise TopologyError(f"{where}: ttl must be positive")
 
 
+def check_sides(d: Declared, sides: Sequence[pa.Schema]) -> None:
+    """Refuse sides of which one lacks the key, or has it in another type."""
+    where = f"operator {d.name!r}"
+    for number, schema in enumerate(sides):
+        for column in d.key:
+            if column not in schema.names:
+                raise UnknownColumn(
+                    f"{where}: its {('left', 'right')[number]} side has no column {column!r} for the key; "
+                    f"{did_you_mean(column, schema.names)}"
+                )
+            mine, first = schema.field(column).type, sides[0].field(column).type
+            if mine != first:
+                raise TopologyError(
+                    f"{where}: key column {column!r} is {first} on the left and {mine} on the right; cast one of them"
+                )
+
+
 def check_grouping(d: Declared, grouping: Grouping) -> None:
     """Refuse a grouping that does not fit the operator behind it."""
     where = f"operator {d.name!r}"
@@ -86,7 +103,8 @@ def check_grouping(d: Declared, grouping: Grouping) -> None:
             f"several servers, but {type(d.operator).__name__} cannot merge partial states. Give it a merge "
             "function, or use a grouping that keeps a key in one place (Hash, Table)."
         )
-    if d.operator.stateful and grouping.splits_keys and (d.ttl is not None or d.window is not None):
+    timed = d.ttl is not None or d.window is not None or d.operator.lateness is not None
+    if d.operator.stateful and grouping.splits_keys and timed:
         raise GroupingError(
             f"{where}: windows and ttl are not available behind {grouping.name}, which splits keys; "
             "use Hash or Table for this operator"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from weir.durations import Duration, microseconds
 from weir.errors import TopologyError
 from weir.graph.model import Declared, Routing
 from weir.operators.base import Operator, Window
+from weir.operators.side_input import SideInput
 
 LISTED = " (paths)"  # ends the name of a source that lists files, before the operator that reads them
 
@@ -46,6 +48,41 @@ class Step:
 
 
 Part = Source | Step
+Key = str | Sequence[str]
+
+
+class OperatorOptions(TypedDict, total=False):
+    """The parameters that all methods of :class:`Stream` share; that class explains them."""
+
+    name: str | None
+    routing: Routing | None
+    parallelism: int | None
+    placement: Iterable[int] | None
+    on_error: str
+
+
+class StatelessOptions(OperatorOptions, total=False):
+    """Those of operators without state."""
+
+    key: Key
+    side: SideInput | None
+
+
+class JoinOptions(OperatorOptions, total=False):
+    """Those of joins; :meth:`Stream.keyed` explains them."""
+
+    null_keys: str
+    ttl: Duration | None
+
+
+class KeyedOptions(OperatorOptions, total=False):
+    """Those of operators with state; :meth:`Stream.keyed` explains them."""
+
+    null_keys: str
+    window: Window | None
+    ttl: Duration | None
+    aggregate_every: int
+    side: SideInput | None
 
 
 def operator_step(
@@ -63,6 +100,8 @@ def operator_step(
     window: Window | None = None,
     ttl: Duration | None = None,
     aggregate_every: int = 1,
+    sides: tuple[int, ...] = (),
+    side: SideInput | None = None,
 ) -> Step:
     """Return an operator behind its inputs, after the checks that need no knowledge of the rows."""
     where = f"operator {name or '_'.join(key) or kind!r}: "
@@ -70,6 +109,7 @@ def operator_step(
         raise TopologyError(f"name={name!r}: expected a text, not empty")
     if not isinstance(operator, Operator):
         raise TopologyError(f"{where}expected an operator such as weir.Count(), got {operator!r}")
+    operator = _with_side(operator, side, where)
     operator.prepare()
     if operator.stateful and not key:
         raise TopologyError(f'{where}it keeps state per key: give it a key, e.g. keyed("topic", …)')
@@ -92,8 +132,21 @@ def operator_step(
         window=window,
         ttl=None if ttl is None else microseconds(ttl),
         aggregate_every=aggregate_every,
+        sides=sides,
     )
     return Step(inputs, declared, kind, name is not None)
+
+
+def _with_side(operator: Operator, side: Any, where: str) -> Operator:
+    if side is None:
+        return operator
+    if not isinstance(side, SideInput):
+        raise TopologyError(f"{where}side={side!r}: expected a weir.SideInput(table)")
+    if not operator.takes_side:
+        raise TopologyError(f"{where}{type(operator).__name__} has no function that could take a side input")
+    operator = copy.copy(operator)
+    operator.side = side
+    return operator
 
 
 def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, ...]]:
@@ -119,8 +172,9 @@ def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, .
         name = names[id(part)] = part.declared.name or _free(part.kind, taken)
         taken.add(name)
         inputs = tuple(names[id(before)] for before in part.inputs)
-        if len(set(inputs)) < len(inputs):
-            twice = next(i for i in inputs if inputs.count(i) > 1)
+        distinct = list(zip(inputs, part.declared.sides or [0] * len(inputs), strict=True))
+        if len(set(distinct)) < len(distinct):
+            twice = next(i for i, _ in distinct if inputs.count(i) > 1)
             raise TopologyError(
                 f"operator {name!r} unites {twice!r} with itself; name each stream once in union(…)"
             )

@@ -44,6 +44,11 @@ class Declared:
     window: Window | None = None
     ttl: int | None = None
     aggregate_every: int = 1
+    sides: tuple[int, ...] = ()  # of each input, for operators that tell them apart
+
+    def side_of(self, number: int) -> int:
+        """Return the side that an input belongs to."""
+        return self.sides[number] if self.sides else 0
 
     @property
     def passes(self) -> bool:
@@ -66,6 +71,7 @@ class Edge:
     grouping: Grouping
     schema: pa.Schema
     crosses: bool  # may a row change its server here?
+    side: int = 0  # of the operator it leads to
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class Node:
     placement: tuple[int, ...]  # instance → server
     level: int  # the last step in which rows can reach it
     splits: bool  # rows of one key reach several instances; partial states are merged one step later
+    sides: tuple[pa.Schema, ...] = ()  # what it receives of each side, for operators that tell them apart
 
     @property
     def name(self) -> str:
@@ -101,6 +108,17 @@ class Node:
     @property
     def ttl(self) -> int | None:
         return self.declared.ttl
+
+    @property
+    def lateness(self) -> int | None:
+        """How late rows may be, in µs of event time; None if it knows no event time."""
+        return self.operator.lateness if self.window is None else self.window.lateness
+
+    @property
+    def clocks(self) -> list[str]:
+        """The names under which the event times that it has seen are kept: one per side."""
+        sides = self.operator.sides
+        return [self.name] if sides == 1 else [f"{self.name}/{side}" for side in range(sides)]
 
     @property
     def held(self) -> str | None:

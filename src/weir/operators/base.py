@@ -10,6 +10,7 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from weir.operators.instance import Context, Instance
+    from weir.operators.side_input import SideInput
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 
@@ -39,6 +40,10 @@ class Operator:
     * ``windowed``: it can work in event-time windows.
     * ``defers_merging``: partial states of a key may wait on their servers for some batches before they are merged
       (``aggregate_every``).
+    * ``sides``: it takes so many different streams. Rows of each come with their own columns; where one schema stands
+      for all of them, a column ``c`` of side 1 is called ``1:c`` there, unless it belongs to the key.
+    * ``takes_side``: its functions can get a side input with their rows. ``side``: the one they get.
+    * ``lateness``: how late rows may be, in µs of event time, if it knows event time without a window.
     * ``reads_files``: what reaches it are paths of files, and it emits their rows. ``recurs``: their partitions
       come back with new files, so that something can be learnt about them.
     """
@@ -46,6 +51,10 @@ class Operator:
     stateful: ClassVar[bool] = False
     windowed: ClassVar[bool] = False
     defers_merging: ClassVar[bool] = False
+    sides: ClassVar[int] = 1
+    takes_side: ClassVar[bool] = False
+    lateness: int | None = None
+    side: SideInput | None = None
     reads_files: ClassVar[bool] = False
     recurs: bool = False
 
@@ -108,6 +117,33 @@ class Operator:
         """
         return {"kind": type(self).__name__}
 
+    def accepts(self, saved: dict[str, Any]) -> bool:
+        """Return whether it can go on from state that was saved under another signature.
+
+        State columns that it has added since are null in entries from before.
+        """
+        return saved == self.signature()
+
     def describe(self) -> str:
         """Return a short text for people."""
         return type(self).__name__
+
+
+def combined_schema(sides: Sequence[pa.Schema], key: Sequence[str]) -> pa.Schema:
+    """Return one schema for the columns of several sides: the key's under their names, others with their side's number.
+
+    >>> one, other = pa.schema([("k", pa.string()), ("n", pa.int64())]), pa.schema([("k", pa.string())])
+    >>> combined_schema([one, other], ["k"]).names
+    ['k', '0:n']
+    """
+    fields = [sides[0].field(k) for k in key]
+    for number, schema in enumerate(sides):
+        fields += [f.with_name(f"{number}:{f.name}") for f in schema if f.name not in key]
+    return pa.schema(fields)
+
+
+def side_schema(schema: pa.Schema, side: int, key: Sequence[str]) -> pa.Schema:
+    """Return the columns of one side from the schema of all of them; see :func:`combined_schema`."""
+    mark = f"{side}:"
+    own = [f.with_name(f.name.removeprefix(mark)) for f in schema if f.name.startswith(mark)]
+    return pa.schema([*(schema.field(k) for k in key), *own])

@@ -34,6 +34,7 @@ def keyed_schema(state: pa.Schema) -> pa.Schema:
 
 
 NO_TIME = int(np.iinfo(np.int64).min)
+END_OF_TIME = (1 << 63) - 2  # the watermark when a bounded input has ended
 
 
 class OperatorReport(msgspec.Struct):
@@ -49,6 +50,7 @@ class OperatorReport(msgspec.Struct):
     ages: dict[int, int] = {}  # rows by their time since the source, see weir.engine.metrics.latency
     pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
     max_event_time: int | None = None
+    side_times: dict[int, int] = {}  # the greatest event time of each side, for operators that have several
     keys_delta: int = 0  # keys that came into being minus keys that went
 
 
@@ -60,11 +62,13 @@ class Context:
     # complete
     node: Node
     report: OperatorReport  # where it counts
+    batch: int
     step: int  # the step of the batch
     clock: int  # µs; what ttl is measured by, in this batch and the one before
     previous_clock: int
     watermark: int | None  # µs of event time; None without windows, or before any row
     previous_watermark: int | None
+    side: Callable[[], Any]  # returns what its functions get of its side input
     view: Callable[[], StateView]  # returns the saved state of this operator on this server
     # takes a row that a user's function failed on, where the operator diverts them
     divert: Callable[[Node, Any, Any, BaseException], None]
@@ -83,9 +87,18 @@ class Instance(ABC):
         self.operator: Any = context.node.operator
         self.report = context.report
 
+    @property
+    def extra(self) -> tuple[Any, ...]:
+        """What functions get besides their rows: the side input, if there is one."""
+        return () if self.operator.side is None else (self.context.side(),)
+
     @abstractmethod
     def push(self, rows: Rows) -> Iterator[Rows]:
         """Take rows; yield what goes on at once."""
+
+    def push_side(self, rows: Rows, side: int) -> Iterator[Rows]:
+        """Take rows of one side, for operators that tell them apart."""
+        return self.push(rows)
 
     def absorb(self, partial: pa.RecordBatch) -> None:
         """Take partial states of keys that live here."""
@@ -146,6 +159,15 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     if not column.num_chunks:
         return pa.array([], column.type)
     return one_batch([pa.record_batch([chunk], ["x"]) for chunk in column.chunks]).column(0)
+
+
+def record_batch(columns: Sequence[pa.Array | pa.ChunkedArray], schema: pa.Schema) -> pa.RecordBatch:
+    """Return columns as one batch of a schema."""
+    arrays = [one_array(c) if isinstance(c, pa.ChunkedArray) else c for c in columns]
+    return pa.RecordBatch.from_arrays(
+        [a if a.type == f.type else a.cast(f.type) for a, f in zip(arrays, schema, strict=True)],
+        schema=schema,
+    )
 
 
 def conformed(columns: Sequence[pa.Array | pa.ChunkedArray], schema: pa.Schema) -> pa.Table:

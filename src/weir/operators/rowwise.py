@@ -13,7 +13,7 @@ import pyarrow as pa
 from weir.errors import TopologyError
 from weir.operators.stateless import Filter, Map
 
-RowFunction = Callable[[Any], Any]
+RowFunction = Callable[..., Any]  # of a row, and of the side input if there is one
 PARENT = "__parent__"
 
 
@@ -105,19 +105,21 @@ def _row_type(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     return make
 
 
-def _mapped(function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    results = [function(row) for row in rows_of(batch)]
+def _mapped(
+    function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch, *side: Any
+) -> dict[str, pa.Array]:
+    results = [function(row, *side) for row in rows_of(batch)]
     return _columns(results, schema or batch.schema, "a map returns one row")
 
 
 def _flat_mapped(
-    function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch
+    function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch, *side: Any
 ) -> dict[str, pa.Array]:
     results: list[Any] = []
     parents: list[int] = []
     for number, row in enumerate(rows_of(batch)):
         before = len(results)
-        returned = function(row)
+        returned = function(row, *side)
         if isinstance(returned, Mapping | str) or hasattr(returned, "_fields"):
             raise TopologyError(f"a flat_map returns several rows, e.g. in a list; it returned {returned!r}")
         try:
@@ -133,8 +135,8 @@ def _flat_mapped(
     return {**columns, PARENT: pa.array(np.array(parents, np.int64))}
 
 
-def _kept(function: RowFunction, batch: pa.RecordBatch) -> pa.Array:
-    marks = [function(row) for row in rows_of(batch)]
+def _kept(function: RowFunction, batch: pa.RecordBatch, *side: Any) -> pa.Array:
+    marks = [function(row, *side) for row in rows_of(batch)]
     for mark in marks:
         if mark is not None and not isinstance(mark, bool | np.bool_):
             raise TopologyError(f"a filter returns True or False for a row; it returned {mark!r}")

@@ -27,3 +27,53 @@ def forget_caches(kind: Any, seen: set[int] | None = None) -> None:
             hints = {}
         for part in hints.values():
             forget_caches(part, seen)
+
+
+def extends(saved: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
+    """Return whether data written under one JSON schema can be read under another that may have gained fields.
+
+    Fields may be added, at any depth, if they have defaults; defaults may change. Nothing may go or change its type.
+
+    >>> def kind(required=(), **fields):
+    ...     properties = {name: {"type": t} for name, t in fields.items()}
+    ...     return {"type": "object", "properties": properties, "required": list(required)}
+    >>> extends(kind(n="integer"), kind(n="integer", last="number"))
+    True
+    >>> extends(kind(n="integer"), kind(n="number")), extends(kind(n="integer"), kind(["m"], n="integer", m="integer"))
+    (False, False)
+    """
+    if saved is None or now is None:
+        return saved == now
+    return _extends(saved, now, saved.get("$defs", {}), now.get("$defs", {}), set())
+
+
+_ABOUT = {"$defs", "default", "title", "description"}  # what says nothing about the data that was written
+_PARTS = {"properties", "required", "items", "additionalProperties", "prefixItems", "anyOf"}
+
+
+def _extends(
+    saved: Any, now: Any, old_types: dict[str, Any], new_types: dict[str, Any], met: set[tuple[str, str]]
+) -> bool:
+    if not isinstance(saved, dict) or not isinstance(now, dict):
+        return bool(saved == now)
+    if "$ref" in saved or "$ref" in now:
+        names = saved.get("$ref", ""), now.get("$ref", "")
+        if names in met:  # a type that contains itself
+            return True
+        met.add(names)
+        saved = old_types[names[0].rsplit("/", 1)[-1]] if names[0] else saved
+        now = new_types[names[1].rsplit("/", 1)[-1]] if names[1] else now
+    rest = _ABOUT | _PARTS
+    if {k: v for k, v in saved.items() if k not in rest} != {k: v for k, v in now.items() if k not in rest}:
+        return False
+    if not set(now.get("required", ())) <= set(saved.get("required", ())):
+        return False
+    after = now.get("properties", {})
+    pairs = [(kind, after.get(name)) for name, kind in saved.get("properties", {}).items()]
+    pairs += [(saved.get(part), now.get(part)) for part in ("items", "additionalProperties")]
+    for part in ("prefixItems", "anyOf"):
+        before, later = saved.get(part, []), now.get(part, [])
+        if len(before) != len(later):
+            return False
+        pairs += zip(before, later, strict=True)
+    return all(_extends(one, other, old_types, new_types, met) for one, other in pairs)

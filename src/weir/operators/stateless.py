@@ -17,7 +17,7 @@ from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, failed
 from weir.rows import Rows
 
-ArrowFunction = Callable[[pa.RecordBatch], Any]
+ArrowFunction = Callable[..., Any]  # of a RecordBatch, and of the side input if there is one
 
 
 class Map(Operator):
@@ -50,6 +50,8 @@ class Map(Operator):
     (['a', 'b', 'c'], [0, 0, 1])
     """
 
+    takes_side = True
+
     def __init__(
         self,
         function: ArrowFunction,
@@ -73,10 +75,10 @@ class Map(Operator):
         return schema
 
     def apply(
-        self, batch: pa.RecordBatch, schema: pa.Schema
+        self, batch: pa.RecordBatch, schema: pa.Schema, *side: Any
     ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
         """Return the rows that a batch becomes, and, where it is known, which of its rows each was made from."""
-        result = self.function(batch)
+        result = self.function(batch, *side)
         made = conform(result, schema, "it")
         if self.parents is None:
             # a function that returns as many rows as it got is taken to have kept their order
@@ -94,6 +96,8 @@ class Filter(Operator):
     null counts as false.
     """
 
+    takes_side = True
+
     def __init__(self, function: ArrowFunction) -> None:
         self.function = function
 
@@ -107,9 +111,9 @@ class Filter(Operator):
     def instance(self, context: Context) -> Instance:
         return _FilterInstance(context)
 
-    def mask(self, batch: pa.RecordBatch) -> pa.Array:
+    def mask(self, batch: pa.RecordBatch, *side: Any) -> pa.Array:
         """Return which rows to keep."""
-        mask = self.function(batch)
+        mask = self.function(batch, *side)
         if isinstance(mask, pa.ChunkedArray):
             mask = mask.combine_chunks()
         if not isinstance(mask, pa.Array):
@@ -159,7 +163,7 @@ class _StatelessInstance(Instance):
 
 class _MapInstance(_StatelessInstance):
     def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
-        result, parents = self.operator.apply(batch, self.node.rows_out)
+        result, parents = self.operator.apply(batch, self.node.rows_out, *self.extra)
         if rows.origin is None or parents is None:
             return Rows(result)
         return Rows(result, origin=(rows.origin[0], rows.origin[1][parents]))
@@ -167,7 +171,7 @@ class _MapInstance(_StatelessInstance):
 
 class _FilterInstance(_StatelessInstance):
     def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
-        return rows.select(np.asarray(self.operator.mask(batch).to_numpy(zero_copy_only=False)))
+        return rows.select(np.asarray(self.operator.mask(batch, *self.extra).to_numpy(zero_copy_only=False)))
 
 
 def _parents(result: Any, name: str, rows: int) -> NDArray[np.int64]:

@@ -15,6 +15,19 @@ SYSTEM = (
 NEVER = np.iinfo(np.int64).max
 
 
+def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return entries with the columns of a schema that may have gained some since they were written: null there.
+
+    >>> completed(pa.table({"n": [1]}), pa.schema([("n", pa.int64()), ("more", pa.string())])).to_pydict()
+    {'n': [1], 'more': [None]}
+    """
+    if table.schema.names == schema.names:
+        return table
+    held = set(table.column_names)
+    columns = [table[f.name] if f.name in held else pa.nulls(table.num_rows, f.type) for f in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def stored_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema of a segment that stores ``schema``."""
     return pa.schema([*SYSTEM, *schema])

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.state.blocks import SegmentWriter, cut
-from weir.state.columns import DEAD, H1, stored_schema
+from weir.state.columns import DEAD, H1, completed, stored_schema
 from weir.state.reader import Segment, open_segment
 from weir.state.refs import SegmentRef
 from weir.state.segment import newest, write_segment
@@ -51,7 +51,8 @@ def merge_segments(
 
 
 def _merged(parts: list[pa.Table], schema: pa.Schema, keep_dead: bool) -> pa.Table:
-    table = newest(pa.concat_tables([stored_schema(schema).empty_table(), *parts]))
+    stored = stored_schema(schema)
+    table = newest(pa.concat_tables([stored.empty_table(), *(completed(part, stored) for part in parts)]))
     return table if keep_dead else table.filter(pa.compute.invert(table[DEAD]))
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.state.columns import DEAD, H1, H2, stored_schema
+from weir.state.columns import DEAD, H1, H2, completed, stored_schema
 from weir.state.index import Search, rows_of
-from weir.state.reader import open_segment
+from weir.state.reader import Segment, open_segment
 from weir.state.refs import SegmentRef
 from weir.state.segment import newest
 from weir.state.storage import Storage
@@ -23,6 +23,7 @@ class StateView:
 
     def __init__(self, storage: Storage, refs: Sequence[SegmentRef], schema: pa.Schema) -> None:
         self.schema = schema
+        self._stored = stored_schema(schema)
         self.segments = [open_segment(storage, r) for r in refs]
         self._starts = list(accumulate((len(s.firsts) for s in self.segments), initial=0))  # of their blocks
 
@@ -52,12 +53,12 @@ class StateView:
         asked = np.flatnonzero(np.bincount(which + 1)[1:]).tolist()
         for place, numbers in groupby(asked, lambda number: bisect_right(self._starts, number) - 1):
             start = self._starts[place]
-            for number, table in self.segments[place].tables([n - start for n in numbers]):
+            for number, table in self._read(self.segments[place], [n - start for n in numbers]):
                 keys = np.flatnonzero(which == start + number)
                 parts.append(table.take(pa.array(row[keys])))
                 positions.append(keys)
         if not parts:
-            return stored_schema(self.schema).empty_table(), np.empty(0, np.int64)
+            return self._stored.empty_table(), np.empty(0, np.int64)
         return pa.concat_tables(parts).combine_chunks(), np.concatenate(positions)
 
     def due(self, after: int, until: int) -> pa.Table:
@@ -65,7 +66,7 @@ class StateView:
 
         Costs a binary search per segment plus the entries that come due, not a scan.
         """
-        found = [stored_schema(self.schema).empty_table()]
+        found = [self._stored.empty_table()]
         for start, segment in zip(self._starts, self.segments, strict=False):
             for number, index in segment.due(until):
                 deadlines, order = index.by_deadline()
@@ -76,20 +77,20 @@ class StateView:
                     continue
                 newer = self._search(index.h1[rows], index.h2[rows], living=False)
                 rows = rows[newer.which == start + number]  # an entry replaced by a newer one is history
-                for _, table in segment.tables([number] if len(rows) else []):
+                for _, table in self._read(segment, [number] if len(rows) else []):
                     found.append(table.take(pa.array(rows)))
         return pa.concat_tables(found).combine_chunks()
 
     def all_of(self, routes: NDArray[np.uint64]) -> pa.Table:
         """Return all living entries of the keys with these route hashes (several per key if it has windows)."""
-        parts = [stored_schema(self.schema).empty_table()]
+        parts = [self._stored.empty_table()]
         for segment in self.segments:
             for number, index in segment.holding_any(routes):
                 here = routes
                 if len(segment.firsts) > 1:
                     here = routes[(routes >= segment.firsts[number]) & (routes <= segment.lasts[number])]
                 rows = rows_of(index.h1, here)
-                for _, table in segment.tables([number] if len(rows) else []):
+                for _, table in self._read(segment, [number] if len(rows) else []):
                     parts.append(table.take(pa.array(rows)))
         return self._living(newest(pa.concat_tables(parts)))
 
@@ -101,13 +102,19 @@ class StateView:
 
     def everything(self, keep_dead: bool = False) -> pa.Table:
         """Return all entries, the newest of each key."""
-        table = newest(pa.concat_tables([stored_schema(self.schema).empty_table(), *self._tables()]))
+        table = newest(pa.concat_tables([self._stored.empty_table(), *self._tables()]))
         return table if keep_dead else self._living(table)
 
     def _tables(self) -> Iterator[pa.Table]:
         for segment in self.segments:
-            for _, table in segment.tables(range(len(segment.firsts)), keep=False):
+            for _, table in self._read(segment, range(len(segment.firsts)), keep=False):
                 yield table
+
+    def _read(
+        self, segment: Segment, blocks: Sequence[int], keep: bool = True
+    ) -> Iterator[tuple[int, pa.Table]]:
+        for number, table in segment.tables(blocks, keep):
+            yield number, completed(table, self._stored)
 
     @staticmethod
     def _living(table: pa.Table) -> pa.Table:

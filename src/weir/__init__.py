@@ -14,7 +14,9 @@ from weir.flow import Application, Stream, tumbling
 from weir.locality.config import Locality
 from weir.network.racks import Racks
 from weir.operators.aggregate import Aggregate, Count
+from weir.operators.parts import ListState, MapState
 from weir.operators.process import Process
+from weir.operators.side_input import SideInput
 from weir.options import Options
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
@@ -37,13 +39,16 @@ __all__ = [
     "Consistent",
     "Count",
     "Hash",
+    "ListState",
     "Locality",
+    "MapState",
     "Options",
     "PartialKey",
     "Process",
     "Query",
     "Racks",
     "Shuffle",
+    "SideInput",
     "Stream",
     "Table",
     "Weighted",

@@ -6,6 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from weir.errors import OperatorError
+
 
 @dataclass(frozen=True)
 class Done:
@@ -16,6 +20,7 @@ class Done:
     rows: list[Any]
     out: list[Any]
     state: bytes
+    changes: Sequence[Any] = ()  # of lists and maps in its state
 
 
 class Handed(Sequence[Any]):
@@ -38,3 +43,28 @@ class Handed(Sequence[Any]):
         for row in self._rows:
             self.last = row
             yield row
+
+
+def emitted_batch(name: str, schema: pa.Schema, emitted: list[Any]) -> pa.RecordBatch | None:
+    """Return rows that an operator emitted as a batch of its declared output."""
+    if not emitted:
+        return None
+    if not len(schema):
+        raise OperatorError(
+            f"operator {name!r} emits rows ({emitted[0]!r}) but declares no output; "
+            'declare it: output={"column": "type"}'
+        )
+    try:
+        if isinstance(emitted[0], dict):
+            columns = [[row[column] for row in emitted] for column in schema.names]
+        else:
+            columns = [list(c) for c in zip(*emitted, strict=True)]
+            if len(columns) != len(schema):
+                raise ValueError(f"rows of {len(columns)} values for {len(schema)} columns")
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
+        raise OperatorError(
+            f"operator {name!r} declares the output {', '.join(f'{f.name} {f.type}' for f in schema)}, "
+            f"but emitted {emitted[0]!r}: {type(error).__name__}: {error}"
+        ) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

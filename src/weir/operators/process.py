@@ -17,14 +17,15 @@ from weir.columns import column_names, to_schema
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import hash_columns
 from weir.operators.base import Operator
-from weir.operators.calls import Done, Handed
+from weir.operators.calls import Done, Handed, emitted_batch
 from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
-from weir.operators.state_types import forget_caches
+from weir.operators.part_entries import PART_COLUMNS, STATE, PartEntries
+from weir.operators.parts import decode_part, encode_part, parts_of, schema_part
+from weir.operators.state_types import extends, forget_caches
 from weir.rows import Rows, one_batch, row_hashes
+from weir.state.columns import completed
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
-
-STATE = "state"
 
 
 class Process(Operator):
@@ -38,7 +39,8 @@ class Process(Operator):
         ``function(key, rows, state)``, if not subclassed.
     state
         The type of the state: a dataclass or ``msgspec.Struct`` that can be made without arguments. Change
-        the object you are given, in place.
+        the object you are given, in place. Fields that are a :class:`~weir.ListState` or :class:`~weir.MapState` are
+        stored element by element.
     output
         The rows that it emits, as ``{"column": "type"}``; leave out if it emits none.
     order_by
@@ -71,6 +73,7 @@ class Process(Operator):
     """
 
     stateful = True
+    takes_side = True
     state: Any = None
     output_columns: pa.Schema
     output: Any = None
@@ -122,13 +125,18 @@ class Process(Operator):
                 raise TopologyError(f"{who}: state must be a dataclass or msgspec.Struct type, not {kind!r}")
             make: Any = kind
             try:
-                msgspec.msgpack.decode(msgspec.msgpack.encode(make()), type=kind)
+                data = msgspec.msgpack.encode(make(), enc_hook=encode_part)
+                msgspec.msgpack.decode(data, type=kind, dec_hook=decode_part)
             except TypeError as error:
                 raise TopologyError(
                     f"{who}: {make.__name__} must be creatable without arguments and hold only data that "
                     f"msgspec can write (numbers, text, bytes, times, lists, dicts, dataclasses): {error}"
                 ) from None
             forget_caches(kind)
+            if self.mergeable and parts_of(kind):
+                raise TopologyError(
+                    f"{who}: a state with a ListState or MapState cannot be merged; use list and dict, or no merge"
+                )
 
     def prepare(self) -> None:
         """Complete the description of a subclass whose own ``__init__`` does not call ours."""
@@ -150,7 +158,7 @@ class Process(Operator):
     def instance(self, context: Context) -> Instance:
         return _ProcessInstance(self, context)
 
-    def process(self, key: Any, rows: Sequence[Any], state: Any) -> Iterable[Any] | None:
+    def process(self, key: Any, rows: Sequence[Any], state: Any, *side: Any) -> Iterable[Any] | None:
         """Called with a key's rows of a batch, as named tuples; yield or return the rows to emit.
 
         With ``order_by`` it is called once per key and batch. Without, rows that have to come from another
@@ -180,13 +188,16 @@ class Process(Operator):
         return self.output_columns
 
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
-        return pa.schema([(STATE, pa.binary())])
+        return pa.schema([(STATE, pa.binary()), *(PART_COLUMNS if parts_of(self.state) else ())])
 
     def signature(self) -> dict[str, Any]:
         kind = self.state
-        fields = None if kind is None else msgspec.json.schema(kind)
+        fields = None if kind is None else msgspec.json.schema(kind, schema_hook=schema_part)
         forget_caches(kind)
         return {"kind": "Process", "state": fields}
+
+    def accepts(self, saved: dict[str, Any]) -> bool:
+        return saved["kind"] == "Process" and extends(saved["state"], self.signature()["state"])
 
 
 class _ProcessInstance(Instance):
@@ -199,8 +210,10 @@ class _ProcessInstance(Instance):
         self.operator = operator
         self.batches: list[pa.RecordBatch] = []
         self.absorbed: list[pa.RecordBatch] = []
-        self._decode = msgspec.msgpack.Decoder(self.operator.state) if self.operator.state else None
-        self._encode = msgspec.msgpack.Encoder(order="deterministic")
+        kind = self.operator.state
+        self._decode = msgspec.msgpack.Decoder(kind, dec_hook=decode_part) if kind else None
+        self._encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=encode_part)
+        self._parts = PartEntries(kind, self.node.state, context.view)
         self._written: pa.Table | None = None
         self._partials: pa.Table | None = None
 
@@ -227,14 +240,14 @@ class _ProcessInstance(Instance):
             keys, h1, h2, calls = self._by_key()
             self.report.pairs += len(h1)
             prior = {} if node.splits else self._prior(context.view(), h1, h2)
-            processed = self._call_each(calls, prior)
+            processed = self._call_each(calls, prior, h1, h2)
             emitted = self._emitted(expired, processed)
             kept = [d.number for d in processed]
             if len(kept) < len(h1):  # keys whose rows were diverted keep the state they had
                 keys = [k.take(pa.array(kept, pa.int64())) for k in keys]
                 h1, h2 = h1[kept], h2[kept]
             states = pa.array([d.state for d in processed], pa.binary())
-            table = pa.Table.from_arrays([*keys, states], schema=node.state)
+            table = completed(pa.table([*keys, states], [*node.key, STATE]), node.state)
             if node.splits:
                 self._partials = pa.Table.from_arrays(
                     [pa.array(h1), pa.array(h2), *table.columns], schema=self._wire
@@ -242,6 +255,10 @@ class _ProcessInstance(Instance):
             else:
                 written.append(entries(table, h1, h2, deadline=self._deadlines(len(h1))))
                 self.report.keys_delta += len(kept) - sum(number in prior for number in kept)
+                if any(d.changes for d in processed):
+                    elements, more = self._parts.written(h1, h2, [d.changes for d in processed])
+                    written.append(elements)
+                    self.report.keys_delta += more
         else:
             emitted = self._emitted(expired, [])
         if self.absorbed and context.step == node.state_level:
@@ -271,18 +288,10 @@ class _ProcessInstance(Instance):
         h1, h2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
         r1, r2 = row_hashes(batch)
         if self.operator.order_by:
-            ordering = pa.table(
-                {
-                    "a": h1,
-                    "b": h2,
-                    **{f"o{i}": batch.column(c) for i, c in enumerate(self.operator.order_by)},
-                    "y": r1,
-                    "z": r2,
-                }
-            )
-            order = pc.sort_indices(
-                ordering, sort_keys=[(n, "ascending") for n in ordering.column_names]
-            ).to_numpy()
+            wanted = {f"o{i}": batch.column(c) for i, c in enumerate(self.operator.order_by)}
+            ordering = pa.table({"a": h1, "b": h2, **wanted, "y": r1, "z": r2})
+            by = [(n, "ascending") for n in ordering.column_names]
+            order = pc.sort_indices(ordering, sort_keys=by).to_numpy()
         else:
             order = np.lexsort((r2, r1, h2, h1))
         batch = batch.take(pa.array(order))
@@ -314,16 +323,22 @@ class _ProcessInstance(Instance):
         alive = table[DEADLINE].to_numpy() > self.context.clock
         return {p: s for p, s, ok in zip(positions.tolist(), states, alive, strict=True) if ok}
 
-    def _call_each(self, calls: Iterator[tuple[Any, list[Any]]], prior: Mapping[int, bytes]) -> list[Done]:
+    def _call_each(
+        self, calls: Iterator[tuple[Any, list[Any]]], prior: Mapping[int, bytes], h1: Any, h2: Any
+    ) -> list[Done]:
         """Call the user's function for each key; those that fail are diverted, or raise."""
         processed = []
         for number, (key, rows) in enumerate(calls):
             handed = Handed(rows)
             try:
                 state = self._load(prior[number]) if number in prior else self._new()
-                out = self.operator.process(key, handed, state)
+                if self._parts:
+                    self._parts.bind(state, int(h1[number]), int(h2[number]))
+                out = self.operator.process(key, handed, state, *self.extra)
+                emitted = [] if out is None else list(out)
                 # a state that can't be saved fails here, with its key and rows at hand
-                processed.append(Done(number, key, rows, [] if out is None else list(out), self._save(state)))
+                saved, changes = self._save(state), self._parts.changes(state) if self._parts else ()
+                processed.append(Done(number, key, rows, emitted, saved, changes))
             except Exception as error:
                 self._failed(key, [row._asdict() for row in rows], handed.last, error)
         return processed
@@ -378,55 +393,43 @@ class _ProcessInstance(Instance):
         if type(self.operator).expired is not Process.expired:
             names = [due[k].to_pylist() for k in self.node.key]
             labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
-            for key, state in zip(labels, due[STATE].to_pylist(), strict=True):
+            hashes = due[H1].to_pylist(), due[H2].to_pylist()
+            for key, state, *of in zip(labels, due[STATE].to_pylist(), *hashes, strict=True):
                 try:
-                    out = self.operator.expired(key, self._load(state))
+                    last = self._load(state)
+                    if self._parts:
+                        self._parts.bind(last, *of)
+                    out = self.operator.expired(key, last)
                     expired.append(Done(-1, key, [], [] if out is None else list(out), state))
                 except Exception as error:
                     self._failed(key, [{"expired state": self._plain(state)}], None, error)
-        return [tombstones(due[H1].to_numpy(), due[H2].to_numpy(), self.node.state)]
+        h1, h2 = due[H1].to_numpy(), due[H2].to_numpy()
+        gone = [tombstones(h1, h2, self.node.state)]
+        if self._parts:
+            gone.append(self._parts.gone(h1, h2))
+            self.report.keys_delta -= gone[-1].num_rows
+        return gone
 
     def _emitted(self, expired: list[Done], processed: list[Done]) -> pa.RecordBatch | None:
         """Return all rows that were emitted; keys whose rows do not fit the declared output are diverted, or raise."""
+
+        def batch(*done: Done) -> pa.RecordBatch | None:
+            return emitted_batch(self.node.name, self.node.rows_out, [row for d in done for row in d.out])
+
         try:
-            return self._batch([row for d in [*expired, *processed] for row in d.out])
+            return batch(*expired, *processed)
         except OperatorError:
             if self.node.declared.on_error != "divert":
                 raise
         for part in (expired, processed):
             for d in list(part):
                 try:
-                    self._batch(d.out)
+                    batch(d)
                 except OperatorError as error:
                     part.remove(d)
                     lost = [row._asdict() for row in d.rows] or [{"expired state": self._plain(d.state)}]
                     self._failed(d.key, lost, None, error)
-        return self._batch([row for d in [*expired, *processed] for row in d.out])
-
-    def _batch(self, emitted: list[Any]) -> pa.RecordBatch | None:
-        """Return rows as a batch of the declared output."""
-        schema = self.node.rows_out
-        if not emitted:
-            return None
-        if not len(schema):
-            raise OperatorError(
-                f"operator {self.node.name!r} emits rows ({emitted[0]!r}) but declares no output; "
-                'declare it: output={"column": "type"}'
-            )
-        try:
-            if isinstance(emitted[0], dict):
-                columns = [[row[name] for row in emitted] for name in schema.names]
-            else:
-                columns = [list(c) for c in zip(*emitted, strict=True)]
-                if len(columns) != len(schema):
-                    raise ValueError(f"rows of {len(columns)} values for {len(schema)} columns")
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-        except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
-            raise OperatorError(
-                f"operator {self.node.name!r} declares the output {', '.join(f'{f.name} {f.type}' for f in schema)}, "
-                f"but emitted {emitted[0]!r}: {type(error).__name__}: {error}"
-            ) from None
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return batch(*expired, *processed)
 
     def _plain(self, state: bytes) -> Any:
         """Return a saved state as plain data, for a dead letter."""

@@ -137,7 +137,7 @@ class LocalQuery(QueryHandle):
         last = self._driver.ledger.last
         if last is None:
             raise EngineError("no batch has been committed yet, so there is no state to read")
-        return state_table(self._driver.storage, last, name)
+        return state_table(self._driver.storage, last, name, self.topology)
 
     def output(self, name: str | None = None, batch: int | None = None) -> pa.Table:
         """Return what a sink has received of an operator: of one batch, or of all in order.

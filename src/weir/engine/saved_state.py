@@ -13,9 +13,10 @@ from weir.engine.documents import Commit
 from weir.engine.relayout import with_waiting
 from weir.engine.tables import buckets_in_force
 from weir.errors import EngineError, did_you_mean
+from weir.graph.model import Topology
 from weir.hashing import hash_home
-from weir.operators.base import WINDOW_END, WINDOW_START
-from weir.operators.saved import operator_of, readable_values
+from weir.operators.base import WINDOW_END, WINDOW_START, Operator
+from weir.operators.saved import operator_of, readable_entries, readable_values
 from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
 from weir.state.view import StateView
@@ -26,9 +27,9 @@ def state_schema(described: dict[str, Any]) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(described["schema"])))
 
 
-def readable_schema(described: dict[str, Any]) -> pa.Schema:
+def readable_schema(described: dict[str, Any], operator: Operator | None = None) -> pa.Schema:
     """Return the columns of :func:`readable_state`."""
-    return readable_state(described, state_schema(described).empty_table()).schema
+    return readable_state(described, state_schema(described).empty_table(), operator).schema
 
 
 def merged_state(
@@ -38,6 +39,7 @@ def merged_state(
     waiting: list[list[SegmentRef]],
     server: int,
     buckets: NDArray[np.int32] | None = None,
+    operator: Operator | None = None,
 ) -> pa.Table:
     """Return what a server owns, with partial states of its keys that still wait elsewhere merged in."""
     schema = state_schema(described)
@@ -54,16 +56,17 @@ def merged_state(
         own,
         waiting,
         schema,
-        operator_of(described["operator"]),
+        operator or operator_of(described["operator"]),
         len(described["key"]),
         homes,
         server,
     )
 
 
-def readable_state(described: dict[str, Any], table: pa.Table) -> pa.Table:
-    """Keys, windows and values from stored entries."""
+def readable_state(described: dict[str, Any], table: pa.Table, operator: Operator | None = None) -> pa.Table:
+    """Keys, windows and values from stored entries; ``operator`` is the running one, if there is."""
     schema = state_schema(described)
+    table = readable_entries(described["operator"], table)
     keys = [k for k, _ in described["key"]]
     out: dict[str, Any] = {k: table[k] for k in keys}
     if described["window"]:
@@ -73,22 +76,30 @@ def readable_state(described: dict[str, Any], table: pa.Table) -> pa.Table:
         micros = pa.compute.add(start.cast(pa.int64()), size)
         out[WINDOW_END] = micros.cast(schema.field(WINDOW_START).type)
     first = len(keys) + (1 if described["window"] else 0)
-    for name, values in readable_values(described["operator"], table.select(schema.names[first:])).items():
+    states = table.select(schema.names[first:])
+    for name, values in readable_values(described["operator"], states, operator).items():
         out[name if name not in out else f"state.{name}"] = values
     return pa.table(out)
 
 
-def state_table(storage: Storage, commit: Commit, name: str) -> pa.Table:
+def running_operator(topology: Topology | None, described: dict[str, Any], name: str) -> Operator | None:
+    """Return the operator of a running query, if it is still the one whose state was saved."""
+    node = None if topology is None else topology.by_name.get(name)
+    return node.operator if node is not None and node.operator.signature() == described["operator"] else None
+
+
+def state_table(storage: Storage, commit: Commit, name: str, topology: Topology | None = None) -> pa.Table:
     """Return the state of an operator at a commit, from all servers."""
     described = described_operator(commit, name)
+    operator = running_operator(topology, described, name)
     waiting = commit.manifest.get(described.get("held") or "", [])
     moved = buckets_in_force(storage, commit.layout, name)
     buckets = None if moved is None else moved.homes
     parts = [
-        readable_state(described, merged_state(storage, described, refs, waiting, server, buckets))
+        merged_state(storage, described, refs, waiting, server, buckets, operator)
         for server, refs in enumerate(commit.manifest[name])
     ]
-    return pa.concat_tables(parts)
+    return pa.concat_tables([readable_state(described, part, operator) for part in parts])
 
 
 def described_operator(commit: Commit, name: str) -> dict[str, Any]:

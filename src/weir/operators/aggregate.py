@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import SECOND_SEED, hash_columns
-from weir.operators.aggregate_functions import FUNCTIONS, Columns, Function, Groups, merge_column
+from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups
 from weir.operators.base import WINDOW_START, Operator
 from weir.operators.instance import NO_TIME, Context, Instance, among, conformed, keyed_schema, one_array
 from weir.rows import Rows
@@ -28,12 +28,11 @@ REDUCE_AT = 1 << 20
 @dataclass(frozen=True)
 class _Spec:
     name: str
-    function: str
-    column: str | None
+    function: str  # what it is called
+    rule: AggregateFunction
 
-    @property
-    def rule(self) -> Function:
-        return FUNCTIONS[self.function]
+    def __str__(self) -> str:
+        return self.function + (f"({self.rule.arguments})" if self.rule.arguments else "")
 
 
 class Aggregate(Operator):
@@ -47,7 +46,10 @@ class Aggregate(Operator):
         event-time window both see the closed windows instead.
     **values
         A name for each value and how to get it, in SQL's words: ``count``, ``count(c)``, ``sum(c)``,
-        ``min(c)``, ``max(c)``, ``mean(c)``, ``approx_distinct(c)``. Nulls don't count, as in SQL.
+        ``min(c)``, ``max(c)``, ``mean(c)``, ``variance(c)``, ``stddev(c)``, ``first(c, order)``, ``last(c, order)``,
+        ``top_k(c, 3)``, ``top_k(c, 3, by)``, ``approx_distinct(c)``, ``approx_quantile(c, 0.5)``; or a function of
+        one's own, an :class:`~weir.operators.AggregateFunction` or :class:`~weir.operators.PythonAggregate`. Nulls
+        don't count, as in SQL.
 
     Notes
     -----
@@ -64,7 +66,9 @@ class Aggregate(Operator):
     windowed = True
     defers_merging = True
 
-    def __init__(self, *, emit: Literal["rows", "updates"] = "rows", **values: str) -> None:
+    def __init__(
+        self, *, emit: Literal["rows", "updates"] = "rows", **values: str | AggregateFunction
+    ) -> None:
         if not values:
             raise TopologyError('Aggregate needs at least one value, e.g. Aggregate(total="sum(amount)")')
         if emit not in ("rows", "updates"):
@@ -81,33 +85,28 @@ class Aggregate(Operator):
         return self.emit == "rows"
 
     def needs(self, schema: pa.Schema) -> set[str] | None:
-        return {s.column for s in self.specs if s.column}
+        return {column for s in self.specs for column in s.rule.columns}
 
     def check(self, schema: pa.Schema, where: str) -> None:
         for spec in self.specs:
-            if spec.column is None:
-                continue
-            if spec.column not in schema.names:
-                raise UnknownColumn(
-                    f"{where}: {spec.function}({spec.column}) needs a column {spec.column!r}; "
-                    f"{did_you_mean(spec.column, schema.names)}"
-                )
-            kind = schema.field(spec.column).type
-            if not spec.rule.accepts(kind):
-                raise TopologyError(f"{where}: {spec.function}({spec.column}) does not work on type {kind}")
-
-    def _kind(self, spec: _Spec, schema: pa.Schema) -> pa.DataType | None:
-        return None if spec.column is None else schema.field(spec.column).type
+            for column in spec.rule.columns:
+                if column not in schema.names:
+                    raise UnknownColumn(
+                        f"{where}: {spec} needs a column {column!r}; {did_you_mean(column, schema.names)}"
+                    )
+            kinds = _kinds(spec, schema)
+            if kinds and not spec.rule.accepts(kinds):
+                raise TopologyError(f"{where}: {spec} does not work on type {', '.join(map(str, kinds))}")
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
-        return pa.schema([(s.name, s.rule.result(self._kind(s, schema))) for s in self.specs])
+        return pa.schema([(s.name, s.rule.result(_kinds(s, schema))) for s in self.specs])
 
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema(
             [
                 (s.name + suffix, kind)
                 for s in self.specs
-                for suffix, kind in s.rule.fields(self._kind(s, schema))
+                for suffix, kind in zip(s.rule.suffixes, s.rule.types(_kinds(s, schema)), strict=True)
             ]
         )
 
@@ -116,22 +115,22 @@ class Aggregate(Operator):
         return [
             array
             for s in self.specs
-            for array in s.rule.begin(None if s.column is None else column(s.column), groups, n)
+            for array in s.rule.begin([column(c) for c in s.rule.columns], groups, n)
         ]
 
     def merge(self, states: Sequence[pa.Array], groups: Groups, n: int) -> Columns:
         """Merge partial states: rows of equal group become one."""
-        how = [m for s in self.specs for m in s.rule.merge]
-        return [merge_column(c, groups, n, h) for c, h in zip(states, how, strict=True)]
+        return [array for rule, own in self._apart(states) for array in rule.merge(own, groups, n)]
 
     def finish(self, states: Sequence[pa.Array]) -> Columns:
         """Return the values that users see, from states."""
-        out, at = [], 0
+        return [rule.finish(own) for rule, own in self._apart(states)]
+
+    def _apart(self, states: Sequence[pa.Array]) -> Iterator[tuple[AggregateFunction, Columns]]:
+        """Yield each function and its own state columns."""
+        columns = iter(states)
         for s in self.specs:
-            width = len(s.rule.merge)
-            out.append(s.rule.finish(states[at : at + width]))
-            at += width
-        return out
+            yield s.rule, [next(columns) for _ in s.rule.suffixes]
 
     def updates(self, schema: pa.Schema, heads: Sequence[pa.Field]) -> pa.Schema:
         return pa.schema([*heads, *self.emits(schema)])
@@ -149,11 +148,15 @@ class Aggregate(Operator):
         return _AggregateInstance(self, context)
 
     def signature(self) -> dict[str, Any]:
-        return {"kind": "Aggregate", "values": [[s.name, s.function, s.column] for s in self.specs]}
+        return {"kind": "Aggregate", "values": [[s.name, s.function, s.rule.arguments] for s in self.specs]}
+
+    def accepts(self, saved: dict[str, Any]) -> bool:
+        """Go on if every value from before is still there; a new one starts as if it had seen no row."""
+        values = self.signature()["values"]
+        return saved["kind"] == "Aggregate" and all(value in values for value in saved["values"])
 
     def describe(self) -> str:
-        parts = [f"{s.name}={s.function}" + (f"({s.column})" if s.column else "") for s in self.specs]
-        return f"Aggregate({', '.join(parts)})"
+        return f"Aggregate({', '.join(f'{s.name}={s}' for s in self.specs)})"
 
 
 class Count(Aggregate):
@@ -370,16 +373,26 @@ class _AggregateInstance(Instance):
         return self._written
 
 
-def _parse(name: str, text: str) -> _Spec:
-    written = text if isinstance(text, str) else ""
-    match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(\*|[^()]+?)\s*\))?\s*", written)
+def _kinds(spec: _Spec, schema: pa.Schema) -> list[pa.DataType]:
+    return [schema.field(column).type for column in spec.rule.columns]
+
+
+def _parse(name: str, value: Any) -> _Spec:
+    if isinstance(value, AggregateFunction):
+        return _Spec(name, type(value).__name__, value)
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", value) if isinstance(value, str) else None
     if not match:
-        raise TopologyError(f'Aggregate: cannot read {name}={text!r}; write it like {name}="sum(column)"')
-    function, column = match[1].lower(), match[2]
+        raise TopologyError(f'Aggregate: cannot read {name}={value!r}; write it like {name}="sum(column)"')
+    function = match[1].lower()
+    arguments = [part.strip() for part in (match[2] or "").split(",")]
+    arguments = [] if arguments in ([""], ["*"]) else arguments
     if function not in FUNCTIONS:
-        raise TopologyError(f"Aggregate: {name}={text!r}: {did_you_mean(function, FUNCTIONS)}")
-    if column in (None, "*"):
-        if function != "count":
-            raise TopologyError(f'Aggregate: {name}={text!r} needs a column: {name}="{function}(column)"')
-        column = None
-    return _Spec(name, function, column)
+        raise TopologyError(f"Aggregate: {name}={value!r}: {did_you_mean(function, FUNCTIONS)}")
+    make, allowed, written = FUNCTIONS[function]
+    if len(arguments) not in allowed or not all(arguments):
+        missing = "" if arguments else " needs a column"
+        raise TopologyError(f"Aggregate: {name}={value!r}{missing}: write it as {written}")
+    try:
+        return _Spec(name, function, make(*arguments))
+    except TopologyError as error:
+        raise TopologyError(f"Aggregate: {name}={value!r}: {error}") from None

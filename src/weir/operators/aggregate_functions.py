@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,75 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from weir.errors import TopologyError
 from weir.operators.distinct import REGISTERS, estimate, fill, merge_registers
 
 Groups = NDArray[np.int64]
 Columns = list[pa.Array]
-Begin = Callable[[pa.Array | None, Groups, int], Columns]
+Kinds = Sequence[pa.DataType]
 
 
-@dataclass(frozen=True)
-class Function:
-    """One aggregate function: how to begin, how to merge, how to finish."""
+class AggregateFunction:
+    """One value of an :class:`~weir.Aggregate`: subclass it for one of your own, on whole Arrow columns.
 
-    fields: Callable[[pa.DataType | None], list[tuple[str, pa.DataType]]]
-    begin: Begin
-    merge: Sequence[str]
-    finish: Callable[[Sequence[pa.Array]], pa.Array]
-    result: Callable[[pa.DataType | None], pa.DataType]
-    accepts: Callable[[pa.DataType], bool]
+    Rows arrive in groups, one per key: ``groups`` has for each row the number of its group, below ``n``. State is one
+    or more Arrow columns with one row per group. Merging must not depend on order: partial states of a key meet in any.
+    State columns may be null, for a key that was there before the value was added to the application; a null state has
+    seen no row. For a function of plain Python values, see :class:`~weir.operators.PythonAggregate`.
+
+    * ``columns``: the columns that it reads.
+    * ``suffixes``: one per state column, appended to the value's name.
+
+    >>> class Product(AggregateFunction):
+    ...     def result(self, kinds):
+    ...         return pa.float64()
+    ...     def begin(self, columns, groups, n):
+    ...         return [reduce_groups(columns[0].cast(pa.float64()), groups, n, "product")]
+    ...     def merge(self, states, groups, n):
+    ...         return [reduce_groups(states[0], groups, n, "product")]
+    >>> from weir import Aggregate
+    >>> Aggregate(chance=Product("p")).describe()
+    'Aggregate(chance=Product(p))'
+    """
+
+    suffixes: Sequence[str] = ("",)
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns
+
+    def accepts(self, kinds: Kinds) -> bool:
+        """Return whether it works on columns of these types."""
+        return True
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        """Return the type of the value that users see."""
+        raise NotImplementedError
+
+    def types(self, kinds: Kinds) -> Kinds:
+        """Return the types of its state columns; by default it keeps the value itself."""
+        return [self.result(kinds)]
+
+    def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
+        """Return the state columns of ``n`` groups of rows."""
+        raise NotImplementedError
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        """Merge states: rows of equal group become one."""
+        raise NotImplementedError
+
+    def finish(self, states: Columns) -> pa.Array:
+        """Return the values that users see."""
+        return states[0]
+
+    @property
+    def arguments(self) -> str | None:
+        """What stands between the parentheses where it is written as text; part of what a checkpoint is known by."""
+        return ", ".join(self.columns) or None
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def reduce_groups(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Array:
@@ -42,81 +93,312 @@ def reduce_groups(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Arra
     return values.take(pa.array(position, mask=position < 0))
 
 
-def _sum_type(kind: pa.DataType | None) -> pa.DataType:
-    if kind is not None and pa.types.is_decimal(kind):
-        return pa.decimal128(38, kind.scale)
-    return pa.float64() if kind is not None and pa.types.is_floating(kind) else pa.int64()
-
-
-def _numeric(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _ordered(kind: pa.DataType) -> bool:
+def is_ordered(kind: pa.DataType) -> bool:
     t = pa.types
     return bool(
-        _numeric(kind) or t.is_string(kind) or t.is_binary(kind) or t.is_temporal(kind) or t.is_boolean(kind)
+        is_number(kind) or t.is_string(kind) or t.is_binary(kind) or t.is_temporal(kind) or t.is_boolean(kind)
     )
 
 
-def _count(column: pa.Array | None, groups: Groups, n: int) -> Columns:
-    if column is not None and column.null_count:
-        groups = groups[column.is_valid().to_numpy(zero_copy_only=False)]
-    return [pa.array(np.bincount(groups, minlength=n).astype(np.int64))]
+def _sum_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(38, kind.scale)
+    return pa.float64() if pa.types.is_floating(kind) else pa.int64()
 
 
-def _mean(column: pa.Array | None, groups: Groups, n: int) -> Columns:
-    assert column is not None
-    total = reduce_groups(column.cast(pa.float64()), groups, n, "sum")
-    return [pc.fill_null(total, 0.0), *_count(column, groups, n)]
+def valid_rows(columns: Columns) -> NDArray[np.bool_]:
+    """Return which rows have a value in every column."""
+    out: Any = True
+    for column in columns:
+        out = out & np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    return np.asarray(out)
 
 
-def _need(column: pa.Array | None) -> pa.Array:
-    assert column is not None
-    return column
+class Counted(AggregateFunction):
+    """``count`` and ``count(c)``: rows, or those with a value."""
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        return pa.int64()
+
+    def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
+        if columns and columns[0].null_count:
+            groups = groups[valid_rows(columns)]
+        return [pa.array(np.bincount(groups, minlength=n).astype(np.int64))]
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        return [reduce_groups(states[0], groups, n, "sum")]
+
+    def finish(self, states: Columns) -> pa.Array:
+        return pc.fill_null(states[0], 0)
 
 
-def _one_column(
-    how: str, kind: Callable[[Any], pa.DataType], accepts: Callable[[pa.DataType], bool], begin: Begin
-) -> Function:
-    """Return a function whose state is its value."""
-    return Function(lambda column: [("", kind(column))], begin, [how], lambda c: c[0], kind, accepts)
+class Sum(AggregateFunction):
+    """``sum(c)``: 64 bits wide for integers."""
+
+    how = "sum"
+
+    def accepts(self, kinds: Kinds) -> bool:
+        return is_number(kinds[0])
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        return _sum_type(kinds[0])
+
+    def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
+        return [reduce_groups(columns[0].cast(self.result([columns[0].type])), groups, n, self.how)]
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        return [reduce_groups(states[0], groups, n, self.how)]
 
 
-FUNCTIONS: dict[str, Function] = {
-    "count": _one_column("sum", lambda kind: pa.int64(), lambda kind: True, _count),
-    "sum": _one_column(
-        "sum",
-        _sum_type,
-        _numeric,
-        lambda c, g, n: [reduce_groups(_need(c).cast(_sum_type(_need(c).type)), g, n, "sum")],
-    ),
-    "min": _one_column(
-        "min", lambda kind: kind, _ordered, lambda c, g, n: [reduce_groups(_need(c), g, n, "min")]
-    ),
-    "max": _one_column(
-        "max", lambda kind: kind, _ordered, lambda c, g, n: [reduce_groups(_need(c), g, n, "max")]
-    ),
-    "mean": Function(
-        lambda kind: [(".sum", pa.float64()), (".count", pa.int64())],
-        _mean,
-        ["sum", "sum"],
-        lambda c: pc.if_else(pc.greater(c[1], 0), pc.divide(c[0], pc.cast(c[1], pa.float64())), None),
-        lambda kind: pa.float64(),
-        _numeric,
-    ),
-    "approx_distinct": Function(
-        lambda kind: [(".registers", pa.binary(REGISTERS))],
-        lambda c, g, n: [fill(_need(c), g, n)],
-        ["registers"],
-        lambda c: estimate(c[0]),
-        lambda kind: pa.int64(),
-        lambda kind: not pa.types.is_nested(kind),
-    ),
+class Min(Sum):
+    """``min(c)``."""
+
+    how = "min"
+
+    def accepts(self, kinds: Kinds) -> bool:
+        return is_ordered(kinds[0])
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        return kinds[0]
+
+
+class Max(Min):
+    """``max(c)``."""
+
+    how = "max"
+
+
+class Mean(AggregateFunction):
+    """``mean(c)``, also ``avg(c)``."""
+
+    suffixes = (".sum", ".count")
+
+    def accepts(self, kinds: Kinds) -> bool:
+        return is_number(kinds[0])
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        return pa.float64()
+
+    def types(self, kinds: Kinds) -> Kinds:
+        return [pa.float64(), pa.int64()]
+
+    def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
+        total = reduce_groups(columns[0].cast(pa.float64()), groups, n, "sum")
+        return [pc.fill_null(total, 0.0), *Counted().begin(columns, groups, n)]
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        return [reduce_groups(state, groups, n, "sum") for state in states]
+
+    def finish(self, states: Columns) -> pa.Array:
+        total, count = states
+        return pc.if_else(pc.greater(count, 0), pc.divide(total, pc.cast(count, pa.float64())), None)
+
+
+class Variance(AggregateFunction):
+    """``variance(c)``: of a sample (divided by n − 1), null for fewer than two values.
+
+    Kept as count, mean and sum of squared distances from the mean; merged as T. Chan, G. Golub, R. LeVeque,
+    "Updating formulae and a pairwise algorithm for computing sample variances", 1979, so that large values with
+    small differences lose nothing.
+    """
+
+    suffixes = (".count", ".mean", ".squares")
+
+    def accepts(self, kinds: Kinds) -> bool:
+        return is_number(kinds[0])
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        return pa.float64()
+
+    def types(self, kinds: Kinds) -> Kinds:
+        return [pa.int64(), pa.float64(), pa.float64()]
+
+    def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
+        valid = valid_rows(columns)
+        values = columns[0].cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
+        ones = np.ones(len(values), np.int64)
+        return self._merged(ones, values, np.zeros(len(values)), groups[valid], n)
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        count, mean, squares = (s.fill_null(0).to_numpy(zero_copy_only=False) for s in states)
+        return self._merged(count, mean, squares, groups, n)
+
+    @staticmethod
+    def _merged(count: Any, mean: Any, squares: Any, groups: Groups, n: int) -> Columns:
+        total = np.bincount(groups, count, n)
+        average = np.bincount(groups, count * mean, n) / np.maximum(total, 1)
+        apart = np.bincount(groups, squares + count * (mean - average[groups]) ** 2, n)
+        return [pa.array(total.astype(np.int64)), pa.array(average), pa.array(apart)]
+
+    def finish(self, states: Columns) -> pa.Array:
+        count, _, squares = (s.fill_null(0).to_numpy(zero_copy_only=False) for s in states)
+        return pa.array(squares / np.maximum(count - 1, 1), mask=count < 2)
+
+
+class Stddev(Variance):
+    """``stddev(c)``: the square root of ``variance(c)``."""
+
+    def finish(self, states: Columns) -> pa.Array:
+        return pc.sqrt(super().finish(states))
+
+
+class ApproxDistinct(AggregateFunction):
+    """``approx_distinct(c)``: HyperLogLog, see :mod:`weir.operators.distinct`."""
+
+    suffixes = (".registers",)
+
+    def accepts(self, kinds: Kinds) -> bool:
+        return not pa.types.is_nested(kinds[0])
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        return pa.int64()
+
+    def types(self, kinds: Kinds) -> Kinds:
+        return [pa.binary(REGISTERS)]
+
+    def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
+        return [fill(columns[0], groups, n)]
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        return [merge_registers(states[0], groups, n)]
+
+    def finish(self, states: Columns) -> pa.Array:
+        (registers,) = states
+        if registers.null_count:
+            registers = merge_registers(registers, np.arange(len(registers)), len(registers))
+        return estimate(registers)
+
+
+class First(AggregateFunction):
+    """``first(c, order)``: the value of ``c`` in the row with the least ``order``; of equals the least value.
+
+    So the answer depends on the rows alone, not on the order in which they arrive. Rows in which either is null don't
+    count.
+    """
+
+    suffixes = (".value", ".order")
+    direction = "ascending"
+
+    def accepts(self, kinds: Kinds) -> bool:
+        return is_ordered(kinds[0]) and is_ordered(kinds[1])
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        return kinds[0]
+
+    def types(self, kinds: Kinds) -> Kinds:
+        return kinds
+
+    def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
+        rows = np.flatnonzero(valid_rows(columns))
+        table = pa.table({"g": groups, "o": columns[1], "v": columns[0]}).take(pa.array(rows))
+        by = [("g", "ascending"), ("o", self.direction), ("v", self.direction)]
+        order = pc.sort_indices(table, sort_keys=by).to_numpy()
+        numbers = groups[rows[order]]
+        leads = np.ones(len(order), np.bool_)
+        leads[1:] = numbers[1:] != numbers[:-1]
+        position = np.full(n, -1, np.int64)
+        position[numbers[leads]] = rows[order[leads]]
+        chosen = pa.array(position, mask=position < 0)
+        return [column.take(chosen) for column in columns]
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        return self.begin(states, groups, n)
+
+
+class Last(First):
+    """``last(c, order)``: the value of ``c`` in the row with the greatest ``order``; of equals the greatest value."""
+
+    direction = "descending"
+
+
+class TopK(AggregateFunction):
+    """``top_k(c, k)``: the ``k`` greatest values of ``c``, in descending order; with ``top_k(c, k, by)``, the values of
+    ``c`` in the ``k`` rows with the greatest ``by``, of equals those with the greater value."""
+
+    def __init__(self, column: str, k: int, by: str | None = None) -> None:
+        super().__init__(column, *([by] if by else []))
+        self.k = k
+        self.suffixes = (".values", ".orders") if by else (".values",)
+
+    @property
+    def arguments(self) -> str:
+        return ", ".join([self.columns[0], str(self.k), *self.columns[1:]])
+
+    def accepts(self, kinds: Kinds) -> bool:
+        return all(map(is_ordered, kinds))
+
+    def result(self, kinds: Kinds) -> pa.DataType:
+        return _list_of(kinds[0])
+
+    def types(self, kinds: Kinds) -> Kinds:
+        return [_list_of(kind) for kind in kinds]
+
+    def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
+        rows = np.flatnonzero(valid_rows(columns))
+        table = pa.table({"g": groups, **{f"c{i}": c for i, c in enumerate(reversed(columns))}})
+        table = table.take(pa.array(rows))
+        by = [("g", "ascending"), *((name, "descending") for name in table.column_names[1:])]
+        order = pc.sort_indices(table, sort_keys=by).to_numpy()
+        numbers = groups[rows[order]]
+        starts = np.searchsorted(numbers, numbers, "left")
+        kept = np.arange(len(order)) - starts < self.k
+        at = pa.array(rows[order[kept]])
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(numbers[kept], minlength=n))]).astype(np.int32)
+        ends = pa.array(offsets, pa.int32())
+        return [pa.ListArray.from_arrays(ends, c.take(at), type=_list_of(c.type)) for c in columns]
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        parents = pc.list_parent_indices(states[0]).to_numpy()
+        return self.begin([pc.list_flatten(state) for state in states], groups[parents], n)
+
+    def finish(self, states: Columns) -> pa.Array:
+        if states[0].null_count:
+            states = self.merge(states, np.arange(len(states[0])), len(states[0]))
+        return states[0]
+
+
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind))
+
+
+def _number(text: str, kind: Callable[[str], Any], allowed: Callable[[Any], bool], expected: str) -> Any:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not allowed(value):
+        raise TopologyError(f"expected {expected}, not {text!r}")
+    return value
+
+
+def _top_k(column: str, k: str, by: str | None = None) -> AggregateFunction:
+    return TopK(column, _number(k, int, lambda n: 0 < n <= 10_000, "a number from 1 to 10,000"), by)
+
+
+def _approx_quantile(column: str, *ranks: str) -> AggregateFunction:
+    from weir.operators.quantiles import ApproxQuantile
+
+    expected = "a rank from 0 to 1, such as 0.5 for the median"
+    return ApproxQuantile(column, *(_number(r, float, lambda x: 0 <= x <= 1, expected) for r in ranks))
+
+
+# name → how it is made from its arguments, how many of these there may be, how it is written
+FUNCTIONS: dict[str, tuple[Callable[..., AggregateFunction], range, str]] = {
+    "count": (Counted, range(2), "count or count(column)"),
+    "sum": (Sum, range(1, 2), "sum(column)"),
+    "min": (Min, range(1, 2), "min(column)"),
+    "max": (Max, range(1, 2), "max(column)"),
+    "mean": (Mean, range(1, 2), "mean(column)"),
+    "avg": (Mean, range(1, 2), "avg(column)"),
+    "variance": (Variance, range(1, 2), "variance(column)"),
+    "stddev": (Stddev, range(1, 2), "stddev(column)"),
+    "first": (First, range(2, 3), "first(column, order): in a stream, only an order makes one row the first"),
+    "last": (Last, range(2, 3), "last(column, order): in a stream, only an order makes one row the last"),
+    "top_k": (_top_k, range(2, 4), "top_k(column, 3) or top_k(column, 3, by)"),
+    "approx_distinct": (ApproxDistinct, range(1, 2), "approx_distinct(column)"),
+    "approx_quantile": (_approx_quantile, range(2, 100), "approx_quantile(column, 0.5)"),
 }
-FUNCTIONS["avg"] = FUNCTIONS["mean"]
-
-
-def merge_column(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Array:
-    """Merge a column of partial states: rows of equal group become one."""
-    return merge_registers(column, groups, n) if how == "registers" else reduce_groups(column, groups, n, how)

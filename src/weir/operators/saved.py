@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from weir.errors import EngineError
 from weir.operators.aggregate import Aggregate
+from weir.operators.aggregate_functions import FUNCTIONS
 from weir.operators.base import Operator
 from weir.operators.instance import one_array
-from weir.operators.process import STATE
+from weir.operators.part_entries import PART, STATE, whole_states
 
 _JSON_TYPES = {
     "integer": pa.int64(),
@@ -27,7 +28,8 @@ def operator_of(signature: dict[str, Any]) -> Operator:
     >>> operator_of({"kind": "Aggregate", "values": [["total", "sum", "n"]]}).describe()
     'Aggregate(total=sum(n))'
     """
-    if signature["kind"] != "Aggregate":
+    own = signature["kind"] == "Aggregate" and any(f not in FUNCTIONS for _, f, _ in signature["values"])
+    if signature["kind"] != "Aggregate" or own:
         raise EngineError(
             f"partial states of a {signature['kind']} wait to be merged, which only the application's own code can; "
             "read its state from the running query, or when all are merged"
@@ -36,16 +38,39 @@ def operator_of(signature: dict[str, Any]) -> Operator:
     return Aggregate(**values)
 
 
-def readable_values(signature: dict[str, Any], states: pa.Table) -> dict[str, Any]:
-    """Return what users see of stored states, by name; columns as they are for operators we don't know."""
+def readable_entries(signature: dict[str, Any], table: pa.Table) -> pa.Table:
+    """Return one entry per key, or per key and window, from what is stored."""
+    if signature["kind"] != "Process" or PART not in table.column_names:
+        return table
+    properties = _properties(signature["state"])
+    return whole_states(table, {name: p["part"] for name, p in properties.items() if "part" in p})
+
+
+def readable_values(
+    signature: dict[str, Any], states: pa.Table, operator: Operator | None = None
+) -> dict[str, Any]:
+    """Return what users see of stored states, by name; columns as they are for operators we don't know.
+
+    ``operator`` is the running one, if there is: only it can finish values by functions of the user's own.
+    """
+    if isinstance(operator, Aggregate):
+        values = operator.finish([one_array(c) for c in states.columns])
+        return {spec.name: column for spec, column in zip(operator.specs, values, strict=True)}
     if signature["kind"] == "Aggregate":
-        aggregate = operator_of(signature)
-        assert isinstance(aggregate, Aggregate)
-        values = aggregate.finish([one_array(c) for c in states.columns])
-        return {spec.name: column for spec, column in zip(aggregate.specs, values, strict=True)}
+        out: dict[str, Any] = {}
+        for value in signature["values"]:
+            name, function, _ = value
+            if function not in FUNCTIONS:  # the user's own: only its states can be shown
+                out |= {c: states[c] for c in states.column_names if c == name or c.startswith(f"{name}.")}
+                continue
+            aggregate = operator_of({"kind": "Aggregate", "values": [value]})
+            assert isinstance(aggregate, Aggregate)
+            columns = [name + suffix for suffix in aggregate.specs[0].rule.suffixes]
+            (out[name],) = aggregate.finish([one_array(states[c]) for c in columns])
+        return out
     if signature["kind"] == "Process":
         return _process_values(signature["state"], states)
-    return {name: states[name] for name in states.column_names}
+    return {name: states[name] for name in states.column_names if not name.startswith("__")}
 
 
 def _process_values(kind: dict[str, Any] | None, states: pa.Table) -> dict[str, Any]:
@@ -59,13 +84,16 @@ def _process_values(kind: dict[str, Any] | None, states: pa.Table) -> dict[str, 
     return out
 
 
+def _properties(schema: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a state type."""
+    if schema and "$ref" in schema:
+        schema = schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    return dict(schema.get("properties", {})) if schema else {}
+
+
 def _fields(schema: dict[str, Any] | None) -> list[tuple[str, pa.DataType | None]]:
     """Return the fields of a state type, with an Arrow type where it is a simple one; others are shown as JSON."""
-    if not schema:
-        return []
-    if "$ref" in schema:
-        schema = schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
-    properties = schema.get("properties", {})
     return [
-        (n, _JSON_TYPES.get(p.get("type", "")) if "format" not in p else None) for n, p in properties.items()
+        (n, _JSON_TYPES.get(p.get("type", "")) if "format" not in p else None)
+        for n, p in _properties(schema).items()
     ]

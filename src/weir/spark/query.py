@@ -54,7 +54,7 @@ class Query(QueryHandle):
             raise EngineError("no batch has been committed yet, so there is no state to read")
         if name not in self.topology.by_name:
             raise EngineError(f"no operator {name!r}; {did_you_mean(name, self.topology.by_name)}")
-        return state_frame(self._session, self._driver.storage, last, name)
+        return state_frame(self._session, self._driver.storage, last, name, self.topology)
 
     def await_termination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends, or for ``timeout`` seconds; raise what it failed with."""

@@ -10,9 +10,16 @@ from pyspark.sql import functions as F
 
 from weir.engine.documents import Commit, FileRef
 from weir.engine.ledger import latest_commit
-from weir.engine.saved_state import described_operator, merged_state, readable_schema, readable_state
+from weir.engine.saved_state import (
+    described_operator,
+    merged_state,
+    readable_schema,
+    readable_state,
+    running_operator,
+)
 from weir.engine.tables import buckets_in_force
 from weir.errors import CheckpointError, EngineError
+from weir.graph.model import Topology
 from weir.spark.session import to_ddl, to_ddl_type
 from weir.state.storage import Storage
 
@@ -46,21 +53,26 @@ def read_state(
     return state_frame(session, storage, commit, name)
 
 
-def state_frame(session: SparkSession, storage: Storage, commit: Commit, name: str) -> DataFrame:
+def state_frame(
+    session: SparkSession, storage: Storage, commit: Commit, name: str, topology: Topology | None = None
+) -> DataFrame:
     """Return the state of an operator at a commit, one partition per server."""
     described = described_operator(commit, name)
+    operator = running_operator(topology, described, name)
     segments = commit.manifest[name]
     waiting = commit.manifest.get(described.get("held") or "", [])
     moved = buckets_in_force(storage, commit.layout, name)
     buckets = None if moved is None else moved.homes
-    schema = readable_schema(described)
+    schema = readable_schema(described, operator)
     names = schema.names
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for server in batch.column("id").to_pylist():
-                table = merged_state(storage, described, segments[server], waiting, server, buckets)
-                yield from readable_state(described, table).select(names).cast(schema).to_batches()
+                refs = segments[server]
+                table = merged_state(storage, described, refs, waiting, server, buckets, operator)
+                rows = readable_state(described, table, operator).select(names)
+                yield from rows.cast(schema).to_batches()
 
     n = len(segments)
     return session.range(0, n, 1, n).mapInArrow(read, to_ddl(schema))

@@ -22,15 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError, did_you_mean
 from weir.graph.build import build
-from weir.graph.declare import Part, Routing, assemble, operator_step
+from weir.graph.declare import Key, KeyedOptions, Part, StatelessOptions, assemble, operator_step
 from weir.graph.model import Topology
+from weir.joining import Joining, check_stream
 from weir.operators.base import Operator, Window
 from weir.operators.process import Process
 from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows, RowFunction, check_function
@@ -41,33 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from weir.spark.query import Query
-
-Key = str | Sequence[str]
-
-
-class OperatorOptions(TypedDict, total=False):
-    """The parameters that all methods of :class:`Stream` share; that class explains them."""
-
-    name: str | None
-    routing: Routing | None
-    parallelism: int | None
-    placement: Iterable[int] | None
-    on_error: str
-
-
-class StatelessOptions(OperatorOptions, total=False):
-    """Those of operators without state."""
-
-    key: Key
-
-
-class KeyedOptions(OperatorOptions, total=False):
-    """Those of operators with state; :meth:`Stream.keyed` explains them."""
-
-    null_keys: str
-    window: Window | None
-    ttl: Duration | None
-    aggregate_every: int
 
 
 def tumbling(column: str, size: Duration, lateness: Duration = 0) -> Window:
@@ -83,7 +57,7 @@ def tumbling(column: str, size: Duration, lateness: Duration = 0) -> Window:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stream:
+class Stream(Joining):
     """Rows on their way: what a source delivers, or what operators make of it.
 
     A stream is a value. Its methods return new streams; it stays what it is, and may be used any number of times.
@@ -101,6 +75,8 @@ class Stream:
         How many instances, or on which servers; one on every server if neither is given.
     on_error
         ``"fail"``, or ``"divert"`` the rows that the operator fails on to the dead letters.
+    side
+        A :class:`~weir.SideInput`: the functions of ``map``, ``filter``, ``process`` … get it as one more argument.
     key
         The column or columns by which rows are routed, and whose value decides which state a row belongs to.
 
@@ -222,7 +198,7 @@ class Stream:
     def union(self, *others: Stream) -> Stream:
         """Put streams of equal columns together: what follows gets the rows of all."""
         for other in others:
-            _check_stream(other, "union")
+            check_stream(other, "union")
         return Stream(tuple(end for stream in (self, *others) for end in stream.ends))
 
     def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
@@ -233,7 +209,14 @@ class Stream:
         """Run the application that ends in this stream; see :meth:`Application.run`."""
         return Application(self).run(checkpoint, options, **settings)
 
-    def _then(self, operator: Operator, method: str, allowed: Any, options: Mapping[str, Any]) -> Stream:
+    def _then(
+        self,
+        operator: Operator,
+        method: str,
+        allowed: Any,
+        options: Mapping[str, Any],
+        other: tuple[Part, ...] = (),
+    ) -> Stream:
         known = {*allowed.__annotations__, "key"}
         for name in options:
             if name not in known:
@@ -242,8 +225,9 @@ class Stream:
             **options,
             "key": _columns(options.get("key", ())),
             "kind": method.removesuffix("_batches"),
+            "sides": (0,) * len(self.ends) + (1,) * len(other) if other else (),
         }
-        return Stream((operator_step(self.ends, operator, **declaration),))
+        return Stream((operator_step((*self.ends, *other), operator, **declaration),))
 
 
 class Application:
@@ -268,7 +252,7 @@ class Application:
         if not streams:
             raise TopologyError("an application needs at least one stream: weir.Application(stream, …)")
         for stream in streams:
-            _check_stream(stream, "Application")
+            check_stream(stream, "Application")
         self._sources, self.declared = assemble([end for stream in streams for end in stream.ends])
 
     @property
@@ -347,8 +331,3 @@ def _columns(key: Any) -> tuple[str, ...]:
             f'key {key!r}: expected a column\'s name or a list of names, e.g. keyed("topic", weir.Count())'
         )
     return columns
-
-
-def _check_stream(stream: Any, where: str) -> None:
-    if not isinstance(stream, Stream):
-        raise TopologyError(f"{where}(…) takes streams, made by weir.source or weir.files, not {stream!r}")

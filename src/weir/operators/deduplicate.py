@@ -1,0 +1,196 @@
+"""Deduplicate: pass on one row of a key and drop the others, within a bound of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numba as nb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.hashing import SECOND_SEED, hash_columns
+from weir.operators.base import Operator
+from weir.operators.instance import END_OF_TIME, NO_TIME, Context, Instance, conformed
+from weir.rows import Rows, one_batch, row_hashes
+from weir.state.index import group_rows
+from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
+
+KEY2, TIME = "__key", "passed_at"
+
+
+@nb.njit(cache=True)
+def _passing(groups, times, starts, ends, saved, within):  # type: ignore[no-untyped-def]
+    """Which rows, in order of group and time, are so far from every row of their group that has passed."""
+    out = np.zeros(len(groups), np.bool_)
+    last = np.int64(0)  # the time of the last row that passed, of the group ``owner``
+    owner = np.int64(-1)
+    for i in range(len(groups)):
+        g, t = groups[i], times[i]
+        if owner == g and t - last < within:
+            continue
+        free = True
+        for j in range(starts[g], ends[g]):
+            if abs(t - saved[j]) < within:
+                free = False
+                break
+        if free:
+            out[i] = True
+            owner, last = g, t
+    return out
+
+
+class Deduplicate(Operator):
+    """Passes on a row unless one of its key has passed less than ``within`` before or after it.
+
+    ``stream.deduplicate(key, …)`` makes one. Rows of a batch are looked at in order of time, then of content, so the
+    answer depends on the rows of each batch alone.
+
+    Parameters
+    ----------
+    within
+        In µs. None: for ever; a key passes once, and its state stays.
+    time
+        The event-time column; a time that passed is remembered until the watermark is ``within`` past it. Rows older
+        than the watermark, and rows without a time, are dropped and counted (``late``). None: the wall clock at which
+        the batch was planned.
+    lateness
+        How late rows may be, in µs of event time.
+    """
+
+    stateful = True
+
+    def __init__(self, within: int | None = None, time: str | None = None, lateness: int = 0) -> None:
+        if (within is not None and within <= 0) or lateness < 0:
+            raise TopologyError("deduplicate: within= must be positive, lateness= cannot be negative")
+        if time is not None and within is None:
+            raise TopologyError("deduplicate: time= is for a bound: give within=, too")
+        self.within, self.time = within, time
+        self.lateness = None if time is None else lateness
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    @property
+    def emits_early(self) -> bool:
+        return True
+
+    def check(self, schema: pa.Schema, where: str) -> None:
+        if self.time is None:
+            return
+        if self.time not in schema.names:
+            raise UnknownColumn(
+                f"{where}: no column {self.time!r} for its time; {did_you_mean(self.time, schema.names)}"
+            )
+        kind = schema.field(self.time).type
+        if not pa.types.is_timestamp(kind):
+            raise TopologyError(f"{where}: time column {self.time!r} is {kind}, not a timestamp")
+
+    def emits(self, schema: pa.Schema) -> pa.Schema:
+        return schema
+
+    def state_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([(KEY2, pa.uint64()), (TIME, pa.int64())])
+
+    def instance(self, context: Context) -> Instance:
+        return _DeduplicateInstance(self, context)
+
+    def signature(self) -> dict[str, Any]:
+        return {"kind": "Deduplicate", "within": self.within, "time": self.time}
+
+
+class _DeduplicateInstance(Instance):
+    works_at_end = True
+
+    def __init__(self, operator: Deduplicate, context: Context) -> None:
+        super().__init__(context)
+        self.operator = operator
+        self.batches: list[pa.RecordBatch] = []
+        self._written: pa.Table | None = None
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        if len(rows):
+            self.batches.append(rows.to_batch(self.node.input))
+        return iter(())
+
+    def written(self) -> pa.Table | None:
+        return self._written
+
+    def finish(self) -> Iterator[Rows]:
+        if self.context.step != self.node.level:
+            return
+        written = []
+        if self.batches:
+            batch, times = self._on_time(one_batch(self.batches))
+            passed, table = self._pass(batch, times)
+            written.append(table)
+            self.report.keys_delta += table.num_rows
+            if passed.num_rows:
+                self.report.rows_out += passed.num_rows
+                yield Rows(passed)
+        written += self._forget(written)
+        self._written = pa.concat_tables(written) if written else None
+
+    def _on_time(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+        context, operator = self.context, self.operator
+        if operator.within is None:
+            return batch, np.zeros(batch.num_rows, np.int64)
+        if operator.time is None:
+            return batch, np.full(batch.num_rows, context.clock)
+        column = batch.column(operator.time)
+        valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+        times = column.cast(pa.int64()).fill_null(0).to_numpy()
+        if valid.any():
+            self.report.max_event_time = int(times[valid].max())
+        watermark = context.watermark if context.watermark != END_OF_TIME else context.previous_watermark
+        keep = valid if watermark is None else valid & (times >= watermark)
+        self.report.late += int((~keep).sum())
+        return batch.filter(pa.array(keep)), times[keep]
+
+    def _pass(self, batch: pa.RecordBatch, times: NDArray[np.int64]) -> tuple[pa.RecordBatch, pa.Table]:
+        """Return the rows that pass, and an entry for each."""
+        node, within = self.node, self.operator.within or 1
+        rows = Rows(batch)
+        h1, h2 = rows.hash(node.key), rows.second_hash(node.key)
+        saved = self.context.view().all_of(np.unique(h1))
+        both = [np.concatenate([h1, saved[H1].to_numpy()]), np.concatenate([h2, saved[KEY2].to_numpy()])]
+        groups, first = group_rows(*both)
+        self.report.pairs += len(np.unique(groups[: len(h1)]))
+        before = np.argsort(groups[len(h1) :], kind="stable")
+        numbers = groups[len(h1) :][before]
+        starts, ends = (np.searchsorted(numbers, np.arange(len(first)), side) for side in ("left", "right"))
+        r1, r2 = row_hashes(batch)
+        groups = groups[: len(h1)]
+        order = np.lexsort((r2, r1, times, groups))
+        chosen = _passing(
+            groups[order], times[order], starts, ends, saved[TIME].to_numpy()[before], np.int64(within)
+        )
+        at = np.sort(order[chosen])
+        passed = batch.take(pa.array(at))
+        columns = [passed.column(k) for k in node.key]
+        table = conformed([*columns, pa.array(h2[at]), pa.array(times[at])], node.state)
+        identity = hash_columns([pa.array(h2[at].view(np.int64)), pa.array(times[at])], SECOND_SEED)
+        deadline = np.full(len(at), NEVER) if self.operator.within is None else times[at] + within
+        return passed, entries(table, h1[at], identity, deadline=deadline)
+
+    def _forget(self, written: list[pa.Table]) -> list[pa.Table]:
+        """Return what marks times as gone that no row can be near to any more."""
+        context, operator = self.context, self.operator
+        if operator.within is None:
+            return []
+        after, until = context.previous_clock, context.clock
+        if operator.time is not None:
+            if context.watermark is None:
+                return []
+            after = NO_TIME if context.previous_watermark is None else context.previous_watermark
+            until = context.watermark
+        due = context.view().due(after, until)
+        fresh = [table.filter(pa.array(table[DEADLINE].to_numpy() <= until)) for table in written]
+        gone = pa.concat_tables([due, *fresh])
+        if not gone.num_rows:
+            return []
+        self.report.keys_delta -= gone.num_rows
+        return [tombstones(gone[H1].to_numpy(), gone[H2].to_numpy(), self.node.state)]

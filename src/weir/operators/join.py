@@ -1,0 +1,362 @@
+"""Join: two keyed streams, row by row, within a bound of event time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.hashing import SECOND_SEED, hash_columns
+from weir.operators.base import Operator, side_schema
+from weir.operators.instance import (
+    END_OF_TIME,
+    NO_TIME,
+    Context,
+    Instance,
+    among,
+    conformed,
+    record_batch,
+)
+from weir.operators.pairs import pairs
+from weir.rows import Rows, one_batch, row_hashes
+from weir.state.index import group_rows
+from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
+
+SIDE, KEY2, TIME, MATCHED = "side", "__key", "__time", "matched"
+LEFT, RIGHT = "left.", "right."
+U64 = NDArray[np.uint64]
+
+
+class Join(Operator):
+    """Joins two streams by key: each row with every row of the other side whose time is within a bound.
+
+    ``stream.join(other, …)`` makes one. A left row of time ``t`` meets the right rows of its key from ``t − before`` to
+    ``t + after``. Every such pair is emitted once, in the batch in which its later row arrives. A row is kept until
+    the watermark says that no partner can come; then, with ``how="left"`` or ``"full"``, it is emitted alone if it
+    never had one. Rows older than the watermark, and rows without a time, are dropped and counted (``late``).
+
+    Parameters
+    ----------
+    how
+        ``"inner"``, ``"left"`` or ``"full"``.
+    bounds
+        ``(before, after)`` in µs; None for no bound: rows are kept for ever, or for their operator's ``ttl``.
+    times
+        The event-time column of each side.
+    lateness
+        How late rows may be, in µs. The watermark is that of the side which is behind.
+    suffix
+        What is appended to a column of the right side whose name the left side has, too.
+
+    Notes
+    -----
+    State is one entry per row, found by its key's hash: a key with many rows is never rewritten for a new one. What is
+    emitted depends on the rows of each batch alone, not on their order or on the number of servers.
+    """
+
+    stateful = True
+    sides = 2
+
+    def __init__(
+        self,
+        how: str = "inner",
+        bounds: tuple[int, int] | None = None,
+        times: tuple[str, str] | None = None,
+        lateness: int = 0,
+        suffix: str = "_right",
+    ) -> None:
+        if how not in ("inner", "left", "full"):
+            raise TopologyError(f'join: how is "inner", "left" or "full", not {how!r}')
+        if (bounds is None) != (times is None):
+            raise TopologyError(
+                'join: within= and time= go together, e.g. within="10 minutes", time="time"; or neither, if inner'
+            )
+        if bounds is None and how != "inner":
+            raise TopologyError(
+                f'join: how="{how}" needs within= and time=: without a bound a row may always find a partner later'
+            )
+        if bounds is not None and (min(bounds) < 0 or lateness < 0):
+            raise TopologyError("join: within= and lateness= cannot be negative")
+        self.how, self.bounds, self.times, self.suffix = how, bounds, times, suffix
+        self.lateness = None if bounds is None else lateness
+
+    @property
+    def emits_early(self) -> bool:
+        return True
+
+    def check(self, schema: pa.Schema, where: str) -> None:
+        for side, column in enumerate(self.times or ()):
+            own = side_schema(schema, side, key_columns(schema))
+            if column not in own.names:
+                raise UnknownColumn(
+                    f"{where}: its {('left', 'right')[side]} side has no column {column!r} for its time; "
+                    f"{did_you_mean(column, own.names)}"
+                )
+            kind = own.field(column).type
+            if not pa.types.is_timestamp(kind):
+                raise TopologyError(f"{where}: time column {column!r} is {kind}, not a timestamp")
+        check_joined(self.emits(schema), where)
+
+    def emits(self, schema: pa.Schema) -> pa.Schema:
+        return joined_schema(schema, self.suffix)
+
+    def state_schema(self, schema: pa.Schema) -> pa.Schema:
+        named = [
+            f.with_name(mark + f.name)
+            for side, mark in ((0, LEFT), (1, RIGHT))
+            for f in side_schema(schema, side, ())
+        ]
+        about = [(SIDE, pa.int8()), (KEY2, pa.uint64()), (TIME, pa.int64()), (MATCHED, pa.bool_())]
+        return pa.schema([*(pa.field(*one) for one in about), *named])
+
+    def instance(self, context: Context) -> Instance:
+        return _JoinInstance(self, context)
+
+    def signature(self) -> dict[str, Any]:
+        return {
+            "kind": "Join",
+            "how": self.how,
+            "bounds": list(self.bounds) if self.bounds else None,
+            "times": list(self.times) if self.times else None,
+        }
+
+    def describe(self) -> str:
+        return f"Join({self.how})"
+
+
+def key_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of a schema of two sides that both share."""
+    return [f.name for f in schema if not f.name.startswith(("0:", "1:"))]
+
+
+def joined_schema(schema: pa.Schema, suffix: str) -> pa.Schema:
+    """Return the columns of rows put together: the key, the left side's, the right side's."""
+    left = side_schema(schema, 0, key_columns(schema))
+    right = side_schema(schema, 1, ())
+    renamed = [f.with_name(f.name + suffix) if f.name in left.names else f for f in right]
+    return pa.schema([*left, *renamed])
+
+
+def check_joined(schema: pa.Schema, where: str) -> None:
+    """Refuse two columns of one name."""
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise TopologyError(f"{where}: two columns would be called {name!r}; choose another suffix=")
+
+
+class _Side:
+    """Rows of one side: those that were saved, then the new ones."""
+
+    def __init__(self, saved: pa.Table, new: pa.Table) -> None:
+        self.saved = saved.num_rows
+        self.rows = pa.concat_tables([saved, new])
+        self.time = self.rows[TIME].to_numpy()
+        self.matched = np.zeros(self.rows.num_rows, np.bool_)  # in this step
+
+    def __len__(self) -> int:
+        return self.rows.num_rows
+
+
+class _JoinInstance(Instance):
+    """Joins the rows of a step with each other and with what is saved, at the end of the step."""
+
+    works_at_end = True
+
+    def __init__(self, operator: Join, context: Context) -> None:
+        super().__init__(context)
+        self.operator = operator
+        self.before, self.after = operator.bounds or (0, 0)
+        self.batches: tuple[list[pa.RecordBatch], ...] = ([], [])
+        self._written: pa.Table | None = None
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        raise NotImplementedError("a join tells its sides apart")
+
+    def push_side(self, rows: Rows, side: int) -> Iterator[Rows]:
+        if len(rows):
+            self.batches[side].append(rows.to_batch(self.node.sides[side]))
+        return iter(())
+
+    def finish(self) -> Iterator[Rows]:
+        context, node = self.context, self.node
+        new = [self._arrived(side) for side in (0, 1)]
+        written: list[pa.Table] = []
+        met: list[tuple[U64, U64]] = []  # saved rows that found their first partner now
+        if new[0].num_rows or new[1].num_rows:
+            keys = np.unique(np.concatenate([table[H1].to_numpy() for table in new]))
+            saved = context.view().all_of(keys)
+            if node.ttl is not None:
+                saved = saved.filter(pa.array(saved[DEADLINE].to_numpy() > context.clock))
+            of = saved[SIDE].to_numpy()
+            sides = [_Side(saved.filter(pa.array(of == side)), new[side]) for side in (0, 1)]
+            for batch in self._joined(sides[0], sides[1]):
+                self.report.rows_out += batch.num_rows
+                yield Rows(batch)
+            for side in sides:
+                written.append(self._remembered(side))
+                first = written[-1].slice(0, written[-1].num_rows - (len(side) - side.saved))
+                met.append((first[H1].to_numpy(), first[H2].to_numpy()))
+                self.report.keys_delta += len(side) - side.saved
+            self.report.pairs += len(keys)
+        if context.step == node.state_level:
+            alone, gone = self._expired(written, met)
+            written += gone
+            if alone is not None and alone.num_rows:
+                self.report.rows_out += alone.num_rows
+                yield Rows(alone)
+        self._written = pa.concat_tables(written) if written else None
+
+    def written(self) -> pa.Table | None:
+        return self._written
+
+    # ------------------------------------------------------------------ rows that arrive
+
+    def _arrived(self, side: int) -> pa.Table:
+        """Return the new rows of a side as entries; late ones, and those without a time, are counted and left out."""
+        schema, operator, context = self.node.sides[side], self.operator, self.context
+        parts = self.batches[side]
+        batch = one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)
+        time = np.zeros(batch.num_rows, np.int64)
+        if operator.times is not None:
+            column = batch.column(operator.times[side])
+            valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+            time = column.cast(pa.int64()).fill_null(0).to_numpy()
+            if valid.any():
+                self.report.side_times[side] = int(time[valid].max())
+            at_end = context.watermark == END_OF_TIME
+            watermark = context.previous_watermark if at_end else context.watermark
+            keep = valid if watermark is None else valid & (time >= watermark)
+            if not keep.all():
+                self.report.late += int((~keep).sum())
+                batch, time = batch.filter(pa.array(keep)), time[keep]
+        return self._entries(batch, time, side)
+
+    def _entries(self, batch: pa.RecordBatch, time: NDArray[np.int64], side: int) -> pa.Table:
+        node, n = self.node, batch.num_rows
+        rows = Rows(batch)
+        h1, h2 = rows.hash(node.key), rows.second_hash(node.key)
+        own, other = (LEFT, RIGHT) if side == 0 else (RIGHT, LEFT)
+        columns = []
+        for field in node.state:
+            if field.name in node.key:
+                columns.append(batch.column(field.name))
+            elif field.name.startswith(own):
+                columns.append(batch.column(field.name.removeprefix(own)))
+            elif field.name.startswith(other):
+                columns.append(pa.nulls(n, field.type))
+        about = [
+            pa.array(np.full(n, side, np.int8)),
+            pa.array(h2),
+            pa.array(time),
+            pa.array(np.zeros(n, np.bool_)),
+        ]
+        keys = len(node.key)
+        table = conformed([*columns[:keys], *about, *columns[keys:]], node.state)
+        deadline = np.full(n, NEVER)
+        if self.operator.bounds is not None:
+            deadline = time + (self.after if side == 0 else self.before) + 1
+        elif node.ttl is not None:
+            deadline = np.full(n, self.context.clock + node.ttl)
+        return entries(table, h1, self._identities(batch, h2, side), deadline=deadline)
+
+    def _identities(self, batch: pa.RecordBatch, h2: U64, side: int) -> U64:
+        """Return a number for each row that no other of its key has, and that it gets again when a task runs again."""
+        r1, r2 = row_hashes(batch)
+        order = np.lexsort((r2, r1))
+        same = np.zeros(len(order), np.bool_)
+        same[1:] = (r1[order][1:] == r1[order][:-1]) & (r2[order][1:] == r2[order][:-1])
+        starts = np.where(same, 0, np.arange(len(order)))
+        ordinal = np.empty(len(order), np.int64)
+        ordinal[order] = np.arange(len(order)) - np.maximum.accumulate(starts)
+        stamp = np.full(len(order), (self.context.batch * 64 + self.context.step) * 2 + side)
+        parts = [h2.view(np.int64), r1.view(np.int64), r2.view(np.int64), ordinal, stamp]
+        return hash_columns([pa.array(part) for part in parts], SECOND_SEED)
+
+    # ------------------------------------------------------------------ pairs
+
+    def _joined(self, left: _Side, right: _Side) -> Iterator[pa.RecordBatch]:
+        """Yield all pairs of which at least one row is new; note who has found a partner."""
+        hashes = [np.concatenate([side.rows[c].to_numpy() for side in (left, right)]) for c in (H1, KEY2)]
+        groups, _ = group_rows(*hashes)
+        mine, theirs = groups[: len(left)], groups[len(left) :]
+        # every new left row with all on the right, then the saved left rows with what is new on the right
+        for rows, first in ((slice(left.saved, None), 0), (slice(0, left.saved), right.saved)):
+            both = (mine[rows], theirs[first:])
+            times = (left.time[rows], right.time[first:])
+            for one, other in pairs(both, times, self.before, self.after):
+                at, partner = one + (rows.start or 0), other + first
+                left.matched[at] = right.matched[partner] = True
+                yield self._batch(left.rows, at, right.rows, partner)
+
+    def _batch(self, left: pa.Table, at: Any, right: pa.Table, partner: Any) -> pa.RecordBatch:
+        """Return rows put together; a side that is missing is null."""
+        keyed, positions = (right, partner) if at is None else (left, at)
+        n = len(positions)
+        columns = [keyed[k].take(pa.array(positions)) for k in self.node.key]
+        for table, rows, mark in ((left, at, LEFT), (right, partner, RIGHT)):
+            for field in self.node.state:
+                if field.name.startswith(mark):
+                    taken = (
+                        pa.nulls(n, field.type) if rows is None else table[field.name].take(pa.array(rows))
+                    )
+                    columns.append(taken)
+        return record_batch(columns, self.node.rows_out)
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def _outer(self) -> tuple[int, ...]:
+        """The sides whose rows are emitted alone when they never had a partner."""
+        return {"inner": (), "left": (0,), "full": (0, 1)}[self.operator.how]
+
+    def _remembered(self, side: _Side) -> pa.Table:
+        """Return the entries that change: saved rows that found their first partner, then the new rows."""
+        rows = side.rows
+        changed = np.arange(side.saved, len(side))
+        if self._outer:
+            before = rows[MATCHED].to_numpy()
+            found = np.flatnonzero(side.matched[: side.saved] & ~before[: side.saved])
+            changed = np.concatenate([found, changed])
+            at = rows.column_names.index(MATCHED)
+            rows = rows.set_column(at, rows.schema.field(at), pa.array(before | side.matched))
+        return rows.take(pa.array(changed))
+
+    def _expired(
+        self, written: list[pa.Table], met: Sequence[tuple[U64, U64]]
+    ) -> tuple[pa.RecordBatch | None, list[pa.Table]]:
+        """Return the rows that no partner can come for any more and that had none, and what marks them as gone."""
+        context, node = self.context, self.node
+        if self.operator.bounds is not None:
+            after, until = context.previous_watermark, context.watermark
+        elif node.ttl is not None:
+            after, until = context.previous_clock, context.clock
+        else:
+            return None, []
+        if until is None:
+            return None, []
+        due = context.view().due(NO_TIME if after is None else after, until)
+        if met:
+            changed = tuple(np.concatenate(part) for part in zip(*met, strict=True))
+            due = due.filter(pa.array(~among(due, *changed)))
+        fresh = [table.filter(pa.array(table[DEADLINE].to_numpy() <= until)) for table in written]
+        due = pa.concat_tables([due, *fresh])
+        if not due.num_rows:
+            return None, []
+        self.report.keys_delta -= due.num_rows
+        gone = tombstones(due[H1].to_numpy(), due[H2].to_numpy(), node.state)
+        return self._alone(due), [gone]
+
+    def _alone(self, due: pa.Table) -> pa.RecordBatch | None:
+        of, matched = due[SIDE].to_numpy(), due[MATCHED].to_numpy()
+        rows = [np.flatnonzero((of == side) & ~matched) for side in self._outer]
+        parts = []
+        if self._outer:
+            parts.append(self._batch(due, rows[0], due, None))
+        if len(self._outer) == 2:
+            parts.append(self._batch(due, None, due, rows[1]))
+        parts = [part for part in parts if part.num_rows]
+        return one_batch(parts) if parts else None

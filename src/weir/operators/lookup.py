@@ -1,0 +1,201 @@
+"""Lookup: a stream joined with a table that changes, the latest row per key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.operators.aggregate_functions import is_ordered
+from weir.operators.base import Operator, side_schema
+from weir.operators.instance import Context, Instance, conformed, record_batch
+from weir.operators.join import check_joined, joined_schema, key_columns
+from weir.rows import Rows, one_batch, row_hashes
+from weir.state.index import group_rows
+from weir.state.segment import entries
+
+U64 = NDArray[np.uint64]
+
+
+class Lookup(Operator):
+    """Adds to each row what a table says about its key at that time; ``stream.lookup(table, …)`` makes one.
+
+    The table is a stream of its rows as they change; the latest of a key counts. In a batch all changes of the table
+    come first, then the stream's rows see them. Rows that were emitted are not corrected by later changes.
+
+    Parameters
+    ----------
+    how
+        ``"left"``: a row whose key the table does not have goes on, with nulls; ``"inner"``: it is dropped.
+    latest
+        A column of the table: of two rows of a key the one with the greater value counts, whenever it arrives; of
+        equals the later one. Without it the row of the later batch counts; which one of a batch, their content decides.
+    deleted
+        A boolean column of the table: a row in which it is true removes its key.
+    suffix
+        What is appended to a column of the table whose name the stream has, too.
+    """
+
+    stateful = True
+    sides = 2
+
+    def __init__(
+        self,
+        how: str = "left",
+        latest: str | None = None,
+        deleted: str | None = None,
+        suffix: str = "_right",
+    ) -> None:
+        if how not in ("inner", "left"):
+            raise TopologyError(f'lookup: how is "inner" or "left", not {how!r}')
+        self.how, self.latest, self.deleted, self.suffix = how, latest, deleted, suffix
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    @property
+    def emits_early(self) -> bool:
+        return True
+
+    def check(self, schema: pa.Schema, where: str) -> None:
+        table = side_schema(schema, 1, key_columns(schema))
+        for column in filter(None, (self.latest, self.deleted)):
+            if column not in table.names:
+                raise UnknownColumn(
+                    f"{where}: its table has no column {column!r}; {did_you_mean(column, table.names)}"
+                )
+        if self.latest is not None and not is_ordered(table.field(self.latest).type):
+            raise TopologyError(
+                f"{where}: latest={self.latest!r} is {table.field(self.latest).type}, not a value to order by"
+            )
+        if self.deleted is not None and not pa.types.is_boolean(table.field(self.deleted).type):
+            raise TopologyError(f"{where}: deleted={self.deleted!r} is not a boolean column")
+        check_joined(self.emits(schema), where)
+
+    def emits(self, schema: pa.Schema) -> pa.Schema:
+        return joined_schema(schema, self.suffix)
+
+    def state_schema(self, schema: pa.Schema) -> pa.Schema:
+        return side_schema(schema, 1, ())
+
+    def instance(self, context: Context) -> Instance:
+        return _LookupInstance(self, context)
+
+    def signature(self) -> dict[str, Any]:
+        return {"kind": "Lookup", "latest": self.latest}
+
+    def describe(self) -> str:
+        return f"Lookup({self.how})"
+
+
+class _LookupInstance(Instance):
+    works_at_end = True
+
+    def __init__(self, operator: Lookup, context: Context) -> None:
+        super().__init__(context)
+        self.operator = operator
+        self.batches: tuple[list[pa.RecordBatch], ...] = ([], [])
+        self._written: pa.Table | None = None
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        raise NotImplementedError("a lookup tells its sides apart")
+
+    def push_side(self, rows: Rows, side: int) -> Iterator[Rows]:
+        if len(rows):
+            self.batches[side].append(rows.to_batch(self.node.sides[side]))
+        return iter(())
+
+    def written(self) -> pa.Table | None:
+        return self._written
+
+    def finish(self) -> Iterator[Rows]:
+        node = self.node
+        if not any(self.batches):
+            return
+        stream, changes = (self._rows(side) for side in (0, 1))
+        hashes = [
+            np.concatenate([one(stream), one(changes)])
+            for one in (lambda rows: rows.hash(node.key), lambda rows: rows.second_hash(node.key))
+        ]
+        groups, first = group_rows(*hashes)
+        h1, h2 = (column[first] for column in hashes)
+        self.report.pairs += len(first)
+        view = self.context.view()
+        saved, positions = view.take(*view.find(h1, h2))
+        rows = saved.select(node.state.names)
+        at = np.full(len(first), -1, np.int64)  # key → its row in the table as it is now
+        at[positions] = np.arange(len(positions))
+        if len(changes):
+            rows = self._changed(changes, groups[len(stream) :], rows, at, h1, h2)
+        if len(stream):
+            yield from self._emitted(stream, rows, at[groups[: len(stream)]])
+
+    def _rows(self, side: int) -> Rows:
+        parts = self.batches[side]
+        return Rows(
+            one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=self.node.sides[side])
+        )
+
+    def _changed(
+        self,
+        changes: Rows,
+        groups: NDArray[np.int64],
+        rows: pa.Table,
+        at: NDArray[np.int64],
+        h1: U64,
+        h2: U64,
+    ) -> pa.Table:
+        """Return the table's rows with the new ones behind them; ``at`` then names the latest of each key."""
+        operator, node = self.operator, self.node
+        batch = changes.batch
+        new = conformed([batch.column(name) for name in node.state.names], node.state)
+        known = np.flatnonzero(at >= 0)
+        table = pa.concat_tables([rows.take(pa.array(at[known])), new])
+        r1, r2 = row_hashes(batch)
+        none = np.zeros(len(known), np.uint64)
+        ordering = {"g": np.concatenate([known, groups])}
+        if operator.latest is not None:
+            ordering["dated"] = table[operator.latest].is_valid()  # rows without a date are the oldest
+            ordering["latest"] = table[operator.latest]
+        ordering["new"] = np.concatenate([np.zeros(len(known), np.int8), np.ones(len(groups), np.int8)])
+        ordering |= {"y": np.concatenate([none, r1]), "z": np.concatenate([none, r2])}
+        keys = [(name, "ascending") for name in ordering]
+        order = pc.sort_indices(pa.table(ordering), sort_keys=keys).to_numpy()
+        number = ordering["g"][order]
+        last = np.ones(len(order), np.bool_)
+        last[:-1] = number[1:] != number[:-1]
+        chosen = order[last]
+        keys_of = ordering["g"][chosen]
+        fresh = chosen >= len(known)
+        dead = np.zeros(len(chosen), np.bool_)
+        if operator.deleted is not None:
+            gone = table[operator.deleted].take(pa.array(chosen)).combine_chunks()
+            dead = fresh & np.asarray(pc.fill_null(gone, False).to_numpy(zero_copy_only=False))
+        before = at[keys_of] >= 0
+        at[keys_of] = np.where(dead, -1, chosen)
+        self.report.keys_delta += int((fresh & ~dead & ~before).sum()) - int((dead & before).sum())
+        changed = fresh & (~dead | before)
+        entry = table.take(pa.array(chosen[changed]))
+        owners = keys_of[changed]
+        self._written = entries(entry, h1[owners], h2[owners], dead=dead[changed])
+        return table
+
+    def _emitted(self, stream: Rows, rows: pa.Table, at: NDArray[np.int64]) -> Iterator[Rows]:
+        node = self.node
+        if self.operator.how == "inner":
+            stream, at = stream.select(at >= 0), at[at >= 0]
+        if not len(stream):
+            return
+        found = pa.array(at, mask=at < 0)
+        own = [name for name in node.sides[0].names if name not in node.key]
+        table = [name for name in node.state.names if name not in node.key]
+        columns = [stream.column(name) for name in [*node.key, *own]]
+        columns += [rows[name].take(found) for name in table]
+        self.report.rows_out += len(stream)
+        yield Rows(record_batch(columns, node.rows_out))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import weir
 from support import POSTS, counts, dicts, every_type, grouped, posts, rows_of, two_counts
-from weir.testing import run
+from weir.testing import run, start
 
 TOPICS = weir.Table.of({f"topic {t}": (t // 10) % 3 for t in range(200)})
 PLACES = weir.Table.of({f"place {p}": p % 3 for p in range(20)})
@@ -154,3 +156,25 @@ def test_what_is_explained(tables, capsys):
     assert query.exception() is None
     with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
         query.state("topic")
+
+
+@dataclass
+class Rows:
+    rows: int = 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_state_that_several_steps_of_a_batch_write_is_read_newest_first(seed):
+    """Reports of earlier steps reach a server in any order; the state that the last of them wrote counts."""
+
+    def count(key, rows, state):
+        state.rows += len(rows)
+
+    stream = weir.source("key long")
+    for step in range(4):  # some rows get to their key's server sooner than others
+        stream = stream.map_batches(lambda batch: batch, name=f"shuffle{step}", routing=weir.Shuffle())
+    app = stream.process("key", count, name="counts", state=Rows)
+    table = pa.table({"key": pa.array([i % 5 for i in range(400)])})
+    with start(app, servers=4, seed=seed) as query:
+        query.feed(table)
+        assert {row["rows"] for row in query.state("counts").to_pylist()} == {80}

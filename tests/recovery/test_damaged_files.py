@@ -27,15 +27,13 @@ def test_some_bytes_of_every_kind_of_file(made):
         kinds
     )
     for files in kinds.values():
-        for path in rng.sample(files, min(2, len(files))):
-            for way in ("changed", "cut"):
-                place = rng.randrange(path.stat().st_size)
-                name = str(path.relative_to(whole))
-                outcome, said = fuzz.damage(whole, name, place, way, tables, rng.randrange(1, 256))
-                assert outcome in ("refused", "right"), (name, place, way, said)
-                outcomes[outcome] += 1
-    assert outcomes["refused"] > 5
-    assert outcomes["right"] > 5
+        path, way = rng.choice(files), rng.choice(("changed", "cut"))
+        name, place = str(path.relative_to(whole)), rng.randrange(path.stat().st_size)
+        outcome, said = fuzz.damage(whole, name, place, way, tables, rng.randrange(1, 256))
+        assert outcome in ("refused", "right"), (name, place, way, said)
+        outcomes[outcome] += 1
+    assert outcomes["refused"] >= 2
+    assert outcomes["right"] >= 2
 
 
 def test_the_whole_checkpoint_gives_the_right_result(made):

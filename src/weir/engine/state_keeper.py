@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pyarrow as pa
 
 from weir.engine.documents import OperatorReport, TaskReport
@@ -20,14 +22,16 @@ class StateKeeper:
 
     def __init__(self, job: Job, storage: Storage, files: TaskFiles, server: int) -> None:
         self._job, self._storage, self._files, self._server = job, storage, files, server
-        self._fresh: dict[str, list[SegmentRef]] = {}  # segments this server wrote in this batch
+        # segments this server wrote in this batch, with the step: reports come in any order
+        self._fresh: dict[str, list[tuple[int, SegmentRef]]] = {}
         self._arrived: dict[str, list[pa.RecordBatch]] = {}  # states from servers that change places
 
     def view(self, node: Node) -> StateView:
         """Return the operator's state here: as committed, with what earlier steps of this batch wrote."""
         committed = self._job.manifest.get(node.name)
         refs = list(committed[self._server]) if committed else []
-        return StateView(self._storage, [*refs, *self._fresh.get(node.name, ())], node.state)
+        fresh = sorted(self._fresh.get(node.name, ()), key=itemgetter(0))
+        return StateView(self._storage, [*refs, *(ref for _, ref in fresh)], node.state)
 
     def has_state(self, node: Node) -> bool:
         """Return whether anything was committed for an operator here."""
@@ -42,13 +46,13 @@ class StateKeeper:
             counted[node.name] = born + more, gone + fewer
         ref = self._files.segment(node.name, table)
         if ref is not None:
-            self._fresh.setdefault(node.name, []).append(ref)
+            self._fresh.setdefault(node.name, []).append((self._files.report.step, ref))
 
     def hear(self, report: TaskReport) -> None:
         """Take in what an earlier step of this batch wrote here."""
         for made in report.segments:
             if made.replaces is None and made.ref is not None and report.server == self._server:
-                self._fresh.setdefault(made.operator, []).append(made.ref)
+                self._fresh.setdefault(made.operator, []).append((report.step, made.ref))
 
     def arrive(self, node: Node, batch: pa.RecordBatch) -> None:
         """Take in states that another server sends here, because servers change."""

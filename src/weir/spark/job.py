@@ -101,7 +101,7 @@ class SparkRunner:
         if self._ready:
             return
         self._ready = True
-        self.claim = claim
+        self._claim = claim
         for key, value in SETTINGS.items():
             self.session.conf.set(key, value)
         self.topology, self.learning = topology, learning
@@ -195,7 +195,7 @@ class SparkRunner:
             query=self.query,
             hosts=hosts,
             invariants=invariants.enabled,
-            claim=self.claim,
+            claim=self._claim,
         )
         if in_jvm:
             entry = self._native(rows, plan, layout)
@@ -312,7 +312,7 @@ class SparkRunner:
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
         """Run a task for each number below ``count``, one Spark task each."""
 
-        storage, claim = self.storage, self.claim
+        storage, claim = self.storage, self._claim
 
         def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             check_shared(storage, claim)

@@ -58,7 +58,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("routing", [None, weir.Shuffle()], ids=["hash", "in parts"])
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(batches=st.lists(ROWS, min_size=1, max_size=3))
 def test_they_say_what_plain_python_says(routing, batches):
     app = weir.source(SCHEMA).keyed("k", weir.Aggregate(**VALUES), routing=routing)

@@ -93,7 +93,7 @@ BATCHES = st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=5)
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(batches=BATCHES, faulty=st.booleans())
 def test_it_joins_as_plain_python_does(how, batches, faulty):
     faults = ["job-done:0", "commit-written:1", "step-started:201"] if faulty else []
@@ -105,7 +105,7 @@ def test_it_joins_as_plain_python_does(how, batches, faulty):
     assert query.state("joined").num_rows == 0, "when the input has ended nothing is kept"
 
 
-def drift(batches, keys=15, rows=40, step=5):
+def drift(batches, keys=15, rows=25, step=5):
     out = []
     for number in range(batches):
         base = number * step
@@ -151,12 +151,12 @@ def test_rows_move_and_scale_with_their_keys(how):
 
 def test_state_is_bounded_by_the_watermark_of_the_side_that_is_behind():
     query = start(application("inner", lateness=0), servers=2)
-    for number in range(40):
+    for number in range(20):
         query.feed(batch([("a", 1, 10 * number)] * 5, [("a", 2, 10 * number)] * 5))
     assert query.state("joined").num_rows <= 20
-    for number in range(40, 60):  # the right side says nothing: left rows must wait for it
+    for number in range(20, 30):  # the right side says nothing: left rows must wait for it
         query.feed(batch([("a", 1, 10 * number)] * 5, []))
-    assert query.state("joined").num_rows == 110  # ten rows of second 390, and all newer ones
+    assert query.state("joined").num_rows == 60  # ten rows of second 190, and all newer ones
     assert query.progress["state_keys"]["joined"] == query.state("joined").num_rows
 
 

@@ -84,7 +84,7 @@ def truth(batches):
     return states
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(batches=BATCHES, faulty=st.booleans())
 def test_they_behave_as_lists_and_dicts_do(batches, faulty):
     rows = fed(batches)

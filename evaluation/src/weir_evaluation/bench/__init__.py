@@ -15,6 +15,7 @@ SUBCOMMANDS = {
         "invariants",
         "soak",
         "peers",
+        "nexmark",
         "groupings",
         "locality",
         "partition",

@@ -35,6 +35,8 @@ TOP = [
     "WeirError",
     "files",
     "read_state",
+    "session",
+    "sliding",
     "source",
     "tumbling",
 ]
@@ -79,6 +81,8 @@ OPERATORS = [
     "Process",
     "PythonAggregate",
     "Rows",
+    "Timer",
+    "Timers",
     "Window",
     "keyed_schema",
 ]

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import WeirError
-from weir.flow import Application, Stream, tumbling
+from weir.flow import Application, Stream
 from weir.locality.config import Locality
 from weir.network.racks import Racks
 from weir.operators.aggregate import Aggregate, Count
 from weir.operators.parts import ListState, MapState
 from weir.operators.process import Process
 from weir.operators.side_input import SideInput
+from weir.operators.windows import session, sliding, tumbling
 from weir.options import Options
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
@@ -55,6 +56,8 @@ __all__ = [
     "WeirError",
     "files",
     "read_state",
+    "session",
+    "sliding",
     "source",
     "tumbling",
 ]

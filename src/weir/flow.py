@@ -26,34 +26,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from weir.durations import Duration, microseconds
+from weir.durations import Duration
 from weir.errors import TopologyError, did_you_mean
 from weir.graph.build import build
-from weir.graph.declare import Key, KeyedOptions, Part, StatelessOptions, assemble, operator_step
+from weir.graph.declare import Key, KeyedOptions, Part, StatelessOptions, assemble, operator_step, timed
 from weir.graph.model import Topology
 from weir.joining import Joining, check_stream
-from weir.operators.base import Operator, Window
+from weir.operators.base import Operator
 from weir.operators.process import Process
 from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows, RowFunction, check_function
 from weir.operators.stateless import ArrowFunction, Filter, Map
+from weir.operators.windows import event_time
 from weir.options import Options, Settings, check_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from weir.spark.query import Query
-
-
-def tumbling(column: str, size: Duration, lateness: Duration = 0) -> Window:
-    """Return tumbling event-time windows.
-
-    Rows may arrive ``lateness`` after newer ones; later than that they are dropped and counted. A window's
-    result is emitted once, when no more rows can belong to it.
-
-    >>> tumbling("time", "10 minutes", lateness="1 minute")
-    Window(column='time', size=600000000, lateness=60000000)
-    """
-    return Window(column, microseconds(size), microseconds(lateness))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +95,7 @@ class Stream(Joining):
         null_keys
             ``"drop"`` rows without a key and count them (the default), or ``"error"``.
         window
-            Event-time windows, from :func:`weir.tumbling`.
+            Event-time windows: :func:`weir.tumbling`, :func:`weir.sliding` or :func:`weir.session`.
         ttl
             Forget a key's state when it has been idle for so long.
         aggregate_every
@@ -127,15 +116,26 @@ class Stream(Joining):
         order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         merge: Callable[[Any, Any], Any] | None = None,
+        timers: str | Sequence[str] | None = None,
+        on_timer: Callable[..., Any] | None = None,
+        closed: Callable[..., Any] | None = None,
         **options: Unpack[KeyedOptions],
     ) -> Stream:
         """Call ``function(key, rows, state)`` for each key of a batch.
 
-        ``state``, ``output``, ``order_by``, ``columns`` and ``merge`` are those of :class:`~weir.Process`; the other
-        parameters those of :meth:`keyed`.
+        ``state``, ``output``, ``order_by``, ``columns``, ``merge``, ``timers``, ``on_timer`` and ``closed`` are those
+        of :class:`~weir.Process`; the other parameters those of :meth:`keyed`.
         """
         operator = Process(
-            function, state=state, output=output, order_by=order_by, columns=columns, merge=merge
+            function,
+            state=state,
+            output=output,
+            order_by=order_by,
+            columns=columns,
+            merge=merge,
+            timers=timers,
+            on_timer=on_timer,
+            closed=closed,
         )
         return self._then(operator, "process", KeyedOptions, {"key": key, **options})
 
@@ -200,6 +200,36 @@ class Stream(Joining):
         for other in others:
             check_stream(other, "union")
         return Stream(tuple(end for stream in (self, *others) for end in stream.ends))
+
+    def event_time(
+        self,
+        column: str,
+        *,
+        lateness: Duration = 0,
+        idle: Duration | None = "5 minutes",
+        ahead: Duration | None = "1 day",
+    ) -> Stream:
+        """Say how this stream tells the time; windows and timers behind it go by that.
+
+        The watermark of an operator, the time up to which all rows are taken to have come, is the least over its
+        inputs. Declare event time right behind a source, before :meth:`union` and before the stream is used twice.
+        Where it is not declared, the column of a window is read with these defaults.
+
+        Parameters
+        ----------
+        column
+            A timestamp.
+        lateness
+            How much older than the newest row before it a row may be; that of a window comes on top.
+        idle
+            After so long without a row, this stream no longer holds up others that it is united with; if all are idle,
+            time goes on by the clock. None: it waits for ever.
+        ahead
+            Rows further than this ahead of the clock are not believed: they close no window, belong to none, are
+            counted (``ahead`` in the progress), and go to ``dead_letters=`` if there is such. None: all are believed.
+        """
+        time = event_time(column, lateness, idle, ahead)
+        return Stream(tuple(timed(end, time) for end in self.ends))
 
     def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
         """Start the application that ends in this stream; see :meth:`Application.start`."""
@@ -278,12 +308,17 @@ class Application:
         used = {name for d in self.declared for name in d.inputs}
         return [d.name for d in self.declared if d.name not in used]
 
+    def windowed(self) -> list[str]:
+        """Return the operators that have windows."""
+        return [d.name for d in self.declared if d.window is not None]
+
     def topology(self, servers: int, **terms: Any) -> Topology:
         """Return the validated application; raise a :class:`~weir.errors.TopologyError` if it cannot run.
 
         ``terms`` are those of :func:`weir.graph.build.build`.
         """
-        return build(self.schemas, self.declared, servers, **terms)
+        times = {name: s.event_time for name, s in self._sources.items() if s.event_time is not None}
+        return build(self.schemas, self.declared, servers, times=times, **terms)
 
     def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
         """Start the application on streaming sources, and return at once.

@@ -23,6 +23,7 @@ class Settings(TypedDict, total=False):
     servers: int
     routing: Routing | None
     sink: Sink | Mapping[str, Sink] | None
+    late: Sink | Mapping[str, Sink] | None
     dead_letters: Sink | None
     trigger: Mapping[str, Any] | None
     prune: bool
@@ -55,8 +56,11 @@ class Options:
         A callable ``(DataFrame, batch_id)`` or a path to write Parquet to, for the last operator; or a dict from
         operators' names to such. Delivered after the commit. After a crash a callable may see a batch id again,
         with the same rows; a path is overwritten per batch, so it has each batch once.
+    late
+        Like a sink, for rows that come too late for their windows: of the only operator that has windows, or a dict
+        from operators' names to sinks. They have the columns that reach the operator.
     dead_letters
-        Like a sink, for rows diverted with ``on_error="divert"``.
+        Like a sink, for rows diverted with ``on_error="divert"``, and such as are too far ahead of the clock.
     trigger
         As in ``writeStream.trigger``, e.g. ``{"availableNow": True}``. For ``start`` only.
     prune
@@ -99,6 +103,7 @@ class Options:
     servers: int
     routing: Routing | None = None
     sink: Sink | Mapping[str, Sink] | None = None
+    late: Sink | Mapping[str, Sink] | None = None
     dead_letters: Sink | None = None
     trigger: Mapping[str, Any] | None = None
     prune: bool = True
@@ -119,11 +124,13 @@ class Options:
         if microseconds(self.clock_jump) <= 0:
             raise TopologyError(f"clock_jump={self.clock_jump!r}: expected a positive duration")
         check_routing(self.routing)
-        if isinstance(self.sink, Mapping):
-            for name, sink in self.sink.items():
-                _check_sink(f"sink of {name!r}", sink)
-        elif self.sink is not None:
-            _check_sink("sink", self.sink)
+        for option in ("sink", "late"):
+            given = getattr(self, option)
+            if isinstance(given, Mapping):
+                for name, sink in given.items():
+                    _check_sink(f"{option} of {name!r}", sink)
+            elif given is not None:
+                _check_sink(option, given)
         if self.dead_letters is not None:
             _check_sink("dead_letters", self.dead_letters)
         for flag in ("prune", "parcels"):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ from weir.errors import EngineError, SourceError, did_you_mean
 from weir.faults import POINTS, watching
 from weir.flow import Application, Stream
 from weir.graph.declare import LISTED
-from weir.graph.model import Topology
+from weir.graph.model import LATE, Topology
 from weir.options import Options, Settings
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
@@ -89,15 +89,31 @@ class LocalQuery(QueryHandle):
         it may have been committed, and only its delivery be owed.
         """
         rows = self._rows(batch)
+
+        def hand_over() -> None:
+            nonlocal number
+            if number is None:
+                last = self._driver.ledger.last
+                number = 0 if last is None else last.handed_over + 1
+            self._driver.batch(rows, number, end_of_input=end_of_input)
+
+        self._surviving(hand_over)  # as Spark does, hand the same batch over again after a crash
+
+    def tick(self) -> bool:
+        """Run a batch without rows if time is up for a window or a timer, as a query does while its source is quiet.
+
+        Returns whether there was anything to do.
+        """
+        return bool(self._surviving(lambda: self._driver.tick()))
+
+    def _surviving(self, act: Callable[[], Any]) -> Any:
+        """Do something; after a crash, start again from the checkpoint and do it then."""
         while True:
             try:
                 with watching(self._watch), without_flushing():
-                    if self._crashed:  # as Spark does, hand the same batch over again
+                    if self._crashed:
                         self.restart()
-                    if number is None:
-                        last = self._driver.ledger.last
-                        number = 0 if last is None else last.batch + 1
-                    return self._driver.batch(rows, number, end_of_input=end_of_input)
+                    return act()
             except Crash:
                 self._crashed = True
             except Exception as error:
@@ -160,7 +176,12 @@ class LocalQuery(QueryHandle):
     @property
     def outputs(self) -> dict[str, pa.Table]:
         """What sinks have received, by operator."""
-        return {name: self.output(name) for name in self._outputs if name != DEAD_LETTERS}
+        return {name: self.output(name) for name in self._outputs if name in self.topology.by_name}
+
+    def late(self, name: str) -> pa.Table:
+        """Return the rows that came too late for an operator's windows."""
+        batches = self._outputs.get(name + LATE, {})
+        return pa.concat_tables([self.topology.by_name[name].input.empty_table(), *batches.values()])
 
     @property
     def dead_letters(self) -> pa.Table | None:
@@ -186,13 +207,21 @@ class LocalQuery(QueryHandle):
             given = dict.fromkeys(app.leaves(), given)
         collected = {name: self._sink(name, sink) for name, sink in given.items()}
         diverting = [d.name for d in app.declared if d.on_error == "divert"]
-        letters = self._sink(DEAD_LETTERS, options.dead_letters)
-        sinks = check_sinks(app.leaves(), diverting, collected, letters if diverting else None)
+        windowed = app.windowed()
+        letters = self._sink(DEAD_LETTERS, options.dead_letters) if diverting or windowed else None
+        takers = options.late if isinstance(options.late, Mapping) else dict.fromkeys(windowed, options.late)
+        late = {name: self._sink(name + LATE, takers.get(name)) for name in {*windowed, *takers}}
+        sinks = check_sinks(app.leaves(), diverting, collected, letters, late)
         names = [name for name in sinks if name != DEAD_LETTERS]
 
         def build(servers: int, placements: Mapping[str, Sequence[int]] | None = None) -> Topology:
             return app.topology(
-                servers, routing=options.routing, sinks=names, prune=options.prune, placements=placements
+                servers,
+                routing=options.routing,
+                sinks=names,
+                prune=options.prune,
+                placements=placements,
+                dead_letters=letters is not None,
             )
 
         runner = InProcessRunner(Storage(self._checkpoint, options.storage_options), **self._terms)

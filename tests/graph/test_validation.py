@@ -10,7 +10,7 @@ import pytest
 import weir
 from weir.graph.build import build
 from weir.graph.model import Declared
-from weir.operators.base import Window
+from weir.operators.windows import EventTime, Window
 
 POSTS = pa.schema(
     [
@@ -33,6 +33,16 @@ class Last(weir.Process):
 
     def process(self, key, rows, state):
         state.n += len(rows)
+
+
+class Alarmed(Last):
+    timers = "event"
+
+    def process(self, key, rows, state, timers):
+        state.n += len(rows)
+
+    def on_timer(self, key, timer, state, timers):
+        return None
 
 
 def built(*declared, servers=4, **options):
@@ -103,10 +113,32 @@ def counts(name="c", key=("place",), inputs=("posts",), **options):
             "no column 'when'",
         ),
         (
-            Declared("w", Last(), ("posts",), ("topic",), window=Window("time", 5)),
+            Declared("w", Last(), ("posts",), ("topic",), window=Window("time", 5, session=True)),
             weir.errors.TopologyError,
-            "windows need",
+            "two sessions of a key one, and Last cannot merge",
         ),
+        (
+            Declared("w", Last(), ("posts",), ("topic",), window=Window("time", 5, early=1)),
+            weir.errors.TopologyError,
+            "early= is for Count and Aggregate",
+        ),
+        (
+            Declared("w", Alarmed(), ("posts",), ("topic",), window=Window("time", 5)),
+            weir.errors.TopologyError,
+            "timers are for a Process without one",
+        ),
+        (
+            Declared("t", Alarmed(), ("posts",), ("topic",)),
+            weir.errors.TopologyError,
+            "timers by event time, but what comes from 'posts' has none",
+        ),
+        (
+            counts(grouping=weir.PartialKey(), window=Window("time", 5)),
+            weir.errors.GroupingError,
+            "windows, timers and ttl are not available behind",
+        ),
+        (counts(event_time=EventTime("tme")), weir.errors.UnknownColumn, "did you mean 'time'"),
+        (counts(event_time=EventTime("topic")), weir.errors.TopologyError, "not a timestamp"),
     ],
 )
 def test_each_mistake_has_its_message(declared, error, says):

@@ -82,7 +82,7 @@ def _age(created: str) -> str:
 
 def _batches(batches: list[dict[str, Any]]) -> Table:
     """Return a table of batches; counters that are zero in all of them get no column."""
-    counters = ("moved_keys", "null_keys", "late", "diverted")
+    counters = ("moved_keys", "null_keys", "late", "ahead", "diverted")
     extras = [counter for counter in counters if any(batch[counter] for batch in batches)]
     more = [f">{extra.removesuffix('_keys')}" for extra in extras]
     columns = (">batch", ">rows", "=stayed on server", ">sent", ">busiest", ">table", ">seconds", *more)

@@ -32,9 +32,9 @@ class Clock:
             way = "ahead of" if now > expected else "behind"
             raise EngineError(
                 f"the clock of this host is {abs(now - expected) / DAY:.1f} days {way} "
-                f"{'the last commit' if self._seen is None else 'where it should be'}, and operators with a ttl would "
-                "forget their keys by it. Nothing was changed. Set the clock right; if the query really stood still "
-                'for so long, start it with clock_jump="30 days" or more.'
+                f"{'the last commit' if self._seen is None else 'where it should be'}, and operators with a ttl, "
+                "windows or timers live by it. Nothing was changed. Set the clock right; if the query really stood "
+                'still for so long, start it with clock_jump="30 days" or more.'
             )
         self._seen = now, steady
         return max(now, last or 0)

@@ -86,7 +86,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     salt: int = 0  # the same for all batches of a checkpoint: what routers hash keys with
     clock: int  # µs; what ttl is measured by
     previous_clock: int
-    watermarks: dict[str, int] = {}  # windowed operator → µs
+    watermarks: dict[str, int] = {}  # operator → µs
     previous_watermarks: dict[str, int] = {}
     tables: dict[str, TableRef] = {}
     table_version: int = 0
@@ -148,6 +148,7 @@ class TaskReport(msgspec.Struct, kw_only=True):
         str, tuple[int, int]
     ] = {}  # operator → keys that its files add to the state, and that they end
     moved: dict[str, tuple[int, int]] = {}  # operator → keys that moves bring here, and that they take away
+    event_times: dict[str, int] = {}  # where event time is read → the greatest, in µs
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -160,7 +161,8 @@ class Commit(msgspec.Struct, kw_only=True):
     servers: int
     clock: int
     watermarks: dict[str, int] = {}
-    event_times: dict[str, int] = {}  # windowed operator → greatest event time seen
+    event_times: dict[str, int] = {}  # where event time is read → the greatest so far
+    heard: dict[str, int] = {}  # where event time is read → the clock of the last batch that brought any
     tables: dict[str, TableRef] = {}
     table_version: int = 0
     sides: dict[str, SideRef] = {}
@@ -176,6 +178,13 @@ class Commit(msgspec.Struct, kw_only=True):
     end_of_input: bool = False
     layout: Layout | None = None
     source: str = ""  # whose batches these are: the id of Spark's own query
+    # the source's number of the last batch that it has handed over; batches without rows are ours alone
+    source_batch: int | None = None
+
+    @property
+    def handed_over(self) -> int:
+        """The source's number of the last batch of which this commit knows."""
+        return self.batch if self.source_batch is None else self.source_batch
 
 
 DEAD_LETTERS = "__dead_letters"

@@ -6,6 +6,7 @@ A runner runs the tasks of a batch somewhere: as Spark jobs (:mod:`weir.spark.jo
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from weir.engine.alarms import NextAlarms
 from weir.engine.arrays import table_schema
 from weir.engine.documents import (
     DEAD_LETTERS,
@@ -26,7 +28,7 @@ from weir.engine.documents import (
 )
 from weir.engine.invariants import check
 from weir.engine.job import DEAD_LETTER_SCHEMA
-from weir.engine.learning import Learner, Learning, governed
+from weir.engine.learning import Learning, learner_of
 from weir.engine.ledger import Ledger
 from weir.engine.metrics.load import Load
 from weir.engine.metrics.progress import Progress
@@ -35,9 +37,9 @@ from weir.engine.relayout import lay_out
 from weir.engine.rescale import Build, change, moved_keys
 from weir.engine.scaler import Pending, Scaler
 from weir.engine.whereabouts import Whereabouts
-from weir.errors import CheckpointMismatch, TopologyError, WeirError
+from weir.errors import CheckpointMismatch, WeirError
 from weir.faults import reach
-from weir.graph.model import Topology
+from weir.graph.model import LATE, Topology
 from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import Profile
@@ -84,6 +86,9 @@ class Runner(Protocol):
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch."""
 
+    def no_rows(self, topology: Topology) -> Any:
+        """Return what the source would hand over if it had nothing."""
+
     def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
         """Run a batch."""
 
@@ -129,7 +134,7 @@ class Driver:
         self.topology, self.storage, self.ledger, self.runner = topology, storage, ledger, runner
         self.sinks = sinks
         self.status = Status()
-        self.learner = _learner(topology, storage)
+        self.learner = learner_of(topology, storage)
         self.load = Load(topology)
         self.scaler = Scaler(storage, self.load, runner, options.autoscale)
         by_hosts = self.learner is not None and self.learner.config.racks == "hosts"
@@ -138,6 +143,8 @@ class Driver:
         self._build, self._declared = build, declared
         self._dropped = set(options.drop_state)
         self.source = ""  # whose batches it is handed: the id of Spark's own query
+        self.alarms = NextAlarms(storage)
+        self._busy = threading.RLock()  # one batch at a time, whoever asks for it
         self._started = False
         self._ended = 0.0
         self._servers_before = topology.servers
@@ -147,18 +154,51 @@ class Driver:
 
     # ------------------------------------------------------------------ the loop
 
-    def batch(self, rows: Any, batch: int, *, end_of_input: bool = False) -> None:
-        """Process one micro-batch exactly once."""
-        self.start(rows)
-        last = self.ledger.last
-        self._check_source()
-        if last is not None and batch == last.batch:
-            self.deliver(last)  # it has happened; only its delivery may be owed
-            return
-        self._check_next(batch)
+    def batch(self, rows: Any, number: int, *, end_of_input: bool = False) -> None:
+        """Process one micro-batch exactly once; ``number`` is the source's own."""
+        with self._busy:
+            self.start(rows)
+            last = self.ledger.last
+            self._check_source()
+            if last is not None and (number == last.handed_over or any(last.outputs.values())):
+                self.deliver(last)  # it has happened; only its delivery may be owed
+            if last is not None and number == last.handed_over:
+                return
+            self._check_next(number)
+            self._keep_offsets(number)
+            self._carry_out(rows, number, end_of_input)
+
+    def tick(self, waited: int = 0) -> bool:
+        """Run a batch without rows if time is up for something: a window closes, a timer goes off.
+
+        Call it only while the source has nothing new; ``waited`` is the longest time in µs since it was last asked.
+        Such a batch is planned, committed and delivered like any other. Its number is ours alone: the commit says which
+        batch of the source came last. Returns whether there was anything to do.
+        """
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            last, quiet_until = self.ledger.last, self.ledger.read_clock() - waited
+            if last is None or last.end_of_input:
+                return False
+            due = self.alarms.due(self.ledger, quiet_until)
+            if due or not self._started:
+                rows = self.runner.no_rows(self.topology)
+                self.start(rows)
+                self._check_source()
+                if any(last.outputs.values()):
+                    self.deliver(last)
+            if due:
+                self._carry_out(rows, last.handed_over, False, quiet_until)
+            return due
+        finally:
+            self._busy.release()
+
+    def _carry_out(self, rows: Any, number: int, end_of_input: bool, quiet_until: int | None = None) -> None:
+        batch = 0 if self.ledger.last is None else self.ledger.last.batch + 1
         began = time.perf_counter()
         self.status.message = f"batch {batch}"
-        plan, scaling = self._plan(batch, end_of_input)
+        plan, scaling = self._plan(batch, end_of_input, quiet_until)
         planned = time.perf_counter()
         outcome = self.runner.run(rows, plan, self.ledger.manifest, self._before)
         counts = check(self.topology, outcome.reports, self.ledger.manifest, self.ledger.counts)
@@ -167,7 +207,7 @@ class Driver:
         progress = self._progress(plan, outcome, ran - began, began - self._ended if self._ended else 0.0)
         progress.seconds.plan, progress.seconds.job = planned - began, ran - planned
         memory = self._memory(batch)
-        commit = self.ledger.commit(plan, outcome.reports, progress, counts, memory, self.source)
+        commit = self.ledger.commit(plan, outcome.reports, progress, counts, memory, self.source, number)
         if self.learner is not None and outcome.stats:
             self.learner.observe(outcome.stats)
         self.runner.committed(progress)
@@ -195,7 +235,7 @@ class Driver:
     def _check_next(self, batch: int) -> None:
         """Refuse any batch but the next one: the source must go on where the last commit ended."""
         last = self.ledger.last
-        expected = 0 if last is None else last.batch + 1
+        expected = 0 if last is None else last.handed_over + 1
         if batch != expected:
             raise CheckpointMismatch(
                 f"{self.storage.root}: the source hands over batch {batch}, but batch {expected} is next. The folder "
@@ -233,7 +273,7 @@ class Driver:
     @property
     def needs_end_of_input(self) -> bool:
         """Whether something is left to do when a bounded input has ended: windows to close, states to merge."""
-        return any(n.lateness is not None or n.held is not None for n in self.topology.stateful)
+        return any(n.times or n.held is not None for n in self.topology.stateful)
 
     @property
     def learning(self) -> Learning | None:
@@ -281,15 +321,16 @@ class Driver:
 
     # ------------------------------------------------------------------ plan
 
-    def _plan(self, batch: int, end_of_input: bool) -> tuple[BatchPlan, Pending | None]:
+    def _plan(
+        self, batch: int, end_of_input: bool, quiet_until: int | None
+    ) -> tuple[BatchPlan, Pending | None]:
         """Return what the batch will do, and the scaling it carries out; a batch planned before does the same again."""
         planned = self.ledger.planned(batch)
         if planned is None:
-            self._keep_offsets(batch)
             pending = self.scaler.next()
             if pending is not None and (plan := self._scaling_plan(batch, end_of_input, pending)) is not None:
                 return plan, pending
-            return self._ordinary_plan(batch, end_of_input), None
+            return self._ordinary_plan(batch, end_of_input, quiet_until), None
         if planned.origin is not None:
             self._change_servers(planned)
         elif self.learner is not None:
@@ -345,11 +386,11 @@ class Driver:
         self.runner.rescale(self.topology, plan.origin, self.learning)
         self.load.rescale(self.topology)
 
-    def _ordinary_plan(self, batch: int, end_of_input: bool) -> BatchPlan:
+    def _ordinary_plan(self, batch: int, end_of_input: bool, quiet_until: int | None) -> BatchPlan:
         ledger, learner = self.ledger, self.learner
         network = self.whereabouts.network(self.topology.servers)
         if learner is None:
-            return ledger.plan(batch, end_of_input=end_of_input, network=network)
+            return ledger.plan(batch, end_of_input=end_of_input, network=network, quiet_until=quiet_until)
         last = ledger.last
         if learner.config.racks == "hosts":
             learner.manager.set_racks(self.whereabouts.tree(learner.manager.servers))
@@ -364,6 +405,7 @@ class Driver:
             moves=moves,
             hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
             network=network,
+            quiet_until=quiet_until,
         )
 
     # ------------------------------------------------------------------ deliver
@@ -386,11 +428,11 @@ class Driver:
         if not self.sinks or self.ledger.was_delivered(commit.batch):
             return
         for name, sink in self.sinks.items():
-            schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else self.topology.by_name[name].sink_out
+            schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else self.topology.sink_schema(name)
             files = commit.outputs.get(name, [])
             if files:  # as they were written: the application may have changed since
                 schema = table_schema(self.storage, files[0])
-            if name != DEAD_LETTERS or files:
+            if files or not (name == DEAD_LETTERS or name.endswith(LATE)):
                 self.runner.deliver(sink, files, schema, commit.batch)
         self.ledger.delivered(commit.batch)
 
@@ -398,18 +440,3 @@ class Driver:
         """Stop what runs in the background."""
         if self.learner is not None:
             self.learner.close()
-
-
-def _learner(topology: Topology, storage: Storage) -> Learner | None:
-    """Return the manager of an application that learns where keys live; None if none of its operators does."""
-    if not governed(topology):
-        return None
-    settings: list[Any] = []
-    for edge in topology.edges:
-        if edge.grouping.learnt and edge.grouping.settings not in settings:
-            settings.append(edge.grouping.settings)
-    if len(settings) > 1:
-        raise TopologyError(
-            "operators name different weir.Locality(…) settings; one manager places the keys of all, so use one"
-        )
-    return Learner(settings[0], topology, storage)

@@ -107,6 +107,9 @@ class InProcessRunner:
     def release(self, hosts: set[str] | None) -> list[str] | None:
         return None
 
+    def no_rows(self, topology: Topology) -> Tables:
+        return {name: schema.empty_table() for name, schema in topology.sources.items()}
+
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
         """Run one batch, step by step."""
         topology = self.topology

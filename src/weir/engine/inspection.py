@@ -262,7 +262,7 @@ def _batch(number: int, progress: dict[str, Any]) -> dict[str, Any]:
         "distance": progress.get("distance", {}),
         "latency": progress.get("sinks", {}),
         "imbalance": {name: operator.get("imbalance") for name, operator in operators.items()},
-        **{name: total(name) for name in ("null_keys", "late", "diverted")},
+        **{name: total(name) for name in ("null_keys", "late", "ahead", "diverted")},
         "table_version": progress.get("table_version", 0),
         "moved_keys": progress.get("moved_keys", 0),
         "seconds": sum(seconds.values()) if seconds else None,

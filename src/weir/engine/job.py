@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from weir.engine.documents import BatchPlan, Claim, Manifest
+from weir.engine.exchange.parcels import Depot
 from weir.engine.learning import Learning
 from weir.graph.model import Topology
 from weir.state.storage import Storage
@@ -44,6 +45,13 @@ class Job:
     hosts: list[str] | None = None  # where servers are expected; None: nobody leaves rows in files
     invariants: bool = True  # whether tasks count what their files change, see weir.engine.invariants
     claim: Claim | None = None  # what every process that runs tasks must find in the checkpoint
+
+    def depot(self, folder: str | None) -> Depot | None:
+        """Return where a task leaves rows for other servers on its host, if it may."""
+        if folder is None or self.hosts is None:
+            return None
+        here = host_name()
+        return Depot(folder, self.query, self.plan.batch, [host == here for host in self.hosts])
 
 
 def column_name(number: int, column: str) -> str:

@@ -25,7 +25,7 @@ from weir.engine.arrays import load_arrays, save_arrays, write_table
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
 from weir.engine.metrics.progress import RoutingProgress
 from weir.engine.tables import buckets_in_force, changed_table, load_table
-from weir.errors import CheckpointError, CheckpointMismatch
+from weir.errors import CheckpointError, CheckpointMismatch, TopologyError
 from weir.graph.model import Node, Topology
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
@@ -341,3 +341,18 @@ def _table_files(start: str, names: list[str]) -> dict[str, str]:
 def _write_moves(storage: Storage, operator: str, batch: int, moves: Any) -> FileRef:
     table = pa.table({"h1": moves.hashes, "from": moves.source, "to": moves.target})
     return write_table(storage, f"moves/{operator}/{batch:012d}/moves-{uuid.uuid4().hex[:12]}.arrow", table)
+
+
+def learner_of(topology: Topology, storage: Storage) -> Learner | None:
+    """Return the manager of an application that learns where keys live; None if none of its operators does."""
+    if not governed(topology):
+        return None
+    settings: list[Any] = []
+    for edge in topology.edges:
+        if edge.grouping.learnt and edge.grouping.settings not in settings:
+            settings.append(edge.grouping.settings)
+    if len(settings) > 1:
+        raise TopologyError(
+            "operators name different weir.Locality(…) settings; one manager places the keys of all, so use one"
+        )
+    return Learner(settings[0], topology, storage)

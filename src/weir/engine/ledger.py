@@ -51,6 +51,7 @@ from weir.engine.documents import (
     commit_of,
     plan_of,
 )
+from weir.engine.event_times import heard, watermarks
 from weir.engine.feedback import feedback
 from weir.engine.fence import Fence
 from weir.engine.metrics.progress import Progress
@@ -163,6 +164,7 @@ class Ledger:
         network: Network | None = None,
         layout: Layout | None = None,
         origin: list[int] | None = None,
+        quiet_until: int | None = None,
     ) -> BatchPlan:
         """Return the plan of a batch: the one on disk if it was planned before, else a new one, which it saves."""
         if (known := self.planned(batch)) is not None:
@@ -172,8 +174,7 @@ class Ledger:
         # a plan of another version of the application that was never committed: nothing of it counts
         self.storage.delete(name)
         last = self.last
-        clock = self._clock.read(last.clock if last else None)
-        watermarks = self._watermarks(end_of_input)
+        clock = self.read_clock()
         plan = BatchPlan(
             batch=batch,
             epoch=self.epoch,
@@ -183,7 +184,7 @@ class Ledger:
             salt=int(self.identity[:15], 16),
             clock=clock,
             previous_clock=last.clock if last else 0,
-            watermarks=watermarks,
+            watermarks=self._watermarks(clock, end_of_input, quiet_until),
             previous_watermarks=last.watermarks if last else {},
             tables=tables if tables is not None else (last.tables if last else {}),
             table_version=table_version if table_version is not None else (last.table_version if last else 0),
@@ -208,18 +209,14 @@ class Ledger:
         self.topology, self.layout, self._origin = topology, plan.layout, plan.origin
         self.fingerprint = fingerprint(topology)
 
-    def _watermarks(self, end_of_input: bool) -> dict[str, int]:
-        out: dict[str, int] = {}
-        for node in self.topology.stateful:
-            if node.lateness is None:
-                continue
-            times = self.last.event_times if self.last else {}
-            if end_of_input:
-                out[node.name] = END_OF_TIME
-            elif self.last and all(clock in times for clock in node.clocks):
-                reached = min(times[clock] for clock in node.clocks) - node.lateness
-                out[node.name] = max(reached, self.last.watermarks.get(node.name, reached))
-        return out
+    def read_clock(self) -> int:
+        """Return the time for the next plan, in µs since 1970."""
+        return self._clock.read(self.last.clock if self.last else None)
+
+    def _watermarks(self, clock: int, end_of_input: bool, quiet_until: int | None) -> dict[str, int]:
+        if end_of_input:
+            return {node.name: END_OF_TIME for node in self.topology.nodes if node.times}
+        return watermarks(self.topology, self.last, clock, quiet_until)
 
     def _merges(self) -> dict[str, list[tuple[int, int] | None]]:
         runs = {name: [run_to_merge(s) for s in servers] for name, servers in self.manifest.items()}
@@ -243,6 +240,7 @@ class Ledger:
         counts: Counts,
         manager: FileRef | None = None,
         source: str = "",
+        source_batch: int | None = None,
     ) -> Commit:
         """Make a batch happen: one document, all or nothing."""
         manifest = self.manifest
@@ -259,18 +257,13 @@ class Ledger:
                     servers = manifest[made.operator]
                     servers[report.server] = [*servers[report.server], made.ref]
         keys = dict(self.last.keys) if self.last else {}
-        event_times = dict(self.last.event_times) if self.last else {}
+        event_times, clocks = heard(self.topology, plan, self.last, reports)
         outputs: dict[str, list[FileRef]] = {}
         counters = dict(plan.counters)
         for report in reports:
             for name, op in report.operators.items():
                 if op.keys_delta or name not in keys:
                     keys[name] = keys.get(name, 0) + op.keys_delta
-                if op.max_event_time is not None:
-                    event_times[name] = max(event_times.get(name, op.max_event_time), op.max_event_time)
-                for side, seen in op.side_times.items():
-                    clock = f"{name}/{side}"
-                    event_times[clock] = max(event_times.get(clock, seen), seen)
             for sink, files in report.outputs.items():
                 outputs.setdefault(sink, []).extend(files)
             counters.update(report.counters)
@@ -283,6 +276,7 @@ class Ledger:
             clock=plan.clock,
             watermarks=plan.watermarks,
             event_times=event_times,
+            heard=clocks,
             tables=plan.tables,
             table_version=plan.table_version,
             sides=plan.sides,
@@ -298,6 +292,7 @@ class Ledger:
             end_of_input=plan.end_of_input,
             layout=plan.layout,
             source=source,
+            source_batch=source_batch,
         )
         self._write_commit(commit)
         self._warm = True
@@ -318,6 +313,7 @@ class Ledger:
             clock=last.clock,
             watermarks=last.watermarks,
             event_times=last.event_times,
+            heard=last.heard,
             manifest=manifest,
             keys=keys,
             counts={name: [sum(r.rows for r in refs) for refs in manifest[name]] for name in keys},
@@ -327,6 +323,7 @@ class Ledger:
             progress=last.progress,
             end_of_input=last.end_of_input,
             source=last.source,
+            source_batch=last.source_batch,
         )
         self._write_commit(commit)
         reach("migration-written", last.batch)

@@ -14,7 +14,7 @@ from weir.engine.driver import Driver, Runner
 from weir.engine.ledger import FOREVER, Ledger, latest_commit
 from weir.engine.rescale import Build
 from weir.errors import TopologyError
-from weir.graph.model import Topology, fingerprint
+from weir.graph.model import LATE, Topology, fingerprint
 from weir.options import Options
 from weir.state.storage import Storage
 
@@ -66,12 +66,17 @@ def _scaled(
 
 def _clock_jump(topology: Topology, options: Options) -> int:
     """Return how far the clock may jump, in µs: any way where nothing lives by it."""
-    lives = any(node.ttl is not None for node in topology.stateful)
+    lives = any(node.ttl is not None or node.wakes for node in topology.stateful)
     return microseconds(options.clock_jump) if lives else FOREVER
 
 
 def check_sinks(
-    leaves: Sequence[str], diverting: Sequence[str], sink: Any, dead_letters: Any
+    leaves: Sequence[str],
+    diverting: Sequence[str],
+    sink: Any,
+    dead_letters: Any,
+    late: Any = None,
+    windowed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the sink of each operator; refuse one sink for several ends, and diverted rows that nobody takes."""
     sinks: dict[str, Any] = {}
@@ -84,6 +89,14 @@ def check_sinks(
                 "say which sink is whose: sink={'name': …}"
             )
         sinks[leaves[0]] = sink
+    if late is not None and not isinstance(late, Mapping):
+        if len(windowed) != 1:
+            raise TopologyError(
+                f"late= takes the late rows of one operator, and {len(windowed)} have windows; say which sink is "
+                "whose, late={'name': …}"
+            )
+        late = {windowed[0]: late}
+    sinks.update({name + LATE: taker for name, taker in (late or {}).items()})
     if dead_letters is not None:
         sinks[DEAD_LETTERS] = dead_letters
     if diverting and dead_letters is None:

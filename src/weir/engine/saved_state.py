@@ -15,8 +15,10 @@ from weir.engine.tables import buckets_in_force
 from weir.errors import EngineError, did_you_mean
 from weir.graph.model import Topology
 from weir.hashing import hash_home
-from weir.operators.base import WINDOW_END, WINDOW_START, Operator
+from weir.operators.alarms import ALARM, states_in
+from weir.operators.base import Operator
 from weir.operators.saved import operator_of, readable_entries, readable_values
+from weir.operators.windows import WINDOW_END, WINDOW_START
 from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
 from weir.state.view import StateView
@@ -68,15 +70,17 @@ def readable_state(described: dict[str, Any], table: pa.Table, operator: Operato
     schema = state_schema(described)
     table = readable_entries(described["operator"], table)
     keys = [k for k, _ in described["key"]]
-    out: dict[str, Any] = {k: table[k] for k in keys}
-    if described["window"]:
+    table = states_in(table)
+    heads = [
+        *keys,
+        *(name for name in (WINDOW_START, WINDOW_END) if described["window"] and name in schema.names),
+    ]
+    out: dict[str, Any] = {name: table[name] for name in heads}
+    if described["window"] and WINDOW_END not in schema.names:
         start = table[WINDOW_START]
-        size = described["window"][1]
-        out[WINDOW_START] = start
-        micros = pa.compute.add(start.cast(pa.int64()), size)
-        out[WINDOW_END] = micros.cast(schema.field(WINDOW_START).type)
-    first = len(keys) + (1 if described["window"] else 0)
-    states = table.select(schema.names[first:])
+        micros = pa.compute.add(start.cast(pa.int64()), described["window"][1])
+        out[WINDOW_END] = micros.cast(start.type)
+    states = table.select([name for name in schema.names[len(heads) :] if name != ALARM.name])
     for name, values in readable_values(described["operator"], states, operator).items():
         out[name if name not in out else f"state.{name}"] = values
     return pa.table(out)

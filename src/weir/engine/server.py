@@ -11,6 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -18,8 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.documents import EdgeReport, TaskReport
+from weir.engine.event_times import EventTimes
 from weir.engine.exchange import wire
-from weir.engine.exchange.parcels import Depot, Parcels
+from weir.engine.exchange.parcels import Parcels
 from weir.engine.job import SOURCE_NUMBER, Job, column_name, host_name
 from weir.engine.learning import Sightings
 from weir.engine.metrics.latency import Busy, count_age, now
@@ -47,7 +49,7 @@ class Server:
         self.topology, self.plan = job.topology, job.plan
         self.step, self.server, self.task = step, server, task
         self.storage = job.storage
-        self.depot = _depot(job, folder)
+        self.depot = job.depot(folder)
         self.outbox = wire.Outbox(job.slots, self.depot)
         self.parcels = Parcels()
         self.report = TaskReport(
@@ -63,7 +65,8 @@ class Server:
         self.carried: list[bytes] = []  # reports of earlier steps, on their way to the driver
         self.instances: dict[str, Instance] = {}
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
-        self.outputs = TaskOutputs(self.files)
+        self.outputs = TaskOutputs(self.files, self.topology)
+        self.event_times = EventTimes(self.topology, self.plan, self.report)
         self.sightings = Sightings(job.learning) if job.learning else None
         self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
@@ -155,6 +158,7 @@ class Server:
             self._deliver(edge, kept)
 
     def _count_entry(self, source: str, batch: pa.RecordBatch) -> None:
+        self.event_times.read(source, Rows(batch))
         if source not in self.topology.listings:  # of files, the rows count that are read
             self.report.rows += batch.num_rows
             self.report.bytes += batch.nbytes
@@ -240,6 +244,7 @@ class Server:
             count_age(report.ages, born, rows, done)
 
     def _emit(self, node: Node, rows: Rows) -> None:
+        self.event_times.read(node.name, rows)
         passed = node.operator.stateful and node.passes
         if node.name in self.topology.sinks and not passed:
             self.outputs.add(node.name, rows.to_batch(node.sink_out), rows.born)
@@ -424,6 +429,9 @@ class Server:
                 side=lambda: value(self.storage, node, plan.sides),
                 view=lambda: self.keeper.view(node),
                 divert=self.outputs.divert,
+                late=partial(self.outputs.late, node),
+                set_aside=partial(self.outputs.set_aside, node),
+                to_sink=lambda rows: self.outputs.add(node.name, rows, self.oldest.get(node.name, 0)),
                 want_updates=node.name in self.topology.sinks,
                 passes_on=node.passes and bool(self.topology.out_edges[node.name]),
             )
@@ -435,13 +443,6 @@ class Server:
 
     def _count(self, edge: Edge) -> EdgeReport:
         return self.report.edges.setdefault(edge.index, EdgeReport())
-
-
-def _depot(job: Job, folder: str | None) -> Depot | None:
-    if folder is None or job.hosts is None:
-        return None
-    here = host_name()
-    return Depot(folder, job.query, job.plan.batch, [host == here for host in job.hosts])
 
 
 def _add(sent: dict[int, tuple[int, int]], server: int, rows: int, size: int) -> None:

@@ -13,7 +13,9 @@ from weir.engine.arrays import write_table
 from weir.engine.documents import DEAD_LETTERS, MadeSegment, TaskReport
 from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.metrics.latency import count_age
-from weir.graph.model import Node
+from weir.errors import OperatorError
+from weir.graph.model import LATE, Node, Topology
+from weir.rows import Rows
 from weir.state.merge import merge_segments
 from weir.state.segment import SegmentRef, write_segment
 from weir.state.storage import Storage
@@ -56,8 +58,8 @@ class TaskFiles:
 class TaskOutputs:
     """Collects a task's rows for sinks and the rows that it diverts, and writes them when the step ends."""
 
-    def __init__(self, files: TaskFiles) -> None:
-        self._files = files
+    def __init__(self, files: TaskFiles, topology: Topology) -> None:
+        self._files, self._topology = files, topology
         self._batches: dict[str, list[pa.RecordBatch]] = {}
         self._groups: dict[str, list[tuple[int, int]]] = {}  # sink → marker, rows
         self._diverted: list[dict[str, str]] = []
@@ -77,6 +79,17 @@ class TaskOutputs:
                 "error": _text(f"{type(error).__name__}: {_said(error)}"),
             }
         )
+
+    def late(self, node: Node, rows: Rows) -> None:
+        """Add rows that came too late for an operator, if somebody wants them."""
+        if node.name + LATE in self._topology.sinks:
+            self.add(node.name + LATE, rows.to_batch(node.input), rows.born)
+
+    def set_aside(self, node: Node, rows: Rows, why: str) -> None:
+        """Add rows that an operator does not believe to the dead letters, if somebody takes these."""
+        if self._topology.dead_letters:
+            for row in rows.to_batch(node.input).to_pylist():
+                self.divert(node, ", ".join(str(row[k]) for k in node.key), row, OperatorError(why))
 
     def write(self) -> None:
         """Write one file per sink, and count how old the rows are by now."""

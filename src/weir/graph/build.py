@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from weir.columns import canonical
-from weir.errors import TopologyError, did_you_mean
-from weir.graph.checks import check_declared, check_grouping, check_names, check_sides
-from weir.graph.model import Declared, Edge, Node, Routing, Topology
-from weir.operators.base import WINDOW_END, WINDOW_START, combined_schema, side_schema
+from weir.errors import TopologyError
+from weir.graph.checks import check_declared, check_grouping, check_names, check_sides, check_sinks
+from weir.graph.event_time import time_points
+from weir.graph.model import Declared, Edge, Node, Routing, TimePoint, Topology
+from weir.operators.alarms import ALARM
+from weir.operators.base import combined_schema, side_schema
+from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime
 from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash
 from weir.routing.shuffle import LocalOrShuffle
@@ -28,10 +31,13 @@ def build(
     sinks: Sequence[str] = (),
     prune: bool = True,
     placements: Mapping[str, Sequence[int]] | None = None,
+    times: Mapping[str, EventTime] | None = None,
+    dead_letters: bool = False,
 ) -> Topology:
     """Check an application and place it on servers.
 
-    ``placements`` is where scaling has put the instances of each operator; it overrides what is declared.
+    ``placements`` is where scaling has put the instances of each operator; it overrides what is declared. ``times`` is
+    the event time that sources declare; ``dead_letters`` whether there is a sink for them.
     """
     if servers < 1:
         raise TopologyError(f"an application needs at least one server, got servers={servers}")
@@ -40,10 +46,7 @@ def build(
     check_names(sources, declared)
     order = _topological(sources, declared)
     by_name = {d.name: d for d in order}
-    for sink in sinks:
-        if sink not in by_name:
-            raise TopologyError(f"sink for unknown operator {sink!r}; {did_you_mean(sink, by_name)}")
-
+    check_sinks(sinks, by_name)
     outputs: dict[str, pa.Schema] = {name: canonical(s) for name, s in sources.items()}
     inputs: dict[str, pa.Schema] = {}
     sink_out: dict[str, pa.Schema] = {}
@@ -62,7 +65,9 @@ def build(
             groupings[d.name].check(len(placed[d.name]), f"operator {d.name!r}")
         outputs[d.name], sink_out[d.name] = _outputs(d, schema)
 
-    needed = _needed_columns(order, inputs) if prune else None
+    points = time_points(order, outputs, times or {})
+    read_at = {point for of_one in points.values() for point in of_one}
+    needed = _needed_columns(order, inputs, read_at) if prune else None
     levels: dict[str, int] = dict.fromkeys(sources, 0)
     splits: dict[str, bool] = {}
     edges: list[Edge] = []
@@ -91,17 +96,21 @@ def build(
                 declared=d,
                 index=index,
                 input=schema,
-                rows_out=_rows_out(d, outputs[d.name], keep, order, needed, sinks),
+                rows_out=_rows_out(d, outputs[d.name], keep, order, needed, sinks, read_at),
                 sink_out=sink_out[d.name],
                 state=_state_schema(d, inputs[d.name]),
                 placement=placed[d.name],
                 level=level,
                 splits=splits[d.name],
                 sides=sides,
+                times=points.get(d.name, ()),
             )
         )
     kept_sources = {
-        name: _only(canonical(s), {c for e in edges if e.source == name for c in e.schema.names})
+        name: _only(
+            canonical(s),
+            {c for e in edges if e.source == name for c in e.schema.names} | _read_of(name, read_at),
+        )
         for name, s in sources.items()
     }
     return Topology(
@@ -111,6 +120,7 @@ def build(
         edges=tuple(edges),
         sinks=frozenset(sinks),
         by_name={n.name: n for n in nodes},
+        dead_letters=dead_letters,
     )
 
 
@@ -163,7 +173,7 @@ def _united_schema(d: Declared, names: Sequence[str], outputs: Mapping[str, pa.S
 
 def _grouping(d: Declared, routing: Routing | None) -> Grouping:
     """Return the grouping in front of an operator: its own, the application's, or what suits it."""
-    timed = d.window is not None or d.ttl is not None
+    timed = d.timed or d.ttl is not None or bool(d.operator.timers)
     explicit = d.grouping is not None
     traits = OperatorTraits(d.name, d.operator.mergeable, timed, d.everywhere, explicit)
     if d.grouping is not None:
@@ -211,6 +221,8 @@ def _outputs(d: Declared, schema: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
     if d.window:
         kind = schema.field(d.window.column).type
         heads += [pa.field(WINDOW_START, kind), pa.field(WINDOW_END, kind)]
+        if d.window.early is not None:
+            heads.append(pa.field(CLOSED, pa.bool_()))
     updates = d.operator.updates(schema, heads)
     if updates is None:
         out = canonical(d.operator.emits(schema))
@@ -226,11 +238,22 @@ def _state_schema(d: Declared, schema: pa.Schema) -> pa.Schema:
         return pa.schema([])
     fields = [schema.field(k) for k in d.key]
     if d.window:
-        fields.append(pa.field(WINDOW_START, schema.field(d.window.column).type))
-    return pa.schema([*fields, *d.operator.state_schema(schema)])
+        kind = schema.field(d.window.column).type
+        fields.append(pa.field(WINDOW_START, kind))
+        if d.window.session:
+            fields.append(pa.field(WINDOW_END, kind))
+    alarms = [ALARM] if d.operator.timers or (d.window is not None and d.window.early is not None) else []
+    return pa.schema([*fields, *d.operator.state_schema(schema), *alarms])
 
 
-def _needed_columns(order: Sequence[Declared], inputs: Mapping[str, pa.Schema]) -> dict[str, set[str]]:
+def _read_of(part: str, read_at: set[TimePoint]) -> set[str]:
+    """Return the columns in which event time is read on the rows that leave a source or an operator."""
+    return {point.time.column for point in read_at if point.part == part}
+
+
+def _needed_columns(
+    order: Sequence[Declared], inputs: Mapping[str, pa.Schema], read_at: set[TimePoint]
+) -> dict[str, set[str]]:
     """Return the columns that must reach each operator, found from the end backwards."""
     needed: dict[str, set[str]] = {}
     for d in reversed(order):
@@ -240,7 +263,7 @@ def _needed_columns(order: Sequence[Declared], inputs: Mapping[str, pa.Schema]) 
         if d.window:
             mine.add(d.window.column)
         if d.passes:
-            mine |= _wanted_behind(d, order, needed)
+            mine |= _read_of(d.name, read_at) | _wanted_behind(d, order, needed)
         # nothing but its key travels to an operator only if it has one; a row needs at least one column
         needed[d.name] = mine or {inputs[d.name].names[0]}
     return needed
@@ -265,12 +288,13 @@ def _rows_out(
     order: Sequence[Declared],
     needed: Mapping[str, set[str]] | None,
     sinks: Sequence[str],
+    read_at: set[TimePoint],
 ) -> pa.Schema:
     """Return the columns that leave an operator: of files, only those are read that somebody wants."""
     if d.passes:
         return _only(schema, keep)
     if d.operator.reads_files and needed is not None and d.name not in sinks:
-        return _only(schema, _wanted_behind(d, order, needed))
+        return _only(schema, _wanted_behind(d, order, needed) | _read_of(d.name, read_at))
     return schema
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from weir.columns import can_be_key
 from weir.errors import GroupingError, TopologyError, UnknownColumn, did_you_mean
-from weir.graph.model import Declared
+from weir.graph.model import LATE, Declared
 from weir.routing.base import Grouping
 
 
@@ -31,6 +31,16 @@ def check_names(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) 
                 )
         if not d.inputs:
             raise TopologyError(f"operator {d.name!r} has no input")
+
+
+def check_sinks(sinks: Sequence[str], by_name: Mapping[str, Declared]) -> None:
+    """Refuse sinks of operators that are not there, and sinks for late rows where none can be late."""
+    for sink in sinks:
+        name = sink.removesuffix(LATE)
+        if name not in by_name:
+            raise TopologyError(f"sink for unknown operator {name!r}; {did_you_mean(name, by_name)}")
+        if sink != name and by_name[name].window is None:
+            raise TopologyError(f"late={{{name!r}: …}}: no row is late for {name!r}, which has no windows")
 
 
 def check_declared(d: Declared, schema: pa.Schema) -> None:
@@ -56,8 +66,21 @@ def check_declared(d: Declared, schema: pa.Schema) -> None:
     if d.window is not None:
         if not d.operator.windowed:
             raise TopologyError(
-                f"{where}: event-time windows need Count or Aggregate, not {type(d.operator).__name__}"
+                f"{where}: event-time windows need Count, Aggregate, or a Process without ListState and MapState, "
+                f"not {type(d.operator).__name__}"
             )
+        if d.window.session and not d.operator.mergeable:
+            raise TopologyError(
+                f"{where}: a row may make two sessions of a key one, and {type(d.operator).__name__} cannot merge "
+                "their states; give it a merge function, or use other windows"
+            )
+        if d.window.early is not None and not d.operator.tells_early:
+            raise TopologyError(
+                f"{where}: early= is for Count and Aggregate; a {type(d.operator).__name__} yields what it likes, "
+                "whenever it is called"
+            )
+        if d.operator.timers:
+            raise TopologyError(f"{where}: windows close by themselves; timers are for a Process without one")
         column = d.window.column
         if column not in schema.names:
             raise UnknownColumn(
@@ -103,10 +126,10 @@ def check_grouping(d: Declared, grouping: Grouping) -> None:
             f"several servers, but {type(d.operator).__name__} cannot merge partial states. Give it a merge "
             "function, or use a grouping that keeps a key in one place (Hash, Table)."
         )
-    timed = d.ttl is not None or d.window is not None or d.operator.lateness is not None
+    timed = d.ttl is not None or d.timed or bool(d.operator.timers)
     if d.operator.stateful and grouping.splits_keys and timed:
         raise GroupingError(
-            f"{where}: windows and ttl are not available behind {grouping.name}, which splits keys; "
+            f"{where}: windows, timers and ttl are not available behind {grouping.name}, which splits keys; "
             "use Hash or Table for this operator"
         )
     if d.aggregate_every < 1:

@@ -13,8 +13,9 @@ import pyarrow as pa
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError
 from weir.graph.model import Declared, Routing
-from weir.operators.base import Operator, Window
+from weir.operators.base import Operator
 from weir.operators.side_input import SideInput
+from weir.operators.windows import EventTime, Window
 
 LISTED = " (paths)"  # ends the name of a source that lists files, before the operator that reads them
 
@@ -31,10 +32,12 @@ class Source:
     schema: pa.Schema | None = None
     inputs: tuple[Part, ...] = ()
     listing: Callable[[Iterable[Any]], pa.Table] | None = None
+    event_time: EventTime | None = None
 
     def same_as(self, other: Source) -> bool:
         """Return whether both read the same DataFrame, or have the same schema."""
-        return self is other or (self.frame is other.frame and self.schema == other.schema)
+        same = self.schema == other.schema and self.event_time == other.event_time
+        return self is other or (self.frame is other.frame and same)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +121,9 @@ def operator_step(
         check_count("parallelism", parallelism)
     check_count("aggregate_every", aggregate_every)
     if window is not None and not isinstance(window, Window):
-        raise TopologyError(f'{where}window={window!r}: expected weir.tumbling("column", "10 minutes")')
+        raise TopologyError(
+            f'{where}window={window!r}: expected one such as weir.tumbling("column", "10 minutes")'
+        )
     declared = Declared(
         name=name if name is not None else ("_".join(key) if operator.stateful else ""),
         operator=operator,
@@ -149,6 +154,13 @@ def _with_side(operator: Operator, side: Any, where: str) -> Operator:
     return operator
 
 
+def timed(part: Part, time: EventTime) -> Part:
+    """Return a part of an application whose rows have an event time."""
+    if isinstance(part, Source):
+        return replace(part, event_time=time)
+    return replace(part, declared=replace(part.declared, event_time=time))
+
+
 def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, ...]]:
     """Return the sources, by name, and the operators that some parts of an application depend on.
 
@@ -161,7 +173,10 @@ def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, .
     for part in parts:
         if isinstance(part, Source) and not part.same_as(sources.setdefault(part.name, part)):
             name = part.name.removesuffix(LISTED)
-            raise TopologyError(f"two sources are named {name!r}; pass name= to one of them")
+            raise TopologyError(
+                f"two sources are named {name!r}; pass name= to one of them. If they are one, declare its event_time "
+                "before the stream is used twice"
+            )
     taken = {*sources, *(part.declared.name for part in parts if isinstance(part, Step))}
     names: dict[int, str] = {}
     declared: dict[str, Declared] = {}

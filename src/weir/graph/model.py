@@ -15,10 +15,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from weir.operators.base import Operator, Window
+from weir.operators.base import Operator
+from weir.operators.windows import EventTime, Window
 from weir.routing.base import Grouping, OperatorTraits
 
 HELD = "~held"  # ends the name under which partial states wait
+LATE = "~late"  # ends the name of the sink for rows that come too late for their windows
 
 
 class Routing(Protocol):
@@ -45,10 +47,28 @@ class Declared:
     ttl: int | None = None
     aggregate_every: int = 1
     sides: tuple[int, ...] = ()  # of each input, for operators that tell them apart
+    event_time: EventTime | None = None  # of the rows that it emits
 
     def side_of(self, number: int) -> int:
         """Return the side that an input belongs to."""
         return self.sides[number] if self.sides else 0
+
+    def time_column(self, number: int) -> str | None:
+        """Return the column of an input's rows by which it takes part in event time, if it says so."""
+        if self.window is not None:
+            return self.window.column
+        return None if self.operator.lateness is None else self.operator.time_columns[self.side_of(number)]
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has a watermark."""
+        knows = self.window is not None or self.operator.lateness is not None
+        return knows or "event" in self.operator.timers
+
+    @property
+    def lateness(self) -> int:
+        """How late rows may be, in µs of event time, for this operator."""
+        return (self.operator.lateness or 0) if self.window is None else self.window.lateness
 
     @property
     def passes(self) -> bool:
@@ -59,6 +79,18 @@ class Declared:
     def everywhere(self) -> bool:
         """Whether it has an instance on every server, also on those that come."""
         return self.parallelism is None and self.placement is None
+
+
+@dataclass(frozen=True)
+class TimePoint:
+    """A place where event time is read: on the rows that leave a source or an operator."""
+
+    part: str
+    time: EventTime
+
+    @property
+    def name(self) -> str:
+        return f"{self.part}.{self.time.column}"
 
 
 @dataclass(frozen=True)
@@ -88,6 +120,7 @@ class Node:
     level: int  # the last step in which rows can reach it
     splits: bool  # rows of one key reach several instances; partial states are merged one step later
     sides: tuple[pa.Schema, ...] = ()  # what it receives of each side, for operators that tell them apart
+    times: tuple[TimePoint, ...] = ()  # where its watermark comes from; its window's lateness is in theirs
 
     @property
     def name(self) -> str:
@@ -110,15 +143,20 @@ class Node:
         return self.declared.ttl
 
     @property
-    def lateness(self) -> int | None:
-        """How late rows may be, in µs of event time; None if it knows no event time."""
-        return self.operator.lateness if self.window is None else self.window.lateness
+    def sets_alarms(self) -> bool:
+        """Whether its state has deadlines by the clock, for which a stream without rows wakes up."""
+        early = self.window is not None and self.window.early is not None
+        return early or "processing" in self.operator.timers
 
     @property
-    def clocks(self) -> list[str]:
-        """The names under which the event times that it has seen are kept: one per side."""
-        sides = self.operator.sides
-        return [self.name] if sides == 1 else [f"{self.name}/{side}" for side in range(sides)]
+    def wakes(self) -> bool:
+        """Whether something in its state may come due on a stream without rows."""
+        return bool(self.times) or self.sets_alarms
+
+    def horizon(self, clock: int) -> int | None:
+        """Return the time beyond which event times are not believed; None if all are."""
+        bounds = [point.time.ahead for point in self.times]
+        return None if not bounds or None in bounds else clock + max(b for b in bounds if b is not None)
 
     @property
     def held(self) -> str | None:
@@ -160,6 +198,21 @@ class Topology:
     edges: tuple[Edge, ...]
     sinks: frozenset[str]
     by_name: dict[str, Node] = field(repr=False)
+    dead_letters: bool = False  # whether anybody takes rows that are set aside
+
+    @cached_property
+    def points(self) -> dict[str, list[TimePoint]]:
+        """Where event time is read, by source or operator."""
+        out: dict[str, list[TimePoint]] = {}
+        for point in {p.name: p for node in self.nodes for p in node.times}.values():
+            out.setdefault(point.part, []).append(point)
+        return out
+
+    def sink_schema(self, sink: str) -> pa.Schema:
+        """Return what a sink receives."""
+        if sink.endswith(LATE):
+            return self.by_name[sink.removesuffix(LATE)].input
+        return self.by_name[sink].sink_out
 
     @cached_property
     def steps(self) -> int:
@@ -207,7 +260,7 @@ class Topology:
                     "key": [[k, str(n.input.field(k).type)] for k in n.key],
                     "state": [[f.name, str(f.type)] for f in n.state],
                     "schema": base64.b64encode(n.state.serialize()).decode(),
-                    "window": [n.window.column, n.window.size] if n.window else None,
+                    "window": n.window.signature() if n.window else None,
                     "placement": list(n.placement),
                     "held": n.held,
                     "grouping": self.grouping_of(n).signature(),

@@ -5,7 +5,7 @@ To write an operator of your own, subclass :class:`Operator` and :class:`Instanc
 
 from weir.operators.aggregate import Aggregate, Count
 from weir.operators.aggregate_functions import AggregateFunction
-from weir.operators.base import Operator, Window
+from weir.operators.base import Operator
 from weir.operators.deduplicate import Deduplicate
 from weir.operators.instance import Context, Instance, keyed_schema
 from weir.operators.join import Join
@@ -14,6 +14,8 @@ from weir.operators.process import Process
 from weir.operators.python_aggregate import PythonAggregate
 from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows
 from weir.operators.stateless import Filter, Map
+from weir.operators.timers import Timer, Timers
+from weir.operators.windows import Window
 from weir.rows import Rows
 
 __all__ = [
@@ -34,6 +36,8 @@ __all__ = [
     "Process",
     "PythonAggregate",
     "Rows",
+    "Timer",
+    "Timers",
     "Window",
     "keyed_schema",
 ]

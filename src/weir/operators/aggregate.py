@@ -13,16 +13,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
-from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups
-from weir.operators.base import WINDOW_START, Operator
-from weir.operators.instance import NO_TIME, Context, Instance, among, conformed, keyed_schema, one_array
+from weir.operators.base import Operator
+from weir.operators.instance import Context, Instance, among, conformed, keyed_schema, one_array
+from weir.operators.windows import WINDOW_START
 from weir.rows import Rows
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
 
 REDUCE_AT = 1 << 20
+CHANGE = "change"
+Emit = Literal["rows", "updates", "changes"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,10 @@ class Aggregate(Operator):
     ----------
     emit
         What operators behind it see: ``"rows"``, the rows that came in (the default), or ``"updates"``, one
-        row per key touched in a batch, with its new values. A sink always gets updates. Behind an
-        event-time window both see the closed windows instead.
+        row per key touched in a batch, with its new values. A sink gets updates in both cases. With
+        ``"changes"`` both see what has changed: the new values, the old ones in columns ``old_…``, and in
+        ``change`` whether the key is new (``"insert"``), not (``"update"``), or gone by its ttl
+        (``"delete"``). Behind an event-time window both see the closed windows instead.
     **values
         A name for each value and how to get it, in SQL's words: ``count``, ``count(c)``, ``sum(c)``,
         ``min(c)``, ``max(c)``, ``mean(c)``, ``variance(c)``, ``stddev(c)``, ``first(c, order)``, ``last(c, order)``,
@@ -64,15 +68,14 @@ class Aggregate(Operator):
 
     stateful = True
     windowed = True
+    tells_early = True
     defers_merging = True
 
-    def __init__(
-        self, *, emit: Literal["rows", "updates"] = "rows", **values: str | AggregateFunction
-    ) -> None:
+    def __init__(self, *, emit: Emit = "rows", **values: str | AggregateFunction) -> None:
         if not values:
             raise TopologyError('Aggregate needs at least one value, e.g. Aggregate(total="sum(amount)")')
-        if emit not in ("rows", "updates"):
-            raise TopologyError(f'Aggregate: emit is "rows" or "updates", not {emit!r}')
+        if emit not in ("rows", "updates", "changes"):
+            raise TopologyError(f'Aggregate: emit is "rows", "updates" or "changes", not {emit!r}')
         self.emit = emit
         self.specs = [_parse(name, text) for name, text in values.items()]
 
@@ -133,7 +136,15 @@ class Aggregate(Operator):
             yield s.rule, [next(columns) for _ in s.rule.suffixes]
 
     def updates(self, schema: pa.Schema, heads: Sequence[pa.Field]) -> pa.Schema:
-        return pa.schema([*heads, *self.emits(schema)])
+        values = self.emits(schema)
+        if self.emit != "changes":
+            return pa.schema([*heads, *values])
+        if WINDOW_START in (head.name for head in heads):
+            raise TopologyError(
+                'Aggregate(emit="changes") has no windows: each of them tells its result once'
+            )
+        old = [pa.field(f"old_{f.name}", f.type) for f in values]
+        return pa.schema([*heads, pa.field(CHANGE, pa.string()), *values, *old])
 
     def merge_entries(self, table: pa.Table, heads: int) -> pa.Table:
         table = table.combine_chunks()
@@ -145,7 +156,15 @@ class Aggregate(Operator):
         return conformed([*head.columns, *merged], table.schema)
 
     def instance(self, context: Context) -> Instance:
-        return _AggregateInstance(self, context)
+        if context.node.window is not None:
+            from weir.operators.windowed_aggregate import WindowedAggregate
+
+            return WindowedAggregate(self, context)
+        if self.emit == "changes":
+            from weir.operators.changes import ChangesInstance
+
+            return ChangesInstance(self, context)
+        return AggregateInstance(self, context)
 
     def signature(self) -> dict[str, Any]:
         return {"kind": "Aggregate", "values": [[s.name, s.function, s.rule.arguments] for s in self.specs]}
@@ -162,11 +181,11 @@ class Aggregate(Operator):
 class Count(Aggregate):
     """Counts the rows of each key: the operator of the locality paper's experiments."""
 
-    def __init__(self, name: str = "count", *, emit: Literal["rows", "updates"] = "rows") -> None:
+    def __init__(self, name: str = "count", *, emit: Emit = "rows") -> None:
         super().__init__(emit=emit, **{name: "count"})
 
 
-class _AggregateInstance(Instance):
+class AggregateInstance(Instance):
     """Reduces rows to partial states per key, and merges them into the saved state once per batch."""
 
     def __init__(self, operator: Aggregate, context: Context) -> None:
@@ -174,52 +193,26 @@ class _AggregateInstance(Instance):
         node = self.node
         self.operator = operator
         self.schema = node.state
-        self.width = len(node.key) + (1 if node.window else 0)  # key columns and the window's start
+        self.width = len(node.key)  # columns before those of the state
         self.pieces: list[pa.Table] = []
         self.piece_rows = 0
         self._result: pa.Table | None = None
+        self._prior: pa.Table | None = None  # what was saved of this batch's keys
+        self._gone: pa.Table | None = None  # keys that have expired
         self._written: pa.Table | None = None
 
     def push(self, rows: Rows) -> Iterator[Rows]:
-        node, window = self.node, self.node.window
         if self.context.passes_on:
             self.report.rows_out += len(rows)
             yield rows
-        starts: NDArray[np.int64] | None = None
-        if window:
-            times = rows.column(window.column)
-            if times.null_count:
-                self.report.late += times.null_count
-                rows = rows.select(np.asarray(times.is_valid().to_numpy(zero_copy_only=False)))
-                times = rows.column(window.column)
-            if not len(rows):
-                return
-            micros = times.cast(pa.int64()).to_numpy()
-            newest = int(micros.max())
-            seen = self.report.max_event_time
-            self.report.max_event_time = newest if seen is None else max(seen, newest)
-            starts = micros - np.mod(micros, window.size)
-            if self.context.watermark is not None:
-                on_time = starts + window.size > self.context.watermark
-                if not on_time.all():
-                    self.report.late += int((~on_time).sum())
-                    rows, starts = rows.select(on_time), starts[on_time]
         if not len(rows):
             return
-        h1, h2 = rows.hash(node.key), rows.second_hash(node.key)
-        if starts is not None:
-            h2 = hash_columns([pa.array(h2.view(np.int64)), pa.array(starts)], SECOND_SEED)
+        h1, h2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
         groups, first = group_rows(h1, h2)
-        at = pa.array(first)
-        keys = [rows.column(k).take(at) for k in node.key]
-        if starts is not None:
-            keys.append(pa.array(starts[first]).cast(self.schema.field(WINDOW_START).type))
+        keys = [rows.column(k).take(pa.array(first)) for k in self.node.key]
         states = self.operator.begin(rows.column, groups, len(first))
-        self._add(
-            pa.Table.from_arrays(
-                [pa.array(h1[first]), pa.array(h2[first]), *keys, *states], schema=self._wire
-            )
-        )
+        arrays = [pa.array(h1[first]), pa.array(h2[first]), *keys, *states]
+        self._add(pa.Table.from_arrays(arrays, schema=self._wire))
 
     @property
     def _wire(self) -> pa.Schema:
@@ -287,7 +280,7 @@ class _AggregateInstance(Instance):
             view = context.view()
             found = view.find(h1, h2)
             prior, _ = view.take(*found)
-            living = prior
+            self._prior = living = prior
             if node.ttl is not None and prior.num_rows:
                 living = prior.filter(pc.greater(prior[DEADLINE], context.clock))
             if living.num_rows:
@@ -299,61 +292,29 @@ class _AggregateInstance(Instance):
             h1, h2 = merged[H1].to_numpy(), merged[H2].to_numpy()
             touched = (h1, h2)
             made.append(entries(merged.select(self.schema.names), h1, h2, deadline=self._deadlines(merged)))
-            if node.window is None and (context.want_updates or self.operator.emit == "updates"):
+            if context.want_updates or self.operator.emit != "rows":
                 results.append(merged)
-        closed = self._due(view, touched)
-        if closed is not None and closed.num_rows:
-            gone1, gone2 = closed[H1].to_numpy(), closed[H2].to_numpy()
-            made.append(tombstones(gone1, gone2, self.schema))
-            self.report.keys_delta -= closed.num_rows
-            if node.window is not None:
-                results.append(closed.select(self._wire.names))
-        self._closed_now(made, results)
+        self._gone = expired = self._expired(view, touched)
+        if expired is not None and expired.num_rows:
+            made.append(tombstones(expired[H1].to_numpy(), expired[H2].to_numpy(), self.schema))
+            self.report.keys_delta -= expired.num_rows
         self._written = pa.concat_tables(made) if made else None
         if results:
             self._result = pa.concat_tables(results).combine_chunks()
-            out = self.updates()
-            assert out is not None
-            if node.window is not None or self.operator.emit == "updates":
-                self.report.rows_out += out.num_rows
-                yield Rows(out)
-
-    def _closed_now(self, made: list[pa.Table], results: list[pa.Table]) -> None:
-        """At the end of a bounded input, windows that this very batch touched close as well."""
-        window = self.node.window
-        if window is None or self.context.watermark is None or not made:
-            return
-        fresh = made[0]
-        if fresh[WINDOW_START].null_count == fresh.num_rows:
-            return
-        ends = fresh[DEADLINE].to_numpy()
-        due = ends <= self.context.watermark
-        if due.any():
-            table = fresh.filter(pa.array(due))
-            results.append(table.select(self._wire.names))
-            gone = tombstones(table[H1].to_numpy(), table[H2].to_numpy(), self.schema)
-            made[0] = pa.concat_tables([fresh.filter(pa.array(~due)), gone])
-            self.report.keys_delta -= table.num_rows
+        out = None if self.operator.emit == "rows" else self.updates()
+        if out is not None and out.num_rows:
+            self.report.rows_out += out.num_rows
+            yield Rows(out)
 
     def _deadlines(self, table: pa.Table) -> NDArray[np.int64]:
-        if self.node.window is not None:
-            return table[WINDOW_START].cast(pa.int64()).to_numpy() + self.node.window.size
-        if self.node.ttl is not None:
-            return np.full(table.num_rows, self.context.clock + self.node.ttl)
-        return np.full(table.num_rows, NEVER)
+        ttl = self.node.ttl
+        return np.full(table.num_rows, NEVER if ttl is None else self.context.clock + ttl)
 
-    def _due(self, view: StateView | None, touched: Any) -> pa.Table | None:
-        """Entries whose time is up and that this batch did not touch."""
-        context, node = self.context, self.node
-        if node.window is not None:
-            after, until = context.previous_watermark, context.watermark
-        elif node.ttl is not None:
-            after, until = context.previous_clock, context.clock
-        else:
+    def _expired(self, view: StateView | None, touched: Any) -> pa.Table | None:
+        """Entries whose time to live is up and that this batch did not touch."""
+        if self.node.ttl is None:
             return None
-        if until is None:
-            return None
-        due = (view or context.view()).due(NO_TIME if after is None else after, until)
+        due = (view or self.context.view()).due(self.context.previous_clock, self.context.clock)
         return due if touched is None else due.filter(pa.array(~among(due, *touched)))
 
     def updates(self) -> pa.RecordBatch | None:
@@ -361,10 +322,6 @@ class _AggregateInstance(Instance):
             return None
         table, node = self._result, self.node
         keys = [one_array(table[k]) for k in node.key]
-        if node.window is not None:
-            start = one_array(table[WINDOW_START])
-            end = pc.add(start.cast(pa.int64()), node.window.size).cast(start.type)
-            keys += [start, end]
         states = [one_array(table.column(i)) for i in range(2 + self.width, table.num_columns)]
         values = self.operator.finish(states)
         return pa.RecordBatch.from_arrays([*keys, *values], schema=node.sink_out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -11,17 +10,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from weir.operators.instance import Context, Instance
     from weir.operators.side_input import SideInput
-
-WINDOW_START, WINDOW_END = "window_start", "window_end"
-
-
-@dataclass(frozen=True)
-class Window:
-    """Tumbling event-time windows of ``size`` µs over ``column``; rows may be ``lateness`` µs late."""
-
-    column: str
-    size: int
-    lateness: int = 0
 
 
 class Operator:
@@ -37,23 +25,28 @@ class Operator:
       rows of its own making.
     * ``emits_early``: rows leave it as they come, before its state is final for the batch.
     * ``waits``: it must see all rows of a batch together.
-    * ``windowed``: it can work in event-time windows.
+    * ``windowed``: it can work in event-time windows; ``tells_early``: and tell their values before they close.
+    * ``timers``: the clocks by which it sets timers, ``"event"`` and ``"processing"``.
     * ``defers_merging``: partial states of a key may wait on their servers for some batches before they are merged
       (``aggregate_every``).
     * ``sides``: it takes so many different streams. Rows of each come with their own columns; where one schema stands
       for all of them, a column ``c`` of side 1 is called ``1:c`` there, unless it belongs to the key.
     * ``takes_side``: its functions can get a side input with their rows. ``side``: the one they get.
-    * ``lateness``: how late rows may be, in µs of event time, if it knows event time without a window.
+    * ``lateness``: how late rows may be, in µs of event time, if it knows event time without a window; and
+      ``time_columns``: the column of each side that it takes event time from.
     * ``reads_files``: what reaches it are paths of files, and it emits their rows. ``recurs``: their partitions
       come back with new files, so that something can be learnt about them.
     """
 
     stateful: ClassVar[bool] = False
-    windowed: ClassVar[bool] = False
+    windowed: bool = False
+    tells_early: ClassVar[bool] = False
+    timers: Sequence[str] = ()
     defers_merging: ClassVar[bool] = False
     sides: ClassVar[int] = 1
     takes_side: ClassVar[bool] = False
     lateness: int | None = None
+    time_columns: Sequence[str] = ()
     side: SideInput | None = None
     reads_files: ClassVar[bool] = False
     recurs: bool = False

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.base import Operator
-from weir.operators.instance import END_OF_TIME, NO_TIME, Context, Instance, conformed
+from weir.operators.instance import NO_TIME, Context, Instance, conformed
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
@@ -68,7 +68,7 @@ class Deduplicate(Operator):
         if time is not None and within is None:
             raise TopologyError("deduplicate: time= is for a bound: give within=, too")
         self.within, self.time = within, time
-        self.lateness = None if time is None else lateness
+        self.lateness, self.time_columns = (None, ()) if time is None else (lateness, (time,))
 
     @property
     def waits(self) -> bool:
@@ -143,10 +143,7 @@ class _DeduplicateInstance(Instance):
         column = batch.column(operator.time)
         valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
         times = column.cast(pa.int64()).fill_null(0).to_numpy()
-        if valid.any():
-            self.report.max_event_time = int(times[valid].max())
-        watermark = context.watermark if context.watermark != END_OF_TIME else context.previous_watermark
-        keep = valid if watermark is None else valid & (times >= watermark)
+        keep = valid if context.late_at is None else valid & (times >= context.late_at)
         self.report.late += int((~keep).sum())
         return batch.filter(pa.array(keep)), times[keep]
 

@@ -49,8 +49,7 @@ class OperatorReport(msgspec.Struct):
     waited: float = 0.0  # over all rows: seconds from the task's start to the row's turn
     ages: dict[int, int] = {}  # rows by their time since the source, see weir.engine.metrics.latency
     pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
-    max_event_time: int | None = None
-    side_times: dict[int, int] = {}  # the greatest event time of each side, for operators that have several
+    ahead: int = 0  # rows too far ahead of the clock to be believed
     keys_delta: int = 0  # keys that came into being minus keys that went
 
 
@@ -72,8 +71,16 @@ class Context:
     view: Callable[[], StateView]  # returns the saved state of this operator on this server
     # takes a row that a user's function failed on, where the operator diverts them
     divert: Callable[[Node, Any, Any, BaseException], None]
+    late: Callable[[Rows], None]  # takes rows that come too late
+    set_aside: Callable[[Rows, str], None]  # takes rows that the operator does not believe, and why
+    to_sink: Callable[[pa.RecordBatch], None]  # takes rows that are for the operator's sink alone
     want_updates: bool  # whether a sink listens
     passes_on: bool  # whether rows that came in go on to other operators
+
+    @property
+    def late_at(self) -> int | None:
+        """The watermark behind which rows are late: at the end of the input, what comes from other windows is not."""
+        return self.previous_watermark if self.watermark == END_OF_TIME else self.watermark
 
 
 class Instance(ABC):

@@ -13,7 +13,6 @@ from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.base import Operator, side_schema
 from weir.operators.instance import (
-    END_OF_TIME,
     NO_TIME,
     Context,
     Instance,
@@ -82,7 +81,7 @@ class Join(Operator):
         if bounds is not None and (min(bounds) < 0 or lateness < 0):
             raise TopologyError("join: within= and lateness= cannot be negative")
         self.how, self.bounds, self.times, self.suffix = how, bounds, times, suffix
-        self.lateness = None if bounds is None else lateness
+        self.lateness, self.time_columns = None if bounds is None else lateness, times or ()
 
     @property
     def emits_early(self) -> bool:
@@ -225,11 +224,7 @@ class _JoinInstance(Instance):
             column = batch.column(operator.times[side])
             valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
             time = column.cast(pa.int64()).fill_null(0).to_numpy()
-            if valid.any():
-                self.report.side_times[side] = int(time[valid].max())
-            at_end = context.watermark == END_OF_TIME
-            watermark = context.previous_watermark if at_end else context.watermark
-            keep = valid if watermark is None else valid & (time >= watermark)
+            keep = valid if context.late_at is None else valid & (time >= context.late_at)
             if not keep.all():
                 self.report.late += int((~keep).sum())
                 batch, time = batch.filter(pa.array(keep)), time[keep]

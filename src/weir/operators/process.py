@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from weir.columns import column_names, to_schema
-from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean
-from weir.hashing import hash_columns
-from weir.operators.base import Operator
-from weir.operators.calls import Done, Handed, emitted_batch
-from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
-from weir.operators.part_entries import PART_COLUMNS, STATE, PartEntries
+from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.operators.instance import Context, Instance
+from weir.operators.part_entries import PART_COLUMNS
 from weir.operators.parts import decode_part, encode_part, parts_of, schema_part
+from weir.operators.process_hooks import ProcessHooks
+from weir.operators.process_instance import STATE, ProcessInstance
 from weir.operators.state_types import extends, forget_caches
-from weir.rows import Rows, one_batch, row_hashes
-from weir.state.columns import completed
-from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
-from weir.state.view import StateView
+from weir.operators.timed_process import TimedProcess
+from weir.operators.windowed_process import WindowedProcess
 
 
-class Process(Operator):
+class Process(ProcessHooks):
     """Your own operator: state per key, rows in a defined order, rows out.
 
     Either subclass it and write :meth:`process`, or pass a function with the same arguments.
@@ -51,7 +44,13 @@ class Process(Operator):
         The columns it reads besides the key; None for all.
     merge
         ``merge(one, other)`` returns the state that has seen what both have seen. With it, the operator may
-        stand behind groupings that split keys.
+        stand behind groupings that split keys, and in session windows.
+    timers
+        The clocks by which it sets timers: ``"event"``, ``"processing"`` or both. ``function`` then takes the key's
+        :class:`~weir.operators.Timers` as a fourth argument, and :meth:`on_timer` is called when one goes off.
+    on_timer, closed
+        ``on_timer(key, timer, state, timers)`` and ``closed(key, window, state)``, if not subclassed. In event-time
+        windows there is a state per key and window, and :meth:`closed` is called when a window closes.
 
     Examples
     --------
@@ -74,6 +73,7 @@ class Process(Operator):
 
     stateful = True
     takes_side = True
+    windowed = True
     state: Any = None
     output_columns: pa.Schema
     output: Any = None
@@ -89,8 +89,12 @@ class Process(Operator):
         order_by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         merge: Callable[[Any, Any], Any] | None = None,
+        timers: str | Sequence[str] | None = None,
+        on_timer: Callable[..., Any] | None = None,
+        closed: Callable[..., Any] | None = None,
     ) -> None:
         self._configure(function, state, output, order_by, columns, merge)
+        self._configure_time(timers, on_timer, closed)
 
     def _configure(
         self,
@@ -142,6 +146,7 @@ class Process(Operator):
         """Complete the description of a subclass whose own ``__init__`` does not call ours."""
         if "output_columns" not in self.__dict__:
             self._configure()
+            self._configure_time()
 
     @property
     def mergeable(self) -> bool:
@@ -156,7 +161,11 @@ class Process(Operator):
         return bool(self.order_by)
 
     def instance(self, context: Context) -> Instance:
-        return _ProcessInstance(self, context)
+        if context.node.window is not None:
+            return WindowedProcess(self, context)
+        if self.timers:
+            return TimedProcess(self, context)
+        return ProcessInstance(self, context)
 
     def process(self, key: Any, rows: Sequence[Any], state: Any, *side: Any) -> Iterable[Any] | None:
         """Called with a key's rows of a batch, as named tuples; yield or return the rows to emit.
@@ -165,14 +174,6 @@ class Process(Operator):
         server may follow in a second call.
         """
         raise NotImplementedError
-
-    def merge(self, one: Any, other: Any) -> Any:
-        """Return the state that has seen what both have seen."""
-        raise NotImplementedError
-
-    def expired(self, key: Any, state: Any) -> Iterable[Any] | None:
-        """Called when an idle key is let go; may return rows to emit."""
-        return None
 
     def needs(self, schema: pa.Schema) -> set[str] | None:
         if self.columns is None:
@@ -198,252 +199,3 @@ class Process(Operator):
 
     def accepts(self, saved: dict[str, Any]) -> bool:
         return saved["kind"] == "Process" and extends(saved["state"], self.signature()["state"])
-
-
-class _ProcessInstance(Instance):
-    """Calls a user's function once per key, with the key's rows in a defined order."""
-
-    works_at_end = True
-
-    def __init__(self, operator: Process, context: Context) -> None:
-        super().__init__(context)
-        self.operator = operator
-        self.batches: list[pa.RecordBatch] = []
-        self.absorbed: list[pa.RecordBatch] = []
-        kind = self.operator.state
-        self._decode = msgspec.msgpack.Decoder(kind, dec_hook=decode_part) if kind else None
-        self._encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=encode_part)
-        self._parts = PartEntries(kind, self.node.state, context.view)
-        self._written: pa.Table | None = None
-        self._partials: pa.Table | None = None
-
-    @property
-    def _wire(self) -> pa.Schema:
-        return keyed_schema(self.node.state)
-
-    def push(self, rows: Rows) -> Iterator[Rows]:
-        if len(rows):
-            self.batches.append(rows.to_batch(self.node.input))
-        return iter(())
-
-    def absorb(self, partial: pa.RecordBatch) -> None:
-        self.absorbed.append(partial)
-
-    def finish(self) -> Iterator[Rows]:
-        node, context = self.node, self.context
-        written: list[pa.Table] = []
-        expired: list[Done] = []
-        if node.ttl is not None and context.step == 1:
-            # before any row is looked at: a key that comes back in this very batch has been away, too
-            written += self._expire(context.view(), expired)
-        if self.batches:
-            keys, h1, h2, calls = self._by_key()
-            self.report.pairs += len(h1)
-            prior = {} if node.splits else self._prior(context.view(), h1, h2)
-            processed = self._call_each(calls, prior, h1, h2)
-            emitted = self._emitted(expired, processed)
-            kept = [d.number for d in processed]
-            if len(kept) < len(h1):  # keys whose rows were diverted keep the state they had
-                keys = [k.take(pa.array(kept, pa.int64())) for k in keys]
-                h1, h2 = h1[kept], h2[kept]
-            states = pa.array([d.state for d in processed], pa.binary())
-            table = completed(pa.table([*keys, states], [*node.key, STATE]), node.state)
-            if node.splits:
-                self._partials = pa.Table.from_arrays(
-                    [pa.array(h1), pa.array(h2), *table.columns], schema=self._wire
-                )
-            else:
-                written.append(entries(table, h1, h2, deadline=self._deadlines(len(h1))))
-                self.report.keys_delta += len(kept) - sum(number in prior for number in kept)
-                if any(d.changes for d in processed):
-                    elements, more = self._parts.written(h1, h2, [d.changes for d in processed])
-                    written.append(elements)
-                    self.report.keys_delta += more
-        else:
-            emitted = self._emitted(expired, [])
-        if self.absorbed and context.step == node.state_level:
-            written.append(self._merged(context.view()))
-        self._written = pa.concat_tables(written) if written else None
-        if emitted is not None:
-            self.report.rows_out += emitted.num_rows
-            yield Rows(emitted)
-
-    def partials(self) -> pa.Table | None:
-        if self.absorbed and self.context.step < self.node.state_level:
-            tables = [pa.Table.from_batches(self.absorbed)] + (
-                [self._partials] if self._partials is not None else []
-            )
-            return pa.concat_tables(tables)
-        return self._partials
-
-    def written(self) -> pa.Table | None:
-        return self._written
-
-    def _by_key(
-        self,
-    ) -> tuple[list[pa.Array], NDArray[np.uint64], NDArray[np.uint64], Iterator[tuple[Any, list[Any]]]]:
-        """Key columns, hashes and rows of each key, in canonical order."""
-        batch = one_batch(self.batches)
-        rows = Rows(batch)
-        h1, h2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
-        r1, r2 = row_hashes(batch)
-        if self.operator.order_by:
-            wanted = {f"o{i}": batch.column(c) for i, c in enumerate(self.operator.order_by)}
-            ordering = pa.table({"a": h1, "b": h2, **wanted, "y": r1, "z": r2})
-            by = [(n, "ascending") for n in ordering.column_names]
-            order = pc.sort_indices(ordering, sort_keys=by).to_numpy()
-        else:
-            order = np.lexsort((r2, r1, h2, h1))
-        batch = batch.take(pa.array(order))
-        h1, h2 = h1[order], h2[order]
-        new = np.ones(len(h1), np.bool_)
-        new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
-        first = np.flatnonzero(new)
-        keys = [
-            batch.column(k).take(pa.array(first)).cast(self.node.state.field(k).type) for k in self.node.key
-        ]
-        make = namedtuple("Row", batch.schema.names, rename=True)._make  # type: ignore[misc, attr-defined]
-        everything = list(map(make, zip(*(c.to_pylist() for c in batch.columns), strict=True)))
-        names = [k.to_pylist() for k in keys]
-        labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
-        bounds = [*first.tolist(), len(everything)]
-
-        def calls() -> Iterator[tuple[Any, list[Any]]]:
-            for i, label in enumerate(labels):
-                yield label, everything[bounds[i] : bounds[i + 1]]
-
-        return keys, h1[first], h2[first], calls()
-
-    def _prior(self, view: StateView, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> dict[int, bytes]:
-        """Return the saved state of keys, by their position; expired ones are not among them."""
-        table, positions = view.take(*view.find(h1, h2))
-        states = table[STATE].to_pylist()
-        if self.node.ttl is None:
-            return dict(zip(positions.tolist(), states, strict=True))
-        alive = table[DEADLINE].to_numpy() > self.context.clock
-        return {p: s for p, s, ok in zip(positions.tolist(), states, alive, strict=True) if ok}
-
-    def _call_each(
-        self, calls: Iterator[tuple[Any, list[Any]]], prior: Mapping[int, bytes], h1: Any, h2: Any
-    ) -> list[Done]:
-        """Call the user's function for each key; those that fail are diverted, or raise."""
-        processed = []
-        for number, (key, rows) in enumerate(calls):
-            handed = Handed(rows)
-            try:
-                state = self._load(prior[number]) if number in prior else self._new()
-                if self._parts:
-                    self._parts.bind(state, int(h1[number]), int(h2[number]))
-                out = self.operator.process(key, handed, state, *self.extra)
-                emitted = [] if out is None else list(out)
-                # a state that can't be saved fails here, with its key and rows at hand
-                saved, changes = self._save(state), self._parts.changes(state) if self._parts else ()
-                processed.append(Done(number, key, rows, emitted, saved, changes))
-            except Exception as error:
-                self._failed(key, [row._asdict() for row in rows], handed.last, error)
-        return processed
-
-    def _failed(self, key: Any, lost: list[Any], row: Any, error: BaseException) -> None:
-        """Divert what the user's code failed on, or raise an error that names it."""
-        if self.node.declared.on_error != "divert":
-            raise failed(self.node, key, row, error) from error
-        self.report.diverted += len(lost)
-        for one in lost:
-            self.context.divert(self.node, key, one, error)
-
-    def _merged(self, view: StateView) -> pa.Table:
-        """Partial states of keys that live here, merged with each other and with what was saved."""
-        table = pa.Table.from_batches(self.absorbed).combine_chunks()
-        h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
-        content = hash_columns([one_array(table[STATE])])
-        order = np.lexsort((content, h2, h1))
-        table, h1, h2 = table.take(pa.array(order)), h1[order], h2[order]
-        new = np.ones(len(h1), np.bool_)
-        new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
-        first = np.flatnonzero(new)
-        prior = self._prior(view, h1[first], h2[first])
-        states = table[STATE].to_pylist()
-        bounds = [*first.tolist(), len(states)]
-        merged: list[bytes] = []
-        kept: list[int] = []
-        keys = table.select(list(self.node.key)).take(pa.array(first))
-        for i in range(len(first)):
-            arrived = states[bounds[i] : bounds[i + 1]]
-            parts = ([prior[i]] if i in prior else []) + arrived
-            try:
-                state = self._load(parts[0])
-                for part in parts[1:]:
-                    state = self.operator.merge(state, self._load(part))
-                merged.append(self._save(state))
-                kept.append(i)
-            except Exception as error:
-                key = tuple(keys.slice(i, 1).to_pylist()[0].values())
-                lost = [{"partial state": self._plain(part)} for part in arrived]
-                self._failed(key[0] if len(key) == 1 else key, lost, lost[0], error)
-        self.report.keys_delta += len(kept) - sum(i in prior for i in kept)
-        keys, at = keys.take(pa.array(kept, pa.int64())), first[kept]
-        data = pa.Table.from_arrays([*keys.columns, pa.array(merged, pa.binary())], schema=self.node.state)
-        return entries(data, h1[at], h2[at], deadline=self._deadlines(len(at)))
-
-    def _expire(self, view: StateView, expired: list[Done]) -> list[pa.Table]:
-        due = view.due(self.context.previous_clock, self.context.clock)
-        if not due.num_rows:
-            return []
-        self.report.keys_delta -= due.num_rows
-        if type(self.operator).expired is not Process.expired:
-            names = [due[k].to_pylist() for k in self.node.key]
-            labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
-            hashes = due[H1].to_pylist(), due[H2].to_pylist()
-            for key, state, *of in zip(labels, due[STATE].to_pylist(), *hashes, strict=True):
-                try:
-                    last = self._load(state)
-                    if self._parts:
-                        self._parts.bind(last, *of)
-                    out = self.operator.expired(key, last)
-                    expired.append(Done(-1, key, [], [] if out is None else list(out), state))
-                except Exception as error:
-                    self._failed(key, [{"expired state": self._plain(state)}], None, error)
-        h1, h2 = due[H1].to_numpy(), due[H2].to_numpy()
-        gone = [tombstones(h1, h2, self.node.state)]
-        if self._parts:
-            gone.append(self._parts.gone(h1, h2))
-            self.report.keys_delta -= gone[-1].num_rows
-        return gone
-
-    def _emitted(self, expired: list[Done], processed: list[Done]) -> pa.RecordBatch | None:
-        """Return all rows that were emitted; keys whose rows do not fit the declared output are diverted, or raise."""
-
-        def batch(*done: Done) -> pa.RecordBatch | None:
-            return emitted_batch(self.node.name, self.node.rows_out, [row for d in done for row in d.out])
-
-        try:
-            return batch(*expired, *processed)
-        except OperatorError:
-            if self.node.declared.on_error != "divert":
-                raise
-        for part in (expired, processed):
-            for d in list(part):
-                try:
-                    batch(d)
-                except OperatorError as error:
-                    part.remove(d)
-                    lost = [row._asdict() for row in d.rows] or [{"expired state": self._plain(d.state)}]
-                    self._failed(d.key, lost, None, error)
-        return batch(*expired, *processed)
-
-    def _plain(self, state: bytes) -> Any:
-        """Return a saved state as plain data, for a dead letter."""
-        return msgspec.msgpack.decode(state) if state else None
-
-    def _new(self) -> Any:
-        return self.operator.state() if self.operator.state else None
-
-    def _load(self, data: bytes) -> Any:
-        return self._decode.decode(data) if self._decode else None
-
-    def _save(self, state: Any) -> bytes:
-        return self._encode.encode(state) if self._decode else b""
-
-    def _deadlines(self, n: int) -> NDArray[np.int64]:
-        ttl = self.node.ttl
-        return np.full(n, NEVER if ttl is None else self.context.clock + ttl)

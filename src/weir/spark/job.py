@@ -45,6 +45,7 @@ from weir.spark.executors import ensure_slots, executors, holders, on_one_host, 
 from weir.spark.folders import check_folder, mark_folder
 from weir.spark.homes import Homes
 from weir.spark.probing import locate, measure
+from weir.spark.session import own_session
 from weir.spark.state import output_frame
 from weir.state.storage import Storage
 
@@ -78,7 +79,6 @@ def unite(sources: dict[str, DataFrame], topology: Topology) -> DataFrame:
 
 class SparkRunner:
     """Runs batches of one topology as Spark jobs: one job per batch, one stage per exchange.
-
     Servers that share a host leave long rows for each other in files there, unless ``parcels`` is False.
     """
 
@@ -89,7 +89,9 @@ class SparkRunner:
         self.hosts: list[str] = []  # where servers are expected; empty: nobody knows
         self.row_bytes = 0.0  # of a source row, in the last batch
         self._unmarked: dict[str, str] = {}  # folders of sinks that have got nothing yet → this checkpoint
-        self._ready = False
+        self._settled_in: Any = None  # the session, as the JVM knows it, that homes are in
+        self._rows_session: SparkSession | None = None
+        self.template: DataFrame  # what batches come from, set before the first
         self._pause_until = 0
         self._previous: Homes | None = None
         self._slots: dict[int, tuple[object, Column]] = {}
@@ -98,15 +100,24 @@ class SparkRunner:
         """Settle in the session that was given, or in that of the batches: foreachBatch has one of its own."""
         self._rows_session = rows.sparkSession
         self.session = self._own_session or rows.sparkSession
-        if self._ready:
+        if self._settled_in is not None and self._settled_in == self.session._jsparkSession:
             return
-        self._ready = True
-        self._claim = claim
         for key, value in SETTINGS.items():
             self.session.conf.set(key, value)
-        self.topology, self.learning = topology, learning
-        self.homes = Homes(self.session, topology.servers)
+        if self._settled_in is None:
+            self.topology, self.learning = topology, learning
+        self._settled_in, self._claim = self.session._jsparkSession, claim
+        self.homes = Homes(self.session, self.topology.servers)
+        self._slots.clear()
         self.hosts = self._hosts_of_one_machine()
+
+    def no_rows(self, topology: Topology) -> DataFrame:
+        """Return an empty DataFrame like those of the source, in the session of the batches if there was one."""
+        if self._rows_session is None:
+            self._rows_session = own_session(self.template.sparkSession)
+        nothing = [F.lit(None).cast(f.dataType).alias(f.name) for f in self.template.schema.fields]
+        # Spark must not see that it is empty: it would leave the exchange out, and with it which server a task is
+        return self._rows_session.range(0, 1, 1, 1).where(F.rand(0) < -1).select(*nothing)
 
     @property
     def knows_hosts(self) -> bool:

@@ -20,6 +20,7 @@ from weir.options import Options
 from weir.spark.job import SparkRunner, translated, unite
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
+from weir.spark.ticker import Ticker
 from weir.state.storage import Storage
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Query(QueryHandle):
         super().__init__(driver)
         self._session = session
         self._stream: Any = None  # Spark's own query; None for bounded sources
+        self._ticker: Ticker | None = None
 
     @property
     def is_active(self) -> bool:
@@ -78,6 +80,8 @@ class Query(QueryHandle):
 
     def stop(self) -> None:
         """Stop after the batch in flight is cancelled; a later start goes on from the last commit."""
+        if self._ticker is not None:
+            self._ticker.stop()
         if self._stream is not None and self._stream.isActive:
             self._stream.stop()
         self._driver.close()
@@ -97,7 +101,7 @@ class Query(QueryHandle):
 def start(application: Application, checkpoint: str, options: Options) -> Query:
     """Start a streaming query; see :meth:`weir.Application.start`."""
     _check_kind(application, streaming=True)
-    query = _open(application, checkpoint, "streaming", options)
+    query, rows = _open(application, checkpoint, "streaming", options)
     driver = query._driver
 
     started = threading.Event()
@@ -112,11 +116,8 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
             traceback.clear_frames(error.__traceback__)
             raise
 
-    writer = (
-        unite(application.frames, driver.topology)
-        .writeStream.foreachBatch(on_batch)
-        .option("checkpointLocation", _source_checkpoint(query, options))
-    )
+    location = _source_checkpoint(query, options)
+    writer = rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", location)
     if options.trigger:
         writer = writer.trigger(**options.trigger)
     if options.name:
@@ -125,20 +126,21 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
     query._stream = writer.start()
     driver.source = str(query._stream.id)
     started.set()
+    if Ticker.is_needed(driver.topology, options.trigger):
+        query._ticker = Ticker(driver, query._stream, rows.sparkSession.sparkContext, options.trigger)
     return query
 
 
 def run(application: Application, checkpoint: str, options: Options) -> Query:
     """Run bounded sources to their end; see :meth:`weir.Application.run`."""
     _check_kind(application, streaming=False)
-    query = _open(application, checkpoint, "bounded", options)
+    query, rows = _open(application, checkpoint, "bounded", options)
     driver = query._driver
     if driver.finished:
         raise CheckpointMismatch(
             f"{driver.storage.root}: a run has ended here, so this one would do nothing. Read its result with "
             "weir.read_state, or run with an empty checkpoint folder."
         )
-    rows = unite(application.frames, driver.topology)
     try:
         if driver.ledger.last is None or driver.ledger.last.batch == 0:
             driver.batch(rows, 0)
@@ -151,15 +153,27 @@ def run(application: Application, checkpoint: str, options: Options) -> Query:
     return query
 
 
-def _open(application: Application, checkpoint: str, mode: str, options: Options) -> Query:
-    """Return the handle of a query that has not begun."""
+def _open(application: Application, checkpoint: str, mode: str, options: Options) -> tuple[Query, DataFrame]:
+    """Return the handle of a query that has not begun, and the rows of its sources."""
     diverting = [d.name for d in application.declared if d.on_error == "divert"]
-    sinks = check_sinks(application.leaves(), diverting, options.sink, options.dead_letters)
+    sinks = check_sinks(
+        application.leaves(),
+        diverting,
+        options.sink,
+        options.dead_letters,
+        options.late,
+        application.windowed(),
+    )
     names = [name for name in sinks if name != DEAD_LETTERS]
 
     def build(servers: int, placements: Mapping[str, Sequence[int]] | None = None) -> Topology:
         return application.topology(
-            servers, routing=options.routing, sinks=names, prune=options.prune, placements=placements
+            servers,
+            routing=options.routing,
+            sinks=names,
+            prune=options.prune,
+            placements=placements,
+            dead_letters=options.dead_letters is not None,
         )
 
     session = next(iter(application.frames.values())).sparkSession
@@ -168,7 +182,9 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     # rows that are left in files would lie there in plain text, where Spark encrypts what it writes
     parcels = options.parcels and not encrypts_files(session)
     runner = SparkRunner(Storage(checkpoint, options.storage_options), parcels, own)
-    return Query(open_driver(build, checkpoint, mode, runner, sinks, options), session)
+    driver = open_driver(build, checkpoint, mode, runner, sinks, options)
+    runner.template = unite(application.frames, driver.topology)
+    return Query(driver, session), runner.template
 
 
 def _source_checkpoint(query: Query, options: Options) -> str:

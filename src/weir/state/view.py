@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.state.columns import DEAD, H1, H2, completed, stored_schema
+from weir.state.columns import DEAD, H1, H2, NEVER, completed, stored_schema
 from weir.state.index import Search, rows_of
 from weir.state.reader import Segment, open_segment
 from weir.state.refs import SegmentRef
@@ -119,3 +119,21 @@ class StateView:
     @staticmethod
     def _living(table: pa.Table) -> pa.Table:
         return table.filter(pa.compute.invert(table[DEAD]))
+
+
+def next_deadline(storage: Storage, refs: Sequence[SegmentRef], after: int) -> int:
+    """Return the least deadline beyond ``after`` in some segments, NEVER if there is none.
+
+    It may be that of an entry that a newer one has replaced. Only segments with deadlines on both sides are opened.
+    """
+    least = int(NEVER)
+    for ref in refs:
+        if after < ref.min_deadline:
+            least = min(least, ref.min_deadline)
+            continue
+        for _, index in open_segment(storage, ref).due(int(NEVER) - 1):
+            deadlines, _ = index.by_deadline()
+            following = int(np.searchsorted(deadlines, after, side="right"))
+            if following < len(deadlines):
+                least = min(least, int(deadlines[following]))
+    return least

@@ -88,6 +88,7 @@ class OperatorProgress(Record):
     null_keys: int = 0
     pairs: int = 0
     late: int = 0
+    ahead: int = 0
     diverted: int = 0
     imbalance: float | None = None
     latency: Percentiles | None = None

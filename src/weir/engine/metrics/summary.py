@@ -19,7 +19,7 @@ from weir.network.locator import Locator
 from weir.operators.instance import OperatorReport
 
 Reports = Sequence[TaskReport]
-_ADDED = ("rows_in", "rows_out", "busy", "null_keys", "pairs", "late", "diverted")  # over all tasks
+_ADDED = ("rows_in", "rows_out", "busy", "null_keys", "pairs", "late", "ahead", "diverted")  # over all tasks
 
 
 def summarise(

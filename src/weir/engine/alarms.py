@@ -1,0 +1,40 @@
+"""When time is up for something in the saved state: what a quiet stream waits for."""
+
+from __future__ import annotations
+
+from weir.engine.documents import Commit
+from weir.engine.event_times import watermarks
+from weir.engine.ledger import Ledger
+from weir.graph.model import Node
+from weir.operators.instance import NO_TIME
+from weir.state.columns import NEVER
+from weir.state.storage import Storage
+from weir.state.view import next_deadline
+
+
+class NextAlarms:
+    """The next deadlines in the state of a commit, by event time and by the clock; looked up once per commit."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._commit: Commit | None = None
+        self._next: dict[str, tuple[int, int]] = {}
+
+    def due(self, ledger: Ledger, quiet_until: int) -> bool:
+        """Return whether a batch without rows would find anything due now."""
+        last, clock = ledger.last, ledger.read_clock()
+        if last is None:
+            return False
+        if last is not self._commit:
+            self._next = {n.name: self._deadlines(n, last) for n in ledger.topology.stateful if n.wakes}
+            self._commit = last
+        marks = watermarks(ledger.topology, last, clock, quiet_until)
+        reached = ((marks.get(name, NO_TIME), next_) for name, next_ in self._next.items())
+        return any(event <= mark or alarm <= clock for mark, (event, alarm) in reached)
+
+    def _deadlines(self, node: Node, last: Commit) -> tuple[int, int]:
+        refs = [ref for server in last.manifest.get(node.name, []) for ref in server]
+        mark = last.watermarks.get(node.name, NO_TIME)
+        event = next_deadline(self._storage, refs, mark) if node.times else NEVER
+        alarm = next_deadline(self._storage, refs, last.clock) if node.sets_alarms else NEVER
+        return event, alarm

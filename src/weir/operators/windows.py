@@ -1,0 +1,223 @@
+"""Event time: where it comes from, which windows a row belongs to, and which rows are too late or too far ahead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import numba as nb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.durations import Duration, microseconds
+from weir.errors import TopologyError
+
+if TYPE_CHECKING:
+    from weir.operators.instance import Context
+    from weir.rows import Rows
+
+WINDOW_START, WINDOW_END, CLOSED = "window_start", "window_end", "closed"
+IDLE, AHEAD = 300_000_000, 86_400_000_000  # µs: five minutes, a day
+Times = NDArray[np.int64]  # µs since 1970
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """How a stream tells the time: by ``column``; all durations are in µs.
+
+    Rows may be ``lateness`` older than the newest row before them. A stream without rows for ``idle`` holds nobody up
+    any more. Rows more than ``ahead`` of the clock are not believed. None switches either off.
+    """
+
+    column: str
+    lateness: int = 0
+    idle: int | None = IDLE
+    ahead: int | None = AHEAD
+
+
+@dataclass(frozen=True)
+class Window:
+    """Event-time windows over ``column``; all durations are in µs.
+
+    ``size`` is that of a window, or a session's gap. Windows begin every ``slide``; if that is None, they tumble.
+    ``early`` is how often a window that has changed tells its value before it closes.
+    """
+
+    column: str
+    size: int
+    lateness: int = 0
+    slide: int | None = None
+    session: bool = False
+    early: int | None = None
+
+    @property
+    def step(self) -> int:
+        """The time from the start of one window to that of the next."""
+        return self.slide or self.size
+
+    @property
+    def pane(self) -> int:
+        """The longest time such that every window begins and ends at a multiple of it."""
+        return gcd(self.size, self.step)
+
+    def signature(self) -> list[Any]:
+        """Return what saved windows depend on, as JSON-able data."""
+        kind = ["session"] if self.session else [] if self.slide is None else [self.slide]
+        return [self.column, self.size, *kind]
+
+    def last_end(self, times: Times) -> Times:
+        """Return the end of the last window that each time belongs to; of a session that it would begin."""
+        if self.session:
+            return times + self.size
+        return times - np.mod(times, self.step) + self.size
+
+    def assign(self, times: Times, watermark: int | None) -> tuple[NDArray[np.int64], Times]:
+        """Return positions of times and the start of each open window that they belong to.
+
+        >>> window = Window("time", 10, slide=5)
+        >>> [a.tolist() for a in window.assign(np.array([3, 12]), watermark=8)]
+        [[0, 1, 1], [0, 10, 5]]
+        """
+        count = -(-self.size // self.step)
+        newest = times - np.mod(times, self.step)
+        starts = (newest[:, None] - np.arange(count) * self.step).ravel()
+        positions = np.repeat(np.arange(len(times)), count)
+        belongs = starts + self.size > np.repeat(times, count)
+        if watermark is not None:
+            belongs &= starts + self.size > watermark
+        return positions[belongs], starts[belongs]
+
+
+def tumbling(column: str, size: Duration, lateness: Duration = 0, *, early: Duration | None = None) -> Window:
+    """Return event-time windows of equal size, one after the other.
+
+    Rows may arrive ``lateness`` after newer ones; later than that they are dropped and counted, or go to the sink
+    ``late=``. A window's result is emitted once, when no more rows can belong to it. With ``early``, a sink also gets
+    the value so far of windows that have changed, every so often by the clock; its column ``closed`` is false then.
+
+    >>> tumbling("time", "10 minutes", lateness="1 minute").size
+    600000000
+    """
+    return _checked(Window(column, microseconds(size), microseconds(lateness), early=_optional(early)))
+
+
+def sliding(
+    column: str, size: Duration, slide: Duration, lateness: Duration = 0, *, early: Duration | None = None
+) -> Window:
+    """Return event-time windows that overlap: one of ``size`` begins every ``slide``; see :func:`weir.tumbling`.
+
+    >>> sliding("time", "1 hour", "10 minutes").slide
+    600000000
+    """
+    times = microseconds(size), microseconds(lateness), microseconds(slide)
+    return _checked(Window(column, *times, early=_optional(early)))
+
+
+def session(column: str, gap: Duration, lateness: Duration = 0, *, early: Duration | None = None) -> Window:
+    """Return windows of activity: one lasts until its key has had no row for longer than ``gap``.
+
+    A session begins with its first row and ends ``gap`` after its last one, as Spark's ``session_window``. A row that
+    closes the gap between two sessions of a key makes them one; a :class:`~weir.Process` needs ``merge`` for that. See
+    :func:`weir.tumbling` for the other parameters.
+
+    >>> session("time", "30 minutes").session
+    True
+    """
+    return _checked(
+        Window(column, microseconds(gap), microseconds(lateness), session=True, early=_optional(early))
+    )
+
+
+def event_time(column: str, lateness: Duration, idle: Duration | None, ahead: Duration | None) -> EventTime:
+    """Return how a stream tells the time; see :meth:`weir.Stream.event_time`."""
+    if not isinstance(column, str) or not column:
+        raise TopologyError(f"event_time({column!r}): expected the name of a timestamp column")
+    made = EventTime(column, microseconds(lateness), _optional(idle), _optional(ahead))
+    if made.lateness < 0 or any(time is not None and time <= 0 for time in (made.idle, made.ahead)):
+        raise TopologyError(
+            f"event_time({column!r}): lateness must not be negative, idle and ahead must be positive or None"
+        )
+    return made
+
+
+def _optional(duration: Duration | None) -> int | None:
+    return None if duration is None else microseconds(duration)
+
+
+def _checked(window: Window) -> Window:
+    if window.size <= 0 or window.lateness < 0 or (window.early is not None and window.early <= 0):
+        raise TopologyError(
+            "a window needs a positive size or gap, a lateness that is not negative, and early= positive or not at all"
+        )
+    if window.slide is not None and not 0 < window.slide <= window.size:
+        raise TopologyError("sliding windows begin every slide, which is positive and at most their size")
+    return window
+
+
+def newest_time(times: pa.Array, horizon: int | None) -> int | None:
+    """Return the greatest time that is not beyond a horizon; None if there is none."""
+    micros = times.drop_null().cast(pa.int64()).to_numpy()
+    if horizon is not None and len(micros) and micros.max() > horizon:
+        micros = micros[micros <= horizon]
+    return int(micros.max()) if len(micros) else None
+
+
+def timely(context: Context, window: Window, rows: Rows) -> tuple[Rows, Times]:
+    """Return the rows that belong to a window that is still open, and their times.
+
+    Those without a time or too late are counted as late and go to the sink for such; those too far ahead of the clock
+    are counted and become dead letters.
+    """
+    report, horizon = context.report, context.node.horizon(context.clock)
+    times = rows.column(window.column)
+    good = times.is_valid().to_numpy(zero_copy_only=False)
+    micros = times.cast(pa.int64()).fill_null(0).to_numpy()
+    if horizon is not None and (ahead := good & (micros > horizon)).any():
+        report.ahead += int(ahead.sum())
+        context.set_aside(rows.select(ahead), f"{window.column} is too far ahead of the clock")
+        good = good & ~ahead
+        rows, micros, good = rows.select(~ahead), micros[~ahead], good[~ahead]
+    if context.late_at is not None:
+        good = good & (window.last_end(micros) > context.late_at)
+    if good.all():
+        return rows, micros
+    report.late += int((~good).sum())
+    context.late(rows.select(~good))
+    return rows.select(good), micros[good]
+
+
+@nb.njit(cache=True)
+def _sweep(h1, h2, starts, ends, groups, merged_starts, merged_ends):  # type: ignore[no-untyped-def]
+    count = -1
+    for i in range(len(h1)):
+        same = i > 0 and h1[i] == h1[i - 1] and h2[i] == h2[i - 1]
+        if same and starts[i] <= merged_ends[count]:
+            merged_ends[count] = max(merged_ends[count], ends[i])
+        else:
+            count += 1
+            merged_starts[count] = starts[i]
+            merged_ends[count] = ends[i]
+        groups[i] = count
+    return count + 1
+
+
+def merge_sessions(
+    h1: NDArray[np.uint64], h2: NDArray[np.uint64], starts: Times, ends: Times
+) -> tuple[NDArray[np.int64], Times, Times]:
+    """Return the session that each of several spans of a key belongs to, and where sessions start and end.
+
+    Spans of a key that overlap or touch are of one session.
+
+    >>> key = np.zeros(3, np.uint64)
+    >>> [a.tolist() for a in merge_sessions(key, key, np.array([8, 0, 20]), np.array([13, 9, 25]))]
+    [[0, 0, 1], [0, 20], [13, 25]]
+    """
+    n = len(h1)
+    order = np.lexsort((starts, h2, h1))
+    sorted_groups, first, last = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    count = _sweep(h1[order], h2[order], starts[order], ends[order], sorted_groups, first, last)
+    groups = np.empty(n, np.int64)
+    groups[order] = sorted_groups
+    return groups, first[:count], last[:count]

@@ -11,7 +11,7 @@ from weir.engine.exchange import wire
 from weir.engine.ledger import latest_commit
 from weir.engine.state_keeper import StateKeeper
 from weir.errors import EngineError
-from weir.operators.aggregate import _AggregateInstance
+from weir.operators.aggregate import AggregateInstance
 from weir.state import move
 from weir.state.segment import MERGE_AT
 from weir.state.storage import Storage
@@ -92,7 +92,7 @@ def test_the_keys_of_every_server_are_on_record(checkpoint):
 
 
 def test_an_operator_that_counts_its_keys_wrongly(monkeypatch):
-    real = _AggregateInstance.finish
+    real = AggregateInstance.finish
 
     def finish(self):
         yield from real(self)
@@ -101,7 +101,7 @@ def test_an_operator_that_counts_its_keys_wrongly(monkeypatch):
     with weir.testing.start(counted(), servers=2) as query:
         query.feed(ROWS)
         with monkeypatch.context() as patch:
-            patch.setattr(_AggregateInstance, "finish", finish)
+            patch.setattr(AggregateInstance, "finish", finish)
             with pytest.raises(
                 EngineError, match=r"'places' on server 0: says that its keys change by 1, but its"
             ):

@@ -143,11 +143,8 @@ class Ledger:
     @property
     def counts(self) -> Counts:
         """The keys of each operator on each server; None where nobody has counted them."""
-        saved = (
-            self.last.counts
-            if self.last
-            else {n.name: [0] * self.topology.servers for n in self.topology.stateful}
-        )
+        none: Counts = {n.name: [0] * self.topology.servers for n in self.topology.stateful}
+        saved = self.last.counts if self.last else none
         return saved if self._origin is None else rearranged(saved, self._origin, 0)
 
     # ------------------------------------------------------------------ plan

@@ -57,6 +57,10 @@ class ParcelLost(EngineError):
     """Rows that a server left on its host for another one are not there; the batch runs again without such."""
 
 
+class LiveFailed(EngineError):
+    """Live servers could not finish a batch; it runs again as step jobs."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The part of a message that helps with a misspelt name.
 

@@ -14,6 +14,7 @@ from weir.graph.declare import Routing, check_count, check_routing
 from weir.network.racks import RacksLike
 
 Sink = Callable[[Any, int], Any] | str  # a callable (DataFrame, batch_id), or a path
+EXECUTIONS = ("live", "jobs", "auto")
 ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint")
 
 
@@ -35,6 +36,7 @@ class Settings(TypedDict, total=False):
     name: str | None
     autoscale: Autoscale | None
     parcels: bool
+    execution: str
     storage_options: Mapping[str, str | int | float | bool] | None
     source_checkpoint: str | None
 
@@ -84,6 +86,9 @@ class Options:
     parcels
         Let servers of one host leave long rows for each other in files of Spark's local folder; switch off to send
         all rows through Spark's exchange.
+    execution
+        How batches run: ``"live"``, on servers that stay and send rows straight to each other; ``"jobs"``, each as
+        one Spark job; ``"auto"``, live where the session has room for it. See "How batches run" in the guide.
     storage_options
         Settings of the object store that the checkpoint is in, e.g. ``{"region": "eu-west-1"}``, by their
         names in obstore. They go to the executors with every task, so leave secrets to the environment.
@@ -115,6 +120,7 @@ class Options:
     name: str | None = None
     autoscale: Autoscale | None = None
     parcels: bool = True
+    execution: str = "jobs"
     storage_options: Mapping[str, str | int | float | bool] | None = field(default=None, repr=False)
     source_checkpoint: str | None = None
 
@@ -136,6 +142,10 @@ class Options:
         for flag in ("prune", "parcels"):
             if not isinstance(getattr(self, flag), bool):
                 raise TopologyError(f"{flag}={getattr(self, flag)!r}: expected True or False")
+        if self.execution not in EXECUTIONS:
+            raise TopologyError(
+                f"execution={self.execution!r}; {did_you_mean(str(self.execution), EXECUTIONS)}"
+            )
         if self.trigger is not None and not isinstance(self.trigger, Mapping):
             raise TopologyError(
                 f'trigger={self.trigger!r}: expected what writeStream.trigger takes, e.g. {{"availableNow": True}}'

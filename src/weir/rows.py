@@ -51,9 +51,9 @@ class Rows:
         return taken
 
     def hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
-        """Return the hash of each row's key."""
+        """Return the hash of each row's key; 0 for all without a key."""
         if self.h1 is None:
-            self.h1 = hash_columns([self.column(k) for k in key])
+            self.h1 = hash_columns([self.column(k) for k in key]) if key else np.zeros(len(self), np.uint64)
         return self.h1
 
     def second_hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:

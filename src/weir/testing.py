@@ -33,6 +33,7 @@ from weir.engine.driver import Driver
 from weir.engine.handle import QueryHandle
 from weir.engine.in_process import InProcessRunner, TaskFailed
 from weir.engine.ledger import IN_PROCESS
+from weir.engine.live.in_process import LiveThreads
 from weir.engine.opening import check_sinks, open_driver
 from weir.engine.saved_state import state_table
 from weir.errors import EngineError, SourceError, did_you_mean
@@ -224,7 +225,8 @@ class LocalQuery(QueryHandle):
                 dead_letters=letters is not None,
             )
 
-        runner = InProcessRunner(Storage(self._checkpoint, options.storage_options), **self._terms)
+        kind = LiveThreads if options.execution == "live" else InProcessRunner
+        runner = kind(Storage(self._checkpoint, options.storage_options), **self._terms)
         with without_flushing():
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
@@ -292,6 +294,7 @@ def start(
         started again from its checkpoint; ``"step-started:102"`` lets a task of step 2 of batch 1 run twice.
     settings
         As in :class:`weir.Options`. Sinks are called with Arrow tables; what they get is also kept in ``outputs``.
+        With ``execution="live"`` servers are threads that send rows to each other; else they take turns.
 
     Examples
     --------

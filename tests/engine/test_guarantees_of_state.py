@@ -93,6 +93,8 @@ class World:
             query.restart()
         elif kind == "restart with":
             query.restart(servers=number)
+        elif kind == "restart the other way":
+            query.restart(execution="jobs" if query._options.execution == "live" else "live")
         elif kind == "reconfigure" and query._driver.learner is not None:
             query.reconfigure(wait=True)
 
@@ -127,7 +129,10 @@ batches = st.lists(rows, max_size=30).map(
     )
 )
 actions = st.tuples(
-    st.sampled_from(["nothing", "out", "in", "reconfigure", "restart", "restart with"]), st.integers(1, 3)
+    st.sampled_from(
+        ["nothing", "out", "in", "reconfigure", "restart", "restart with", "restart the other way"]
+    ),
+    st.integers(1, 3),
 )
 
 
@@ -149,12 +154,16 @@ crashes = st.lists(
     st.lists(st.tuples(batches, actions), min_size=2, max_size=6),
     st.none() | st.integers(0, 1000),
     crashes,
+    st.sampled_from(["jobs", "live"]),
 )
-def test_counts_are_right_and_every_key_has_one_place(application, learning, servers, story, seed, crashes):
+def test_counts_are_right_and_every_key_has_one_place(
+    application, learning, servers, story, seed, crashes, execution
+):
     app, ordered, waits = application
     faults = [f"{point}:{batch}" for point, batch in crashes]
     with tempfile.TemporaryDirectory() as folder:
-        query = start(app, folder, servers=servers, routing=learning, seed=seed, faults=faults)
+        ways = {"faults": faults, "execution": execution}
+        query = start(app, folder, servers=servers, routing=learning, seed=seed, **ways)
         world = World(query, ordered, waits)
         for table, action in story:
             query.feed(table)

@@ -130,7 +130,8 @@ def test_null_keys_are_dropped_and_counted_or_an_error():
         run(strict, [table], servers=2)
 
 
-def test_idle_keys_are_forgotten():
+@pytest.mark.parametrize("execution", ["jobs", "live"])
+def test_idle_keys_are_forgotten(execution):
     class Visits(weir.Process):
         state = Run
         output = {"k": "string", "rows": "long"}
@@ -147,7 +148,7 @@ def test_idle_keys_are_forgotten():
         .keyed("k", Visits(), name="visits", ttl=10)
     )
     times = iter([100, 105, 112, 130])
-    query = start(app, servers=2, clock=lambda: next(times) * 1_000_000)
+    query = start(app, servers=2, clock=lambda: next(times) * 1_000_000, execution=execution)
     for keys in ("ab", "a", "ac", "b"):
         query.feed([{"k": key} for key in keys])
     # b idle since 100 is gone at 112; a and c (112) are gone at 130, when b begins anew

@@ -34,14 +34,15 @@ BATCHES = [
 @pytest.mark.parametrize(
     "faults", [[], ["job-done:2", "commit-written:2", "plan-written:3", "step-started:301"]]
 )
-def test_windows_close_once_in_order_and_late_rows_are_counted(faults):
+@pytest.mark.parametrize("execution", ["jobs", "live"])
+def test_windows_close_once_in_order_and_late_rows_are_counted(faults, execution):
     app = weir.source(SCHEMA).keyed(
         "k",
         weir.Aggregate(rows="count", total="sum(n)"),
         name="w",
         window=weir.tumbling("time", "10 minutes", "2m"),
     )
-    query = start(app, servers=2, faults=faults)
+    query = start(app, servers=2, faults=faults, execution=execution)
     for rows in BATCHES:
         query.feed(rows)
     closed = [
@@ -69,13 +70,14 @@ def best_windows_in_python(tables):
     )
 
 
-def test_the_end_of_the_input_closes_every_window():
+@pytest.mark.parametrize("execution", ["jobs", "live"])
+def test_the_end_of_the_input_closes_every_window(execution):
     app = (
         weir.source(SCHEMA)
         .keyed("n", weir.Count(), name="numbers")
         .keyed("k", weir.Aggregate(total="sum(n)"), name="w", window=weir.tumbling("time", "10 minutes"))
         .keyed("k", weir.Aggregate(windows="count", best="max(total)"), name="per_key")
     )
-    query = run(app, [pa.concat_tables(BATCHES)], servers=3)
+    query = run(app, [pa.concat_tables(BATCHES)], servers=3, execution=execution)
     assert query.state("w").num_rows == 0
     assert rows_of(query.state("per_key")) == best_windows_in_python(BATCHES)

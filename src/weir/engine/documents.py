@@ -113,6 +113,12 @@ class EdgeReport(msgspec.Struct):
     entered: tuple[int, int] = (0, 0)  # rows, bytes that the JVM brought here from a source
 
 
+def add_sent(sent: dict[int, tuple[int, int]], server: int, rows: int, size: int) -> None:
+    """Count rows and bytes that were sent to a server."""
+    before = sent.get(server, (0, 0))
+    sent[server] = before[0] + rows, before[1] + size
+
+
 class MadeSegment(msgspec.Struct, frozen=True):
     """A segment that a task wrote; ``replaces`` a run of older ones if it merged them."""
 
@@ -133,6 +139,7 @@ class TaskReport(msgspec.Struct, kw_only=True):
     read_rows: int = 0  # from files that were read here
     read_bytes: int = 0
     left_bytes: int = 0  # left in files for other servers on this host, see weir.engine.exchange.parcels
+    spilled_bytes: int = 0  # that waited in files for their turn, on live servers
     busy: float = 0.0
     operators: dict[str, OperatorReport] = {}
     edges: dict[int, EdgeReport] = {}

@@ -24,7 +24,6 @@ from weir.engine.documents import (
     Commit,
     FileRef,
     Manifest,
-    TaskReport,
 )
 from weir.engine.invariants import check
 from weir.engine.job import DEAD_LETTER_SCHEMA
@@ -33,6 +32,7 @@ from weir.engine.ledger import Ledger
 from weir.engine.metrics.load import Load
 from weir.engine.metrics.progress import Progress
 from weir.engine.metrics.summary import summarise
+from weir.engine.outcome import Outcome
 from weir.engine.relayout import lay_out
 from weir.engine.rescale import Build, change, moved_keys
 from weir.engine.scaler import Pending, Scaler
@@ -40,7 +40,6 @@ from weir.engine.whereabouts import Whereabouts
 from weir.errors import CheckpointMismatch, WeirError
 from weir.faults import reach
 from weir.graph.model import LATE, Topology
-from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import Profile
 from weir.network.racks import Racks
@@ -52,17 +51,12 @@ SAVE_MANAGER_EVERY = 10
 RECENT = 100  # batches whose progress is kept at hand
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the tasks of a batch reported and counted. Nothing has happened until it is committed."""
-
-    reports: list[TaskReport]
-    stats: list[BatchStats]
-    ran_again: str | None = None  # why the batch had to run twice, if it did
-
-
 class Runner(Protocol):
     """Runs batches of one topology. ``Rows`` is whatever its source hands over: the loop only passes it on."""
+
+    @property
+    def execution(self) -> str:
+        """How batches run, and why so: for people."""
 
     @property
     def knows_hosts(self) -> bool:
@@ -106,6 +100,9 @@ class Runner(Protocol):
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
         """Give back what servers no longer need; the names of executors, None where there are none."""
+
+    def close(self) -> None:
+        """End what runs between batches; a batch that runs ends with an error."""
 
 
 @dataclass
@@ -297,7 +294,7 @@ class Driver:
         progress = summarise(self.topology, plan, reports, before, self.whereabouts.locator)
         progress.moved_servers = self.whereabouts.moved
         progress.probe = self.whereabouts.probed or None
-        progress.ran_again = outcome.ran_again
+        progress.ran_again, progress.execution = outcome.ran_again, outcome.execution
         self.load.observe(reports, seconds, rested)
         progress.load = self.load.summary()
         if plan.origin is not None:
@@ -438,5 +435,6 @@ class Driver:
 
     def close(self) -> None:
         """Stop what runs in the background."""
+        self.runner.close()
         if self.learner is not None:
             self.learner.close()

@@ -76,6 +76,7 @@ class QueryHandle(ABC):
         """Return what :meth:`explain` prints."""
         n, steps = self.topology.servers, self.topology.steps
         lines = [self.topology.draw(), f"{n} servers, {steps} exchange{'s' if steps != 1 else ''} per batch"]
+        lines.append(f"batches run {self._driver.runner.execution}")
         edges = self.progress.edges if self.progress is not None else {}
         for edge in self.topology.edges:
             columns = ", ".join(edge.schema.names)

@@ -15,20 +15,19 @@ import numpy as np
 import pyarrow as pa
 
 from weir.engine import invariants
-from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest, TaskReport
-from weir.engine.driver import Outcome
+from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.fence import check_shared
 from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, column_name
 from weir.engine.learning import Learning
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
+from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
 from weir.errors import EngineError
 from weir.faults import reach
 from weir.graph.model import Topology
-from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import PAPER, Profile
 from weir.state.storage import Storage
@@ -66,6 +65,10 @@ class InProcessRunner:
         check_shared(self.storage, claim)
         if not hasattr(self, "topology"):
             self.topology, self.learning = topology, learning
+
+    @property
+    def execution(self) -> str:
+        return "in this process, one server after the other"
 
     @property
     def knows_hosts(self) -> bool:
@@ -110,22 +113,12 @@ class InProcessRunner:
     def no_rows(self, topology: Topology) -> Tables:
         return {name: schema.empty_table() for name, schema in topology.sources.items()}
 
+    def close(self) -> None:
+        pass
+
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
         """Run one batch, step by step."""
-        topology = self.topology
-        job = Job(
-            topology,
-            plan,
-            manifest,
-            self.storage,
-            list(range(topology.servers)),
-            EntryLayout(tagged=True),
-            self.learning,
-            before,
-            began=now(),
-            query=self._query,
-            invariants=invariants.enabled,
-        )
+        topology, job = self.topology, self._job(plan, manifest, before)
         cut = enumerate(self._cut(rows))
         sent = [batch for task, part in cut for batch in self._attempt(_source, job, task, part)]
         if plan.origin is not None:
@@ -136,7 +129,22 @@ class InProcessRunner:
             sent = [
                 b for server, inbox in inboxes for b in self._attempt(self._step, job, step, server, inbox)
             ]
-        return self._outcome(sent)
+        return self._placed(outcome_of(answers_in(sent)))
+
+    def _job(self, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Job:
+        return Job(
+            self.topology,
+            plan,
+            manifest,
+            self.storage,
+            list(range(self.topology.servers)),
+            EntryLayout(tagged=True),
+            self.learning,
+            before,
+            began=now(),
+            query=self._query,
+            invariants=invariants.enabled,
+        )
 
     def _cut(self, rows: Tables) -> list[pa.RecordBatch]:
         """Return the rows of all sources as the batches of source tasks, as Spark would hand them over."""
@@ -181,18 +189,19 @@ class InProcessRunner:
                 inboxes[slot].append(batch.slice(row, 1))
         return inboxes
 
-    def _outcome(self, sent: list[pa.RecordBatch]) -> Outcome:
-        reports, stats = [], []
-        for batch in sent:
-            for kind, payload in zip(batch.column("kind").to_pylist(), wire.payloads(batch), strict=True):
-                if kind == wire.CONTROL:
-                    reports.append(msgspec.json.decode(payload, type=TaskReport))
-                elif kind == wire.STATISTICS:
-                    stats.append(BatchStats.from_ipc(payload.to_pybytes()))
-        for report in reports:
+    def _placed(self, outcome: Outcome) -> Outcome:
+        """Let servers have run where they pretend to live."""
+        for report in outcome.reports:
             if report.server >= 0:
                 report.host, report.process = self._place(report.server)
-        return Outcome(reports, stats)
+        return outcome
+
+
+def answers_in(sent: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and payload of all that tasks have sent."""
+    for batch in sent:
+        for kind, payload in zip(batch.column("kind").to_pylist(), wire.payloads(batch), strict=True):
+            yield kind, payload.to_pybytes()
 
 
 def _source(job: Job, task: int, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -49,24 +49,24 @@ def _check_reports(topology: Topology, reports: Sequence[TaskReport]) -> None:
 
 
 def _check_exchanges(topology: Topology, reports: Sequence[TaskReport]) -> None:
-    """Rows sent to a server on an edge in one step are the rows it receives in the next; so are states."""
-    sent: Counter[tuple[int, int, int, int]] = Counter()  # step, kind, edge, server → rows
-    received: Counter[tuple[int, int, int, int]] = Counter()
+    """Rows sent to a server on an edge are the rows it receives; so are states."""
+    sent: Counter[tuple[int, int, int]] = Counter()  # kind, edge, server → rows
+    received: Counter[tuple[int, int, int]] = Counter()
     for report in reports:
         for kind, edge, server, rows in report.posted:
-            sent[report.step + 1, kind, edge, server] += rows
+            sent[kind, edge, server] += rows
         for kind, edge, rows in report.received:
-            received[report.step, kind, edge, report.server] += rows
+            received[kind, edge, report.server] += rows
     for where in sorted(sent.keys() | received.keys()):
         if sent[where] != received[where]:
-            step, kind, edge, server = where
+            kind, edge, server = where
             about = (
                 f"edge {topology.edges[edge].source} → {topology.edges[edge].target}"
                 if kind == wire.DATA
                 else f"operator {topology.nodes[edge].name!r}"
             )
             raise EngineError(
-                f"{about}: {sent[where]} {WHAT[kind]} were sent to server {server} for step {step}, but it has got "
+                f"{about}: {sent[where]} {WHAT[kind]} were sent to server {server}, but it has got "
                 f"{received[where]}. Nothing was committed, and the batch can run again. Please report this."
             )
 

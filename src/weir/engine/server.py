@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.documents import EdgeReport, TaskReport
+from weir.engine.documents import EdgeReport, TaskReport, add_sent
 from weir.engine.event_times import EventTimes
 from weir.engine.exchange import wire
 from weir.engine.exchange.parcels import Parcels
@@ -44,26 +45,23 @@ class Server:
     this host, rows may be left for other servers here.
     """
 
+    as_they_come: ClassVar[bool] = False  # whether routers that depend on order take rows as they come
+
     def __init__(self, job: Job, step: int, server: int, task: int = 0, folder: str | None = None) -> None:
         self.job = job
         self.topology, self.plan = job.topology, job.plan
         self.step, self.server, self.task = step, server, task
         self.storage = job.storage
-        self.depot = job.depot(folder)
+        host, self.depot = host_name(), job.depot(folder)
         self.outbox = wire.Outbox(job.slots, self.depot)
         self.parcels = Parcels()
-        self.report = TaskReport(
-            server=server,
-            step=step,
-            host=host_name(),
-            process=f"{host_name()}:{os.getppid()}",
-        )
+        self.report = TaskReport(server=server, step=step, host=host, process=f"{host}:{os.getppid()}")
         self.files = TaskFiles(self.storage, self.report, job.plan.batch, task)
         self.keeper = StateKeeper(job, self.storage, self.files, server)
         self.routers = Routers(job, self.storage, server, task)
         self.received: Counter[tuple[int, int]] = Counter()  # kind, edge or operator → rows
         self.carried: list[bytes] = []  # reports of earlier steps, on their way to the driver
-        self.instances: dict[str, Instance] = {}
+        self.instances: dict[tuple[str, int], Instance] = {}  # by operator and step
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
         self.outputs = TaskOutputs(self.files, self.topology)
         self.event_times = EventTimes(self.topology, self.plan, self.report)
@@ -166,25 +164,28 @@ class Server:
     def _receive_wire(self, batch: pa.RecordBatch) -> None:
         heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "born")]
         for kind, edge, born, payload in zip(*heads, wire.payloads(batch), strict=True):
-            if kind & wire.ADDRESSED:
-                kind, payload = kind - wire.ADDRESSED, self.parcels.fetch(payload)
-            if kind == wire.CONTROL:
-                self._carry(payload.to_pybytes())
-            elif kind == wire.STATISTICS:
-                self.statistics.append(payload.to_pybytes())
-            elif kind == wire.DATA:
-                target = self.topology.edges[edge]
-                rows = self._unpack(kind, edge, payload, target.schema)
-                self.report.rows += rows.num_rows
-                self.report.bytes += payload.size
-                self._deliver(target, Rows(rows, born=born))
-            elif kind == wire.PARTIAL:
-                node = self.topology.nodes[edge]
-                self._see(node, born)
-                self._instance(node).absorb(self._unpack(kind, edge, payload, partial_schema(node)))
-            elif kind == wire.STATE:
-                node = self.topology.nodes[edge]
-                self.keeper.arrive(node, self._unpack(kind, edge, payload, stored_schema(node.state)))
+            self._receive_blob(kind, edge, born, payload)
+
+    def _receive_blob(self, kind: int, edge: int, born: int, payload: pa.Buffer) -> None:
+        if kind & wire.ADDRESSED:
+            kind, payload = kind - wire.ADDRESSED, self.parcels.fetch(payload)
+        if kind == wire.CONTROL:
+            self._carry(payload.to_pybytes())
+        elif kind == wire.STATISTICS:
+            self.statistics.append(payload.to_pybytes())
+        elif kind == wire.DATA:
+            target = self.topology.edges[edge]
+            rows = self._unpack(kind, edge, payload, target.schema)
+            self.report.rows += rows.num_rows
+            self.report.bytes += payload.size
+            self._deliver(target, Rows(rows, born=born))
+        elif kind == wire.PARTIAL:
+            node = self.topology.nodes[edge]
+            self._see(node, born)
+            self._instance(node).absorb(self._unpack(kind, edge, payload, partial_schema(node)))
+        elif kind == wire.STATE:
+            node = self.topology.nodes[edge]
+            self.keeper.arrive(node, self._unpack(kind, edge, payload, stored_schema(node.state)))
 
     def _unpack(self, kind: int, edge: int, payload: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
         batch = wire.unpack(payload, schema)
@@ -202,8 +203,8 @@ class Server:
         if not len(rows):
             return
         node = self.topology.by_name[edge.target]
-        if node.waits and self.step < node.level:
-            self._send(edge, self.server, rows)
+        if node.waits and self.step < node.level and not self.as_they_come:
+            self._send_batch(edge, self.server, rows.to_batch(edge.schema), rows.born)
             return
         if node.operator.reads_files:
             self.unread.append((node, rows))
@@ -263,7 +264,7 @@ class Server:
         if not edge.crosses and (self.server >= 0 or self.topology.runs_at_source(node)):
             self._count(edge).local += len(rows)
             self._deliver(edge, rows)
-        elif edge.grouping.order_free:
+        elif edge.grouping.order_free or self.as_they_come:
             self._dispatch(edge, rows, self.routers.router(edge, node).route(rows.hash(node.key)))
         else:
             self.waiting.setdefault(edge.index, []).append(rows)
@@ -273,11 +274,9 @@ class Server:
         node = self.topology.by_name[edge.target]
         servers = np.asarray(node.placement, np.int32)[instances]
         here = servers == self.server
-        stays = here.any()
-        if stays:
-            count = self._count(edge)
+        if here.any():
             local = rows.select(here)
-            count.local += len(local)
+            self._count(edge).local += len(local)
             self._deliver(edge, local)
             if here.all():
                 return
@@ -290,9 +289,6 @@ class Server:
         for start, end in zip(starts, [*cuts.tolist(), len(servers)], strict=True):
             self._send_batch(edge, int(servers[start]), batch[start:end], rows.born)
 
-    def _send(self, edge: Edge, server: int, rows: Rows) -> None:
-        self._send_batch(edge, server, rows.to_batch(edge.schema), rows.born)
-
     def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch, born: int) -> None:
         pieces = max(1, -(-batch.nbytes // self.outbox.longest(server)))
         step = -(-batch.num_rows // pieces)
@@ -303,7 +299,7 @@ class Server:
                 count = self._count(edge)
                 count.remote += part.num_rows
                 count.bytes += payload.size
-                _add(count.sent, server, part.num_rows, payload.size)
+                add_sent(count.sent, server, part.num_rows, payload.size)
             self.outbox.put(server, wire.DATA, edge.index, payload, born, part.num_rows)
 
     def _with_key(self, node: Node, rows: Rows) -> Rows:
@@ -331,25 +327,29 @@ class Server:
         for source in self.topology.sources:
             self._flush_waiting(source)
         for node in self.topology.nodes:
-            if self.server < 0:
-                self._flush_waiting(node.name)
-                continue
-            idle = self.server not in node.placement and node.name not in self.instances
-            if idle and not (node.operator.stateful and self.keeper.has_state(node)):
-                continue
-            instance = self._instance(node)
-            began = time.perf_counter()
-            out = list(instance.finish())
-            self._served(instance, began, self.unserved.pop(node.name, []))
-            for emitted in out:
-                emitted.born = self.oldest.get(node.name, 0)
-                self._emit(node, emitted)
-            if node.held is not None and self.step == node.level:
-                self.keeper.hold_or_release(node, instance)
-            self._send_partials(node, instance)
-            if node.operator.stateful:
-                self._save(node, instance)
+            if self.server >= 0:
+                self._finish_operator(node)
             self._flush_waiting(node.name)
+        self._write()
+
+    def _finish_operator(self, node: Node) -> None:
+        idle = self.server not in node.placement and (node.name, self._step_of(node)) not in self.instances
+        if idle and not (node.operator.stateful and self.keeper.has_state(node)):
+            return
+        instance = self._instance(node)
+        began = time.perf_counter()
+        out = list(instance.finish())
+        self._served(instance, began, self.unserved.pop(node.name, []))
+        for emitted in out:
+            emitted.born = self.oldest.get(node.name, 0)
+            self._emit(node, emitted)
+        if node.held is not None and self.step == node.level:
+            self.keeper.hold_or_release(node, instance)
+        self._send_partials(node, instance)
+        if node.operator.stateful:
+            self._save(node, instance)
+
+    def _write(self) -> None:
         self.outputs.write()
         self.routers.save(self.files)
         self.report.weights = self.routers.shares()
@@ -365,7 +365,7 @@ class Server:
             parts = [Rows(r.to_batch(edge.schema), born=born) for r in kept]
             hashes = [row_hashes(part.batch) for part in parts]
             order = np.lexsort([np.concatenate(h) for h in zip(*hashes, strict=True)][::-1])
-            keys = [part.hash(node.key) if node.key else np.zeros(len(part), np.uint64) for part in parts]
+            keys = [part.hash(node.key) for part in parts]
             instances = np.empty(len(order), np.int32)
             instances[order] = self.routers.router(edge, node).route(np.concatenate(keys)[order])
             cuts = np.cumsum([len(part) for part in parts])[:-1]
@@ -388,14 +388,13 @@ class Server:
             for batch in part.to_batches():
                 payload = wire.pack(batch)
                 self.outbox.put(server, wire.PARTIAL, node.index, payload, born, batch.num_rows)
-                _add(self.report.partials, server, batch.num_rows, payload.size)
+                add_sent(self.report.partials, server, batch.num_rows, payload.size)
 
     def _save(self, node: Node, instance: Instance) -> None:
         table = instance.written()
         if table is not None and table.num_rows:
             self.keeper.write(node, newest(table))
-        final = self.step == node.state_level
-        if final and node.name in self.topology.sinks and node.passes:
+        if self.step == node.state_level and node.name in self.topology.sinks and node.passes:
             updates = instance.updates()
             if updates is not None and updates.num_rows:
                 self.outputs.add(node.name, updates, self.oldest.get(node.name, 0))
@@ -413,15 +412,21 @@ class Server:
 
     # ------------------------------------------------------------------ small helpers
 
+    def _step_of(self, node: Node) -> int:
+        """Return the step of an operator's running copy."""
+        return self.step
+
     def _instance(self, node: Node) -> Instance:
-        instance = self.instances.get(node.name)
+        step = self._step_of(node)
+        instance = self.instances.get((node.name, step))
         if instance is None:
             plan = self.plan
             context = Context(
                 node=node,
                 report=self._operator(node),
                 batch=plan.batch,
-                step=self.step,
+                step=step,
+                first=step == (node.level if self.as_they_come else 1),
                 clock=plan.clock,
                 previous_clock=plan.previous_clock,
                 watermark=plan.watermarks.get(node.name),
@@ -435,7 +440,7 @@ class Server:
                 want_updates=node.name in self.topology.sinks,
                 passes_on=node.passes and bool(self.topology.out_edges[node.name]),
             )
-            instance = self.instances[node.name] = node.operator.instance(context)
+            instance = self.instances[node.name, step] = node.operator.instance(context)
         return instance
 
     def _operator(self, node: Node) -> OperatorReport:
@@ -443,8 +448,3 @@ class Server:
 
     def _count(self, edge: Edge) -> EdgeReport:
         return self.report.edges.setdefault(edge.index, EdgeReport())
-
-
-def _add(sent: dict[int, tuple[int, int]], server: int, rows: int, size: int) -> None:
-    before = sent.get(server, (0, 0))
-    sent[server] = before[0] + rows, before[1] + size

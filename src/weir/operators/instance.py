@@ -1,4 +1,5 @@
 """Running copies of operators: one per operator placed on a server, alive for one step of one batch.
+On live servers a copy lives for all steps up to the last one in which rows can reach it.
 
 An instance is pushed rows as they arrive, may emit at once, and finishes when no more rows can come in this step.
 What it must remember it returns as state entries; the server saves them.
@@ -46,7 +47,9 @@ class OperatorReport(msgspec.Struct):
     late: int = 0
     diverted: int = 0
     busy: float = 0.0
-    waited: float = 0.0  # over all rows: seconds from the task's start to the row's turn
+    # over all rows: seconds from the task's start to the row's turn; on live servers, from the row's arrival
+    waited: float = 0.0
+    queued: int = 0  # most rows that waited for it at once, on live servers
     ages: dict[int, int] = {}  # rows by their time since the source, see weir.engine.metrics.latency
     pairs: int = 0  # distinct keys that this instance worked on: its share of the (server, key) pairs
     ahead: int = 0  # rows too far ahead of the clock to be believed
@@ -63,6 +66,7 @@ class Context:
     report: OperatorReport  # where it counts
     batch: int
     step: int  # the step of the batch
+    first: bool  # whether no other copy of this operator has run here in this batch
     clock: int  # µs; what ttl is measured by, in this batch and the one before
     previous_clock: int
     watermark: int | None  # µs of event time; None without windows, or before any row

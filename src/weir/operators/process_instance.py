@@ -59,7 +59,7 @@ class ProcessInstance(Instance):
         node, context = self.node, self.context
         written: list[pa.Table] = []
         expired: list[Done] = []
-        if context.step == 1:  # before any row is looked at
+        if context.first:  # before any row is looked at
             written += self._wake(expired)
         if self.batches:
             keys, h1, h2, calls = self._by_key()

@@ -21,21 +21,20 @@ from pyspark.sql import functions as F
 
 from weir import errors
 from weir.engine import invariants
-from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest, TaskReport
-from weir.engine.driver import Outcome
+from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.fence import check_shared
 from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, column_name, host_name
 from weir.engine.learning import Learning
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
+from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
 from weir.engine.tables import grouping_in_force
 from weir.errors import EngineError, ParcelLost, WeirError
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
-from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import Profile
 from weir.operators.file_reader import vanished
@@ -120,6 +119,10 @@ class SparkRunner:
         return self._rows_session.range(0, 1, 1, 1).where(F.rand(0) < -1).select(*nothing)
 
     @property
+    def execution(self) -> str:
+        return "as step jobs"
+
+    @property
     def knows_hosts(self) -> bool:
         return bool(self.hosts) or not self.parcels
 
@@ -193,21 +196,7 @@ class SparkRunner:
         moving = plan.origin is not None
         in_jvm = topology.steps > 0 and self._routable(plan) and not self._stays_in_python(hosts)
         layout = self._entry_layout(moving) if in_jvm else EntryLayout(tagged=True)
-        job = Job(
-            topology,
-            plan,
-            manifest,
-            self.storage,
-            self.homes.slots,
-            layout,
-            self.learning,
-            before,
-            began=now(),
-            query=self.query,
-            hosts=hosts,
-            invariants=invariants.enabled,
-            claim=self._claim,
-        )
+        job = self._job(plan, manifest, layout, before, hosts)
         if in_jvm:
             entry = self._native(rows, plan, layout)
         else:
@@ -221,10 +210,35 @@ class SparkRunner:
             entry = self.homes.exchange(entry, shape).mapInArrow(_step_task(job, step), wire.WIRE_DDL)
             shape = "wire"
         answers = self._collect(entry.select("kind", "payload"))
-        reports = [msgspec.json.decode(p, type=TaskReport) for kind, p in answers if kind == wire.CONTROL]
-        stats = [BatchStats.from_ipc(p) for kind, p in answers if kind == wire.STATISTICS]
         self._previous = None
-        return Outcome(reports, stats)
+        return outcome_of(answers)
+
+    def close(self) -> None:
+        pass
+
+    def _job(
+        self,
+        plan: BatchPlan,
+        manifest: Manifest,
+        layout: EntryLayout,
+        before: Manifest | None = None,
+        hosts: list[str] | None = None,
+    ) -> Job:
+        return Job(
+            self.topology,
+            plan,
+            manifest,
+            self.storage,
+            self.homes.slots,
+            layout,
+            self.learning,
+            before,
+            began=now(),
+            query=self.query,
+            hosts=hosts,
+            invariants=invariants.enabled,
+            claim=self._claim,
+        )
 
     def _entry_layout(self, moving: bool) -> EntryLayout:
         """Return how rows look that the JVM routes; untagged if all of them are of one source and for one edge."""
@@ -343,7 +357,7 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _settled = False
 
 
-def _settle(job: Job) -> None:
+def settle(job: Job) -> None:
     """Make sure that this worker sees the driver's checkpoint, and spare it to inspect its modules after every task.
 
     PySpark collects garbage whenever a worker has finished a task; with numba and pandas loaded that takes tens
@@ -360,16 +374,16 @@ def _settle(job: Job) -> None:
 
 def _step_task(job: Job, step: int) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle(job)
-        number = _partition()
+        settle(job)
+        number = partition()
         reach("step-started", job.plan.batch * 100 + step)
-        server = Server(job, step, number, folder=_local_folder())
+        server = Server(job, step, number, folder=local_folder())
         yield from server.run(_addressed(batches, job, number))
 
     return task
 
 
-def _partition() -> int:
+def partition() -> int:
     context = TaskContext.get()
     assert context is not None
     return context.partitionId()
@@ -390,20 +404,20 @@ def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iter
 
 def _source_task(job: Job) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle(job)
-        yield from Server(job, 0, -1, _partition(), _local_folder()).run(batches)
+        settle(job)
+        yield from Server(job, 0, -1, partition(), local_folder()).run(batches)
 
     return task
 
 
-def _local_folder() -> str | None:
+def local_folder() -> str | None:
     """A folder of this executor, which Spark removes with it."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 
 def _move_task(job: Job) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle(job)
+        settle(job)
         for batch in batches:
             for server in batch.column("server").to_pylist():
                 yield from move_home(job, server)

@@ -79,7 +79,8 @@ class OperatorProgress(Record):
     """What one operator did on all servers.
 
     ``busy`` is seconds of work, without waiting for input; ``imbalance`` the rows of the busiest server over the
-    average; ``execution`` and ``waiting`` the mean seconds of a row on each server, None where no row came.
+    average; ``execution`` and ``waiting`` the mean seconds of a row on each server, None where no row came. ``queued``
+    is, for each server, the most rows that waited for it at once; live servers alone have such queues.
     """
 
     rows_in: int = 0
@@ -94,6 +95,7 @@ class OperatorProgress(Record):
     latency: Percentiles | None = None
     execution: list[float | None] = []
     waiting: list[float | None] = []
+    queued: list[int] = []
 
 
 class ServerProgress(Record):
@@ -104,6 +106,7 @@ class ServerProgress(Record):
     host: str = ""
     execution: float | None = None
     waiting: float | None = None
+    spilled: int = 0  # bytes of rows that waited in files, on live servers
 
 
 class LoadProgress(Record):
@@ -168,6 +171,7 @@ class Progress(Record):
     probe: dict[str, Any] | None = None
     seconds: Seconds = msgspec.field(default_factory=Seconds)
     ran_again: str | None = None  # why the batch had to run twice, if it did
+    execution: str = "jobs"  # or "live"
     load: LoadProgress = msgspec.field(default_factory=LoadProgress)
     scaled: dict[str, int] | None = None  # "from", "to" (servers), "moved_keys"
     routing: RoutingProgress | None = None

@@ -102,6 +102,7 @@ def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
         latency=percentiles(merged(p.ages for p in parts)),
         execution=[execution for execution, _ in times],
         waiting=[waiting for _, waiting in times],
+        queued=[sum(p.queued for p in mine) for mine in by_server],
     )
 
 
@@ -115,6 +116,7 @@ def _server(number: int, reports: Reports) -> ServerProgress:
         host=next((r.host for r in mine if r.step > 0), ""),
         execution=execution,
         waiting=waiting,
+        spilled=sum(r.spilled_bytes for r in mine),
     )
 
 

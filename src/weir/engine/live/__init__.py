@@ -1,0 +1,1 @@
+"""Servers that stay for many batches and send rows straight to each other."""

@@ -1,0 +1,158 @@
+"""The driver's side of live servers: it gathers them, hands them batches, and notices when one is lost.
+
+Whoever starts the servers (a barrier stage of Spark, threads of this process) tells them the address of a
+:class:`Group`. A batch goes like this: the driver sends its job to all servers; source tasks, whoever runs them, push
+rows to the servers; when they are done, the driver tells the servers how many they were; the servers answer with their
+reports. Anything that goes wrong ends the life of all servers. Nothing has been committed then, and the batch runs
+again by its plan as step jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from weir.engine.exchange import wire
+from weir.engine.live.server import Answers
+from weir.engine.live.transport import (
+    ANSWER,
+    FAILED,
+    JOB,
+    PEERS,
+    QUIT,
+    SOURCES,
+    Address,
+    Connection,
+    Hello,
+    Life,
+    Listener,
+)
+from weir.errors import LiveFailed
+
+SILENCE = 60.0  # seconds without a sign of life after which a server counts as lost
+
+
+class Group:
+    """Live servers as their driver sees them.
+
+    ``host`` is the address at which servers reach this process. ``on_failure`` is called, in another thread, when a
+    server is lost: source tasks that wait for it should be ended.
+    """
+
+    def __init__(
+        self,
+        servers: int,
+        host: str,
+        on_failure: Callable[[], None] | None = None,
+        silence: float = SILENCE,
+        bind: str | None = None,
+    ) -> None:
+        self.life = Life(servers)
+        self._on_failure, self._silence = on_failure, silence
+        self._changed = threading.Condition()
+        self._members: dict[int, Connection] = {}
+        self._listening: dict[int, Address] = {}
+        self._answers: dict[int, Answers] = {}
+        self._failure: LiveFailed | None = None
+        self._closed = False
+        self._listener = Listener(bind or host, self.life, self._watch)
+        self.address: Address = (host, self._listener.address[1])
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where the servers take rows."""
+        return [self._listening[number] for number in range(self.life.servers)]
+
+    def gather(self, seconds: float) -> None:
+        """Wait until all servers are there, and introduce them to each other."""
+        n = self.life.servers
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or len(self._members) == n, seconds)
+            self._raise()
+            if len(self._members) < n:
+                raise LiveFailed(f"only {len(self._members)} of {n} live servers came within {seconds:g} s")
+        self._tell(PEERS, msgspec.msgpack.encode(self.addresses))
+
+    def run(self, batch: int, job: bytes, push: Callable[[], Answers]) -> Answers:
+        """Run a batch: ``push`` runs its source tasks, and returns what they report. Returns all reports."""
+        with self._changed:
+            self._raise()
+            self._answers = {}
+        self._tell(JOB, job, born=batch)
+        try:
+            said = push()
+        except LiveFailed:  # a source task has lost a server, which says why, if it can
+            with self._changed:
+                self._changed.wait_for(lambda: self._failure, 1.0)
+            self._raise()
+            raise
+        self._tell(SOURCES, rows=sum(kind == wire.CONTROL for kind, _ in said))
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or len(self._answers) == self.life.servers)
+            self._raise()
+            return said + [answer for number in sorted(self._answers) for answer in self._answers[number]]
+
+    def fail(self, error: Exception) -> None:
+        """End the life of these servers."""
+        with self._changed:
+            if self._failure is not None or self._closed:
+                return
+            self._failure = error if isinstance(error, LiveFailed) else LiveFailed(str(error))
+            self._changed.notify_all()
+        if self._on_failure is not None:
+            self._on_failure()
+
+    def close(self) -> None:
+        """Let the servers go. A batch that runs is given up."""
+        with self._changed:
+            self._closed = True
+            self._failure = self._failure or LiveFailed("the live servers were let go")
+            self._changed.notify_all()
+        for connection in list(self._members.values()):
+            with contextlib.suppress(OSError):
+                connection.send(QUIT)
+        with self._changed:  # they close their ends first, unless they are stuck
+            self._changed.wait_for(lambda: not self._members, 1.0)
+        self._listener.close()
+
+    def _tell(self, what: int, payload: bytes = b"", *, rows: int = 0, born: int = 0) -> None:
+        try:
+            for connection in list(self._members.values()):
+                connection.send(what, payload, rows=rows, born=born)
+        except OSError as error:
+            raise LiveFailed(f"a live server is gone: {error}") from None
+
+    def _watch(self, connection: Connection, hello: Hello) -> None:
+        """Listen to one server."""
+        number = hello.number
+        if hello.role != "server" or hello.listens is None or number in self._listening:
+            return
+        connection.wait_at_most(self._silence)
+        with self._changed:
+            self._members[number], self._listening[number] = connection, hello.listens
+            self._changed.notify_all()
+        try:
+            while (frame := connection.receive()) is not None:
+                if frame.what == ANSWER:
+                    answers = msgspec.msgpack.decode(frame.data, type=Answers)
+                    with self._changed:
+                        self._answers[number] = answers
+                        self._changed.notify_all()
+                elif frame.what == FAILED:
+                    self.fail(LiveFailed(frame.data.decode()))
+            self.fail(LiveFailed(f"server {number} has gone"))
+        except TimeoutError:
+            self.fail(LiveFailed(f"server {number} has been silent for {self._silence:g} s"))
+        except (OSError, LiveFailed) as error:
+            self.fail(LiveFailed(f"server {number} is gone: {error}"))
+        finally:
+            with self._changed:
+                del self._members[number]
+                self._changed.notify_all()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,83 @@
+"""Live servers as threads of this process, over real sockets: what Spark has no part in can be tested without it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from weir.engine.documents import BatchPlan, Manifest
+from weir.engine.in_process import InProcessRunner, Tables, answers_in
+from weir.engine.job import Job
+from weir.engine.learning import Learning
+from weir.engine.live.group import Group
+from weir.engine.live.server import Answers, Resident, push
+from weir.engine.outcome import Outcome, outcome_of
+from weir.graph.model import Topology
+
+HOST = "127.0.0.1"
+
+
+class LiveThreads(InProcessRunner):
+    """Runs batches on live servers, each a thread; what they can't do runs step by step.
+
+    Rows beyond ``limit`` bytes wait in files.
+    """
+
+    def __init__(self, *args: Any, limit: int = 1 << 20, **terms: Any) -> None:
+        super().__init__(*args, **terms)
+        self.limit = limit
+        self._group: Group | None = None
+        self._jobs: dict[bytes, Job] = {}
+
+    @property
+    def execution(self) -> str:
+        return "on live servers, threads of this process"
+
+    def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
+        if plan.origin is not None or not self.topology.steps:
+            return super().run(rows, plan, manifest, before)
+        job = self._job(plan, manifest, before)
+        name = str(plan.batch).encode()
+        self._jobs.clear()
+        self._jobs[name] = job
+        try:
+            group = self._group = self._group or self._start()
+
+            def source() -> Answers:
+                sent: list[pa.RecordBatch] = []
+                for task, part in enumerate(self._cut(rows)):
+                    sent += push(job, task, [part], group.life, group.addresses)
+                return list(answers_in(sent))
+
+            answers = group.run(plan.batch, name, source)
+        except Exception as error:
+            self.close()
+            return replace(super().run(rows, plan, manifest, before), ran_again=str(error))
+        return self._placed(outcome_of(answers, "live"))
+
+    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
+        super().rescale(topology, origin, learning)
+        self.close()
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def _start(self) -> Group:
+        group = Group(self.topology.servers, HOST)
+
+        def serve(number: int) -> None:
+            Resident(number, group.address, group.life, self._jobs.__getitem__, limit=self.limit).run()
+
+        for number in range(self.topology.servers):
+            threading.Thread(target=serve, args=(number,), daemon=True).start()
+        try:
+            group.gather(30.0)
+        except Exception:
+            group.close()
+            raise
+        return group

@@ -1,0 +1,249 @@
+"""Frames over TCP between those who know a secret.
+
+A frame is a fixed head and a payload, Arrow's own bytes for rows. Who connects and who listens prove to each other
+that they know the secret of this life of the servers: each answers a fresh challenge of the other with an HMAC. Every
+life has a secret and a name of its own, so servers and source tasks of an earlier one are turned away. Frames are
+neither encrypted nor signed one by one; where Spark is told to encrypt, live servers are not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from weir.errors import LiveFailed, WeirError
+
+# what a frame is about
+ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT = range(1, 10)
+HEAD = struct.Struct("<BBHiIqQ")  # what, kind, step, edge, rows, born, size
+HANDSHAKE_SECONDS = 10.0
+_NONCE = 32
+_LENGTH = struct.Struct("<H")
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Life:
+    """One life of a query's servers: how many there are, what it is called, and what only its members know."""
+
+    servers: int
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """Who connects: ``role`` is "server" (to the driver), "peer" (to another server) or "source"."""
+
+    role: str
+    number: int
+    life: str
+    batch: int = -1
+    listens: Address | None = None
+
+
+class Frame(NamedTuple):
+    """What has arrived; ``step`` is the one that it is for, ``arrived`` the monotonic clock."""
+
+    what: int
+    kind: int = 0
+    step: int = 0
+    edge: int = 0
+    rows: int = 0
+    born: int = 0
+    payload: pa.Buffer | None = None
+    arrived: float = 0.0
+
+    @property
+    def data(self) -> bytes:
+        return b"" if self.payload is None else self.payload.to_pybytes()
+
+
+class Connection:
+    """One end of a connection: frames arrive whole and in order, or an error says that they don't."""
+
+    def __init__(self, sock: socket.socket, patience: float = 60.0) -> None:
+        self._socket = sock
+        self._lock = threading.Lock()
+        sock.settimeout(None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # give up when the other host is silent for so long
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience * 1000))
+
+    def send(
+        self,
+        what: int,
+        payload: Any = b"",
+        *,
+        kind: int = 0,
+        step: int = 0,
+        edge: int = 0,
+        rows: int = 0,
+        born: int = 0,
+    ) -> None:
+        """Send a frame; wait while the other side does not take it."""
+        view = memoryview(payload).cast("B") if len(payload) else memoryview(b"")
+        head = HEAD.pack(what, kind, step, edge, rows, born, len(view))
+        with self._lock:
+            sent = self._socket.sendmsg([head, view])
+            if sent < len(head):
+                self._socket.sendall(head[sent:])
+                sent = len(head)
+            if sent - len(head) < len(view):
+                self._socket.sendall(view[sent - len(head) :])
+
+    def receive(self, room: Callable[[int], Any] = pa.allocate_buffer) -> Frame | None:
+        """Return the next frame; None if the other side ended between two frames.
+
+        ``room`` returns memory for a payload of so many bytes.
+        """
+        head = bytearray(HEAD.size)
+        if not self._fill(memoryview(head), may_end=True):
+            return None
+        what, kind, step, edge, rows, born, size = HEAD.unpack(head)
+        payload = None
+        if size:
+            space = room(size)
+            self._fill(memoryview(space).cast("B"))
+            payload = pa.py_buffer(space)
+        return Frame(what, kind, step, edge, rows, born, payload, time.perf_counter())
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """Let :meth:`receive` raise a TimeoutError when nothing comes for so long."""
+        self._socket.settimeout(seconds)
+
+    def _fill(self, view: memoryview, may_end: bool = False) -> bool:
+        filled = 0
+        while filled < len(view):
+            more = self._socket.recv_into(view[filled:])
+            if not more:
+                if may_end and not filled:
+                    return False
+                raise LiveFailed("a connection ended in the middle of a frame")
+            filled += more
+        return True
+
+    def close(self) -> None:
+        """End the connection; who waits for it, on either side, is woken."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def connect(address: Address, life: Life, hello: Hello | Callable[[str], Hello]) -> Connection:
+    """Connect to a listener of the same life; ``hello`` may depend on the address that this side has there."""
+    try:
+        sock = socket.create_connection(address, timeout=HANDSHAKE_SECONDS)
+    except OSError as error:
+        raise LiveFailed(f"{address[0]}:{address[1]} can't be reached: {error}") from None
+    try:
+        about = hello if isinstance(hello, Hello) else hello(sock.getsockname()[0])
+        text, mine = msgspec.msgpack.encode(about), secrets.token_bytes(_NONCE)
+        sock.sendall(_LENGTH.pack(len(text)) + text + mine)
+        theirs = _exactly(sock, _NONCE)
+        if not hmac.compare_digest(_exactly(sock, 32), _proof(life.secret, b"listens", text, mine, theirs)):
+            raise LiveFailed(f"{address[0]}:{address[1]} does not know the secret of these servers")
+        sock.sendall(_proof(life.secret, b"connects", text, mine, theirs))
+        (size,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
+        if size:
+            raise LiveFailed(
+                f"{address[0]}:{address[1]} turned this side away: {_exactly(sock, size).decode()}"
+            )
+    except OSError as error:
+        sock.close()
+        raise LiveFailed(f"{address[0]}:{address[1]} ended the greeting: {error}") from None
+    except LiveFailed:
+        sock.close()
+        raise
+    return Connection(sock)
+
+
+def admit(sock: socket.socket, life: Life) -> Hello:
+    """Greet who has connected, or raise a LiveFailed: without the secret, or of another life."""
+    sock.settimeout(HANDSHAKE_SECONDS)
+    (size,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
+    if size > 1024:
+        raise LiveFailed("somebody who is no server connected")
+    text, theirs = _exactly(sock, size), _exactly(sock, _NONCE)
+    mine = secrets.token_bytes(_NONCE)
+    sock.sendall(mine + _proof(life.secret, b"listens", text, theirs, mine))
+    if not hmac.compare_digest(_exactly(sock, 32), _proof(life.secret, b"connects", text, theirs, mine)):
+        raise LiveFailed("somebody without the secret connected")
+    hello = msgspec.msgpack.decode(text, type=Hello)
+    if hello.life != life.name:
+        refusal = f"it is of the life {hello.life}, this is {life.name}"
+        sock.sendall(_LENGTH.pack(len(refusal)) + refusal.encode())
+        raise LiveFailed(refusal)
+    sock.sendall(_LENGTH.pack(0))
+    return hello
+
+
+def _proof(secret: bytes, role: bytes, *said: bytes) -> bytes:
+    return hmac.digest(secret, b"\0".join([b"weir", role, *said]), hashlib.sha256)
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    out = bytearray()
+    while len(out) < size:
+        more = sock.recv(size - len(out))
+        if not more:
+            raise LiveFailed("a connection ended in the greeting")
+        out += more
+    return bytes(out)
+
+
+class Listener:
+    """Takes connections at one address, each in a thread of its own, from those who know the secret."""
+
+    def __init__(self, host: str, life: Life, welcome: Callable[[Connection, Hello], None]) -> None:
+        self._socket = socket.create_server((host, 0), backlog=128)
+        self.address: Address = (host, self._socket.getsockname()[1])
+        self._life, self._welcome = life, welcome
+        self._open: set[Connection] = set()
+        self._closed = False
+        threading.Thread(target=self._accept, daemon=True, name="weir-listener").start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._serve, args=(sock,), daemon=True, name="weir-reader").start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            hello = admit(sock, self._life)
+        except (OSError, WeirError, msgspec.MsgspecError):
+            sock.close()
+            return
+        connection = Connection(sock)
+        self._open.add(connection)
+        try:
+            if not self._closed:
+                self._welcome(connection, hello)
+        finally:
+            self._open.discard(connection)
+            connection.close()
+
+    def close(self) -> None:
+        """Take no more connections, and end those that there are."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for connection in list(self._open):
+            connection.close()

@@ -1,0 +1,137 @@
+"""Live servers in this process: whole batches are right, whatever waits, splits, moves, spills or fails."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import weir
+from recorded import few_starts
+from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, sums, two_counts
+from weir.engine.live import inbox, server
+from weir.engine.live.in_process import LiveThreads
+from weir.testing import run, start
+
+TABLES = [posts(3000, seed) for seed in range(3)]
+TOPICS = weir.Table.of({f"topic {t}": (t // 10) % 3 for t in range(200)})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hasty():
+    with few_starts():
+        yield
+
+
+def ways(query):
+    return [progress.execution for progress in query.recent_progress]
+
+
+@pytest.mark.parametrize(
+    ("places", "topics"),
+    [
+        (None, {}),
+        (TOPICS, {"routing": TOPICS}),
+        (weir.Shuffle(), {"routing": weir.PartialKey()}),
+        (weir.PartialKey(), {"routing": weir.Shuffle(), "aggregate_every": 2}),
+        (weir.Consistent(), {"routing": weir.Weighted(weir.Hash())}),
+    ],
+    ids=["hash", "table", "split", "held", "by load"],
+)
+def test_counts_are_right_whatever_the_grouping(places, topics):
+    query = run(two_counts(places=places, **topics), TABLES, servers=3, execution="live")
+    assert rows_of(query.state("places")) == counts(TABLES, "place")
+    assert rows_of(query.state("topics")) == counts(TABLES, "topic")
+    assert set(ways(query)) == {"live"}
+    assert [p.rows for p in query.recent_progress[:3]] == [3000] * 3
+
+
+def test_branches_unions_processes_and_sinks():
+    web, app = weir.source(POSTS, "web"), weir.source(POSTS, "app")
+    big = app.filter_batches(lambda b: pc.greater(b.column("n"), 500), name="big", routing=weir.Shuffle())
+    topics = (
+        web.union(big)
+        .keyed("place", weir.Count(), name="places")
+        .keyed("topic", Rises(order_by="n"), name="topics")
+    )
+    pairs = web.keyed(["place", "topic"], weir.Count(), name="pairs", parallelism=2)
+    batches = [{"web": posts(800, 2 * i), "app": posts(800, 2 * i + 1)} for i in range(3)]
+    ends = {}
+    sink = {"pairs": lambda table, batch: ends.update({row[:2]: row for row in rows_of(table)})}
+    query = run(weir.Application(topics, pairs), batches, servers=3, sink=sink, execution="live")
+    webs = [b["web"] for b in batches]
+    both = [pa.concat_tables([b["web"], b["app"].filter(pc.greater(b["app"]["n"], 500))]) for b in batches]
+    assert {r["topic"]: r["rises"] for r in query.state("topics").to_pylist()} == rises_in_python(both)
+    assert sorted(ends.values(), key=repr) == counts(webs, "place", "topic")
+    assert set(ways(query)) == {"live"}
+
+
+def test_servers_come_and_go_and_keys_move():
+    with start(
+        two_counts(), servers=2, routing=weir.Locality(period=1, forecast=None), execution="live"
+    ) as query:
+        steer = {
+            0: lambda: query.reconfigure(wait=True),
+            1: lambda: query.scale_out(1),
+            3: lambda: query.scale_in(1),
+        }
+        tables = [posts(1000, seed) for seed in range(6)]
+        for number, table in enumerate(tables):
+            query.feed(table)
+            steer.get(number, list)()
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
+        assert ways(query) == ["live", "live", "jobs", "live", "jobs", "live"]
+        assert query.recent_progress[1].moved_keys
+
+
+def test_a_batch_that_fails_live_runs_again_as_jobs():
+    with start(two_counts(), servers=3, execution="live", faults=["step-started:102"]) as query:
+        for table in TABLES:
+            query.feed(table)
+        assert ways(query) == ["live", "jobs", "live"]
+        assert "TaskFailed" in query.recent_progress[1].ran_again
+        assert rows_of(query.state("topics")) == counts(TABLES, "topic")
+
+
+def test_mistakes_of_users_are_told_as_in_jobs():
+    def fails(key, rows, state):
+        raise ValueError("no such thing")
+
+    app = weir.source(POSTS).process("topic", fails, name="topics")
+    with (
+        start(app, servers=2, execution="live") as query,
+        pytest.raises(weir.errors.OperatorError, match="no such"),
+    ):
+        query.feed(TABLES[0])
+
+
+def test_rows_that_do_not_fit_memory_wait_in_files(monkeypatch):
+    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 2000})
+    monkeypatch.setattr(server, "BLOB_BYTES", 4000)
+    app = (
+        weir.source(POSTS)
+        .keyed("place", weir.Count(), name="p")
+        .keyed("topic", weir.Aggregate(t="sum(n)"), name="t")
+    )
+    query = run(app, TABLES, servers=3, execution="live")
+    assert rows_of(query.state("t")) == sums(TABLES, "topic", "n")
+    assert set(ways(query)) == {"live"}
+    assert sum(s.spilled for p in query.recent_progress for s in p.servers) > 0
+    assert max(query.progress.operators["t"].queued) > 0
+
+
+def test_a_full_disk_under_the_files_ends_the_batch_and_it_runs_again(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(inbox.os, "posix_fallocate", full)
+    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 0})
+    query = run(two_counts(), TABLES[:1], servers=2, execution="live")
+    assert ways(query) == ["jobs"]
+    assert "No space left" in query.progress.ran_again
+    assert rows_of(query.state("topics")) == counts(TABLES[:1], "topic")
+
+
+def test_what_is_explained(capsys):
+    run(two_counts(), TABLES[:1], servers=2, execution="live").explain()
+    assert "live servers" in capsys.readouterr().out

@@ -1,0 +1,262 @@
+"""Connections, inboxes and groups of live servers: who is let in, what is noticed, and that nobody waits for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from weir.engine.live.group import Group
+from weir.engine.live.inbox import Inbox
+from weir.engine.live.server import Resident
+from weir.engine.live.transport import END, HEAD, ROWS, Connection, Frame, Hello, Life, Listener, connect
+from weir.errors import LiveFailed
+
+HOST = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def listening(life, welcome):
+    listener = Listener(HOST, life, welcome)
+    try:
+        yield listener.address
+    finally:
+        listener.close()
+
+
+def waits_for(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def running(servers=2, **terms):
+    """A group of servers in threads; what their driver sends them is taken for a job by nobody."""
+    group = Group(servers, HOST, **terms)
+    residents = {}
+
+    def serve(number):
+        terms = (number, group.address, group.life, lambda data: pytest.fail("a job"))
+        residents[number] = resident = Resident(*terms, beat=0.05)
+        resident.run()
+
+    for number in range(servers):
+        threading.Thread(target=serve, args=(number,), daemon=True).start()
+    try:
+        group.gather(20)
+        waits_for(lambda: len(residents) == servers)
+        waits_for(lambda: all(len(r._peers) == servers - 1 for r in residents.values()))
+        yield group, residents
+    finally:
+        group.close()
+
+
+def test_frames_arrive_whole_and_in_order():
+    got = []
+    done = threading.Event()
+
+    def welcome(connection, hello):
+        while (frame := connection.receive()) is not None:
+            got.append((frame.what, frame.edge, frame.rows, frame.data))
+        done.set()
+
+    life = Life(1)
+    large = bytes(range(256)) * 40_000
+    with listening(life, welcome) as address:
+        connection = connect(address, life, Hello("peer", 0, life.name))
+        connection.send(ROWS, large, edge=3, rows=7)
+        connection.send(ROWS, pa.py_buffer(b"x"), edge=4, rows=1)
+        connection.send(END, step=2)
+        connection.close()
+        assert done.wait(20)
+    assert got == [(ROWS, 3, 7, large), (ROWS, 4, 1, b"x"), (END, 0, 0, b"")]
+
+
+def test_a_frame_that_is_cut_off_is_noticed():
+    ours, theirs = socket.create_server((HOST, 0)), None
+    theirs = socket.create_connection(ours.getsockname())
+    taken, _ = ours.accept()
+    theirs.sendall(HEAD.pack(ROWS, 1, 1, 0, 5, 0, 1000) + b"too short")
+    theirs.close()
+    with pytest.raises(LiveFailed, match="middle of a frame"):
+        Connection(taken).receive()
+    ours.close()
+
+
+@pytest.mark.parametrize("case", ["another secret", "another life", "no greeting"])
+def test_strangers_and_earlier_lives_are_turned_away(case):
+    life, welcomed = Life(1), []
+    with listening(life, lambda connection, hello: welcomed.append(hello)) as address:
+        if case == "no greeting":
+            with socket.create_connection(address) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+                with contextlib.suppress(ConnectionError):
+                    assert stranger.recv(100) == b""
+        elif case == "another secret":
+            with pytest.raises(LiveFailed, match="secret"):
+                connect(address, Life(1, life.name), Hello("peer", 0, life.name))
+        else:
+            with pytest.raises(LiveFailed, match="turned this side away: it is of the life earlier"):
+                connect(address, Life(1, "earlier", life.secret), Hello("peer", 0, "earlier"))
+    assert welcomed == []
+
+
+def test_who_listens_without_the_secret_is_not_trusted():
+    """The listener proves its knowledge first: nothing but a greeting reaches one that has none."""
+    life, heard = Life(1), []
+    impostor = socket.create_server((HOST, 0))
+
+    def answer():
+        peer, _ = impostor.accept()
+        peer.recv(4096)
+        peer.sendall(bytes(64))
+        heard.append(peer.recv(4096))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    with pytest.raises(LiveFailed, match="does not know the secret"):
+        connect(impostor.getsockname(), life, Hello("source", 0, life.name))
+    thread.join(20)
+    assert heard == [b""]
+    impostor.close()
+
+
+def test_the_secret_is_in_no_text():
+    life = Life(2)
+    assert life.secret.hex() not in repr(life)
+    assert repr(life.secret) not in repr(life)
+
+
+def test_a_source_task_comes_once_and_in_its_batch():
+    inbox = Inbox(1)
+    inbox.announce(Frame(ROWS, born=4))
+    with pytest.raises(LiveFailed, match="batch 3 came in batch 4"):
+        inbox.begin_source(0, 3, 1.0)
+    inbox.begin_source(0, 4, 1.0)
+    inbox.end_source(0)
+    with pytest.raises(LiveFailed, match="ran twice"):
+        inbox.begin_source(0, 4, 1.0)
+    with pytest.raises(LiveFailed, match="ran twice"):
+        inbox.take(1)
+
+
+def test_rows_of_a_task_that_has_not_reported_are_not_taken_for_complete():
+    inbox = Inbox(1)
+    inbox.announce(Frame(ROWS, born=0))
+    for task in (0, 1):
+        inbox.begin_source(task, 0, 1.0)
+        inbox.end_source(task)
+    inbox.all_sources(1)
+    with pytest.raises(LiveFailed, match="only 1 have reported"):
+        inbox.take(1)
+
+
+def test_later_steps_go_first_and_a_step_ends_when_all_have_said_so():
+    inbox = Inbox(3)
+    for step in (2, 3, 2):
+        inbox.put(Frame(ROWS, step=step, payload=pa.py_buffer(b"rows")))
+    assert [inbox.take(2).step for _ in range(3)] == [3, 2, 2]
+    ends = []
+    thread = threading.Thread(target=lambda: ends.append(inbox.take(2)), daemon=True)
+    thread.start()
+    inbox.end(3)
+    inbox.end(2)
+    thread.join(0.05)
+    assert ends == []
+    inbox.end(2)
+    thread.join(20)
+    assert ends == [None]
+
+
+def test_a_lost_server_ends_the_life_of_all():
+    with running(3) as (group, residents):
+        lost = residents[1]
+        for peer in lost._peers.values():  # as when its process dies: connections end without a word
+            peer.close()
+        lost._control.close()
+        waits_for(lambda: group._failure)
+        with pytest.raises(LiveFailed):
+            group.run(0, b"", list)
+
+
+def test_a_connection_that_is_cut_between_two_servers_is_noticed():
+    with running(2) as (group, residents):
+        residents[0]._peers[1].close()
+        waits_for(lambda: group._failure)
+        with pytest.raises(LiveFailed, match="went away before its end"):
+            group.run(0, b"", list)
+
+
+def test_a_server_that_hangs_is_noticed_and_source_tasks_are_told():
+    told = threading.Event()
+    with running(2, silence=0.5, on_failure=told.set) as (group, residents):
+        residents[0]._beat = 3600.0  # as a process that was stopped: its connections stay, but nothing comes
+        assert told.wait(20)
+        with pytest.raises(LiveFailed, match="silent"):
+            group.run(0, b"", list)
+
+
+def test_servers_that_never_come_are_not_waited_for_without_end():
+    group = Group(2, HOST)
+    with pytest.raises(LiveFailed, match="only 0 of 2"):
+        group.gather(0.05)
+    group.close()
+
+
+def test_servers_that_fill_each_others_inboxes_go_on(tmp_path):
+    """Both send far more than fits sockets and memory before they take anything."""
+    life, size, count = Life(2), 1 << 20, 48
+    inboxes = [Inbox(2, str(tmp_path), limit=4 << 20) for _ in range(2)]
+
+    def reader(inbox):
+        def welcome(connection, hello):
+            while (frame := connection.receive(inbox.room)) is not None:
+                inbox.put(frame) if frame.what == ROWS else inbox.end(frame.step)
+
+        return welcome
+
+    listeners = [Listener(HOST, life, reader(inbox)) for inbox in inboxes]
+    taken = [0, 0]
+
+    def server(me):
+        peer = connect(listeners[1 - me].address, life, Hello("peer", me, life.name))
+        for _ in range(count):
+            peer.send(ROWS, bytes(size), step=2)
+        peer.send(END, step=2)
+        while (frame := inboxes[me].take(2)) is not None:
+            taken[me] += frame.payload.size
+        peer.close()
+
+    threads = [threading.Thread(target=server, args=(me,), daemon=True) for me in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert taken == [count * size] * 2
+    assert all(inbox.spilled for inbox in inboxes)
+    for listener in listeners:
+        listener.close()
+
+
+def test_a_source_waits_for_a_slow_server_and_is_woken_when_it_fails():
+    inbox = Inbox(1, limit=10)
+    inbox.put(Frame(ROWS, step=1, payload=pa.py_buffer(bytes(20))))
+    waiting = threading.Thread(target=inbox.wait_for_room, daemon=True)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    assert inbox.take(1) is not None
+    waiting.join(20)
+    assert not waiting.is_alive()
+    inbox.put(Frame(ROWS, step=1, payload=pa.py_buffer(bytes(20))))
+    waiting = threading.Thread(target=inbox.wait_for_room, daemon=True)
+    waiting.start()
+    inbox.fail(LiveFailed("lost"))
+    waiting.join(20)
+    assert not waiting.is_alive()

@@ -63,8 +63,8 @@ def _no_waiting_for_disks() -> Iterator[None]:
 def spark() -> Iterator[object]:
     from weir.spark.session import embedded
 
-    # task failures are retried, as on a cluster
-    session = embedded("local[2, 4]", "weir-tests", **{"spark.driver.memory": "3g"})
+    # task failures are retried, as on a cluster; three live servers leave a slot for the source
+    session = embedded("local[4, 4]", "weir-tests", **{"spark.driver.memory": "3g"})
     yield session
     session.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirErro
 from weir.graph.model import Topology
 from weir.options import Options
 from weir.spark.job import SparkRunner, translated, unite
+from weir.spark.live import LiveRunner
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
@@ -80,6 +82,7 @@ class Query(QueryHandle):
 
     def stop(self) -> None:
         """Stop after the batch in flight is cancelled; a later start goes on from the last commit."""
+        self._driver.runner.close()
         if self._ticker is not None:
             self._ticker.stop()
         if self._stream is not None and self._stream.isActive:
@@ -128,7 +131,16 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
     started.set()
     if Ticker.is_needed(driver.topology, options.trigger):
         query._ticker = Ticker(driver, query._stream, rows.sparkSession.sparkContext, options.trigger)
+    if options.execution != "jobs":
+        threading.Thread(target=_close_at_end, args=(query,), daemon=True, name="weir-end").start()
     return query
+
+
+def _close_at_end(query: Query) -> None:
+    """Let live servers go when Spark's own query has ended, however that came about."""
+    with contextlib.suppress(Exception):
+        query._stream.awaitTermination()
+    query._driver.runner.close()
 
 
 def run(application: Application, checkpoint: str, options: Options) -> Query:
@@ -149,6 +161,8 @@ def run(application: Application, checkpoint: str, options: Options) -> Query:
     except Exception as error:
         driver.status.error = error
         raise
+    finally:
+        driver.close()
     driver.status.message = "finished"
     return query
 
@@ -181,7 +195,11 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     own = own_session(session) if mode == "bounded" else None
     # rows that are left in files would lie there in plain text, where Spark encrypts what it writes
     parcels = options.parcels and not encrypts_files(session)
-    runner = SparkRunner(Storage(checkpoint, options.storage_options), parcels, own)
+    storage = Storage(checkpoint, options.storage_options)
+    # a bounded run has a batch or two, not worth the start of servers that stay
+    insist = options.execution == "live"
+    stays = insist or (options.execution == "auto" and mode == "streaming")
+    runner = LiveRunner(storage, parcels, own, insist) if stays else SparkRunner(storage, parcels, own)
     driver = open_driver(build, checkpoint, mode, runner, sinks, options)
     runner.template = unite(application.frames, driver.topology)
     return Query(driver, session), runner.template

@@ -1,0 +1,246 @@
+"""Live servers on Spark: a barrier stage holds them for many batches, an ordinary job per batch feeds them.
+
+Spark places the servers on their homes, starts and watches them, and reads the sources. Whatever it loses, a server, an
+executor, a source task, ends the life of all servers: the batch runs again by its plan as step jobs, which need no free
+slots, and live servers come back with a later batch, when there is room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.engine.documents import BatchPlan, Claim, Manifest
+from weir.engine.exchange import wire
+from weir.engine.job import EntryLayout, Job
+from weir.engine.learning import Learning
+from weir.engine.live.group import SILENCE, Group
+from weir.engine.live.server import Resident, push
+from weir.engine.live.transport import Address, Life
+from weir.engine.outcome import Outcome, outcome_of
+from weir.errors import EngineError, LiveFailed
+from weir.graph.model import Topology
+from weir.spark.executors import ensure_slots, slots
+from weir.spark.job import SparkRunner, Task, local_folder, partition, settle
+from weir.state.storage import Storage
+
+log = logging.getLogger("weir")
+START_SECONDS = 60.0  # for all servers to come, once there are slots for them
+SLOT_SECONDS = 30.0
+LONGEST_PAUSE = 64  # batches without live servers after they failed again and again
+# settings by which Spark encrypts what travels between its processes, or what they write to local disks
+ENCRYPTION = tuple(f"spark.{what}.enabled" for what in ("network.crypto", "ssl.rpc", "ssl", "io.encryption"))
+
+
+def obstacle(session: SparkSession, servers: int) -> str | None:
+    """Return why live servers can't run in a session; None if they can.
+
+    They hold a task slot each, and source tasks need at least one more. Spark itself would wait in silence.
+    """
+    conf = session.sparkContext.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return "dynamic allocation is on, and Spark refuses barrier stages with it"
+    for name in ENCRYPTION:
+        if conf.get(name, "false") == "true":
+            return f"{name} is set, and rows between live servers are not encrypted"
+    have = slots(session)
+    if have < servers + 1:
+        return f"{servers} live servers and a source need {servers + 1} task slots, and there are {have}"
+    return None
+
+
+class LiveRunner(SparkRunner):
+    """Runs batches on live servers where it can, else as step jobs.
+
+    With ``insist``, a session that has no room for live servers is refused before the first batch.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        parcels: bool = True,
+        session: SparkSession | None = None,
+        insist: bool = False,
+        silence: float = SILENCE,
+    ) -> None:
+        super().__init__(storage, parcels, session)
+        self._insist, self._silence = insist, silence
+        self._group: Group | None = None
+        self._lock = threading.Lock()  # of the group: a query is stopped from another thread
+        self._closed = False
+        self._resume, self._pause = (
+            0,
+            1,
+        )  # the batch to try again with, and how many to wait after the next failure
+        self._why = "as step jobs until the first batch has been planned"
+        self.start_seconds = 0.0  # what the last start of live servers took
+
+    @property
+    def execution(self) -> str:
+        return self._why
+
+    def start(self, rows: DataFrame, topology: Topology, learning: Learning | None, claim: Claim) -> None:
+        fresh = self._settled_in is None
+        super().start(rows, topology, learning, claim)
+        if fresh and self._insist:
+            reason = obstacle(self.session, topology.servers)
+            if reason is not None:  # a cluster may give more slots, if that is it
+                with contextlib.suppress(EngineError):
+                    ensure_slots(self.session, topology.servers + 1, SLOT_SECONDS)
+                reason = obstacle(self.session, topology.servers)
+            if reason is not None:
+                self._settled_in = None
+                raise EngineError(f'{reason}. Start Spark accordingly, or leave out execution="live".')
+
+    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
+        """Let the servers go: the batch that changes them runs as step jobs, those after it on the new ones."""
+        self._let_go()
+        super().rescale(topology, origin, learning)
+
+    def release(self, hosts: set[str] | None) -> list[str] | None:
+        if hosts is not None:  # servers may live there
+            self._let_go()
+        return super().release(hosts)
+
+    def close(self) -> None:
+        self._closed = True
+        self._let_go()
+
+    def run(
+        self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
+    ) -> Outcome:
+        reason = self._obstacle(plan)
+        if reason is not None:
+            self._say(f"as step jobs: {reason}")
+            return super().run(rows, plan, manifest, before)
+        try:
+            outcome = self._run_live(rows, plan, manifest)
+        except Exception as error:
+            self._let_go()
+            if self._closed:
+                raise
+            self._resume, self._pause = plan.batch + self._pause, min(2 * self._pause, LONGEST_PAUSE)
+            failure = str(error).split("\n")[0]
+            self._say(f"as step jobs until batch {self._resume}: {failure}")
+            return replace(super().run(rows, plan, manifest, before), ran_again=failure)
+        self._pause = 1
+        return outcome
+
+    def _obstacle(self, plan: BatchPlan) -> str | None:
+        if plan.origin is not None:
+            return "this batch changes the servers"
+        if not self.topology.steps:
+            return "no operator needs a server"
+        if self._group is not None:
+            return None
+        if plan.batch < self._resume:
+            return f"live servers failed, and are tried again with batch {self._resume}"
+        return obstacle(self.session, self.topology.servers)
+
+    def _say(self, why: str) -> None:
+        if why != self._why:
+            self._why = why
+            log.info("batches run %s", why)
+
+    # ------------------------------------------------------------------ a live batch
+
+    def _run_live(self, rows: DataFrame, plan: BatchPlan, manifest: Manifest) -> Outcome:
+        group = self._group or self._start_servers()
+        job = self._job(plan, manifest, EntryLayout(tagged=True))
+        context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
+        source = rows.mapInArrow(_push_task(job, group.life, group.addresses), wire.WIRE_DDL)
+        context.addJobTag(tag)
+        try:
+            answers = group.run(
+                plan.batch, cloudpickle.dumps(job), lambda: self._collect(source.select("kind", "payload"))
+            )
+        finally:
+            context.removeJobTag(tag)
+        return outcome_of(answers, "live")
+
+    def _start_servers(self) -> Group:
+        """Start the barrier stage, in a thread that waits for its end, and wait for the servers."""
+        began = time.perf_counter()
+        context, n = self.session.sparkContext, self.topology.servers
+        host = context.getConf().get("spark.driver.host") or "127.0.0.1"
+        bind = context.getConf().get("spark.driver.bindAddress", host)
+        group = Group(n, host, lambda: self._cancel(context, group.life), self._silence, bind)
+        stage = self.homes.each().mapInArrow(
+            _server_task(group.address, group.life), "server int", barrier=True
+        )
+
+        def hold() -> None:
+            try:
+                context.setJobGroup(_job_group(group.life), f"{n} live servers of a Weir query")
+                stage.collect()
+            except Exception as error:
+                group.fail(LiveFailed(f"the stage of the live servers ended: {str(error).splitlines()[0]}"))
+
+        with self._lock:
+            if self._closed:
+                raise LiveFailed("the query is being stopped")
+            self._group = group
+        threading.Thread(target=hold, daemon=True, name="weir-live").start()
+        group.gather(START_SECONDS)
+        self.start_seconds = time.perf_counter() - began
+        self._say(f"on {n} live servers (started within {self.start_seconds:.1f} s)")
+        return group
+
+    def _let_go(self) -> None:
+        with self._lock:
+            group, self._group = self._group, None
+        if group is not None:
+            group.close()
+            self._cancel(self.session.sparkContext, group.life)
+
+    @staticmethod
+    def _cancel(context: Any, life: Life) -> None:
+        """End what still runs for a life: servers that are stuck, and source tasks that wait for them."""
+        try:
+            context.cancelJobsWithTag(f"weir-source-{life.name}")
+            context.cancelJobGroup(_job_group(life))
+        except Exception:
+            log.debug("the session ended before its live servers", exc_info=True)
+
+
+def _job_group(life: Life) -> str:
+    return f"weir-live-{life.name}"
+
+
+def _server_task(driver: Address, life: Life) -> Task:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # its home, which has brought the task here
+            pass
+        folder = local_folder() or tempfile.gettempdir()
+        Resident(partition(), driver, life, _decoded, folder).run()
+        yield from ()
+
+    return task
+
+
+def _decoded(data: bytes) -> Job:
+    job: Job = cloudpickle.loads(data)
+    settle(job)
+    return job
+
+
+def _push_task(job: Job, life: Life, servers: list[Address]) -> Task:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle(job)
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber():
+            raise LiveFailed("a source task failed or ran twice; what it has pushed can't be taken back")
+        yield from push(job, context.partitionId(), batches, life, servers)
+
+    return task

@@ -1,0 +1,132 @@
+"""Live servers on Spark: a stage that stays, fed by a job per batch; what it loses, step jobs make up for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+import weir
+from recorded import few_starts
+from support import (
+    NOW,
+    POSTS,
+    Rises,
+    counts,
+    posts,
+    rises_in_python,
+    rows_of,
+    stream,
+    two_counts,
+    write_batches,
+)
+from weir.errors import EngineError, OperatorError
+
+TABLES = [posts(1500, seed) for seed in range(5)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hasty():
+    with few_starts():
+        yield
+
+
+def ways(query):
+    return [progress.execution for progress in query.recent_progress]
+
+
+def active(spark):
+    return spark.sparkContext.statusTracker().getActiveJobsIds()
+
+
+def eventually(condition, seconds=30):
+    end = threading.Event()
+    for _ in range(seconds * 20):
+        if condition():
+            return
+        end.wait(0.05)
+    assert condition()
+
+
+def test_live_servers_and_jobs_take_turns_on_one_checkpoint(spark, tmp_path, checkpoint):
+    data = tmp_path / "posts"
+    app = (
+        weir.source(stream(spark, write_batches(data, TABLES[:2]), POSTS))
+        .keyed("place", weir.Count(), name="places", routing=weir.PartialKey(), aggregate_every=2)
+        .keyed("topic", Rises(order_by="n"), name="topics")
+    )
+    for number, execution in enumerate(["live", "jobs", "auto"]):
+        query = app.start(checkpoint, servers=3, trigger=NOW, execution=execution)
+        query.await_termination()
+        shown = query.describe()
+        assert ("on 3 live servers" in shown) == (execution != "jobs")
+        eventually(lambda: not active(spark))  # their slots are free again
+        if number < 2:
+            write_batches(data, TABLES[2 + number : 3 + number])
+    assert ways(query)[1:] == ["live"]
+    rises = {row.topic: row.rises for row in query.state("topics").collect()}
+    assert rises == rises_in_python(TABLES[:4])
+    assert rows_of(query.state("places")) == counts(TABLES[:4], "place")
+
+
+def test_servers_and_keys_move_and_a_server_that_dies_costs_one_batch(spark, tmp_path, checkpoint):
+    data, marker = tmp_path / "posts", str(tmp_path / "killed")
+    folder = write_batches(data, TABLES[:1])
+
+    def dies_once(batch):
+        if len(list(data.glob("*.parquet"))) == 2 and not os.path.exists(marker):
+            os.close(os.open(marker, os.O_CREAT))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+    app = (
+        weir.source(stream(spark, folder, POSTS))
+        .keyed("place", weir.Count(), name="places")
+        .map_batches(dies_once, name="same", routing=weir.Shuffle())
+        .keyed("topic", weir.Count(), name="topics")
+    )
+    routing = weir.Locality(period=1, forecast=None)
+    query = app.start(checkpoint, servers=2, routing=routing, execution="live")
+    try:
+        for number in range(4):
+            query.process_all_available()
+            if number == 2:
+                query.scale_out(1)
+            write_batches(data, TABLES[number + 1 : number + 2])
+        query.process_all_available()
+        assert ways(query) == ["live", "jobs", "live", "jobs", "live"]
+        died, scaled = query.recent_progress[1], query.recent_progress[3]
+        assert died.ran_again
+        assert scaled.scaled["to"] == 3
+        assert len(query.progress.servers) == 3
+        assert query.progress.table_version > 0
+        for name, column in (("places", "place"), ("topics", "topic")):
+            assert rows_of(query.state(name)) == counts(TABLES, column)
+    finally:
+        query.stop()
+    eventually(lambda: not active(spark))
+
+
+def test_mistakes_and_sessions_without_room(spark, tmp_path, checkpoint):
+    folder = write_batches(tmp_path / "posts", TABLES[:1])
+
+    def fails(key, rows, state):
+        raise ValueError("no such thing")
+
+    app = weir.source(stream(spark, folder, POSTS)).process("topic", fails, name="topics")
+    query = app.start(checkpoint, servers=2, trigger=NOW, execution="live")
+    with pytest.raises(OperatorError, match="no such thing"):
+        query.await_termination()
+    eventually(lambda: not active(spark))
+    plain = two_counts(stream(spark, folder, POSTS))
+    refused = plain.start(f"{checkpoint}-2", servers=4, trigger=NOW, execution="live")
+    with pytest.raises(EngineError, match="need 5 task slots, and there are 4"):
+        refused.await_termination()
+    auto = plain.start(f"{checkpoint}-3", servers=4, trigger=NOW, execution="auto")
+    auto.await_termination()
+    assert "as step jobs: 4 live servers and a source need 5 task slots, and there are 4" in auto.describe()
+    assert ways(auto) == ["jobs"]
+    with pytest.raises(weir.errors.TopologyError, match="did you mean 'live'"):
+        plain.start(checkpoint, servers=2, execution="life")

@@ -14,6 +14,7 @@ SUBCOMMANDS = {
         "fuzz",
         "invariants",
         "soak",
+        "live",
         "peers",
         "nexmark",
         "groupings",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -83,16 +84,26 @@ class StateView:
 
     def all_of(self, routes: NDArray[np.uint64]) -> pa.Table:
         """Return all living entries of the keys with these route hashes (several per key if it has windows)."""
-        parts = [self._stored.empty_table()]
-        for segment in self.segments:
+        found: list[tuple[NDArray[Any], ...]] = []  # h1, h2, dead, block, row
+        for start, segment in zip(self._starts, self.segments, strict=False):
             for number, index in segment.holding_any(routes):
                 here = routes
                 if len(segment.firsts) > 1:
                     here = routes[(routes >= segment.firsts[number]) & (routes <= segment.lasts[number])]
                 rows = rows_of(index.h1, here)
-                for _, table in self._read(segment, [number] if len(rows) else []):
-                    parts.append(table.take(pa.array(rows)))
-        return self._living(newest(pa.concat_tables(parts)))
+                if len(rows):
+                    block = np.full(len(rows), start + number)
+                    found.append((index.h1[rows], index.h2[rows], index.dead(rows), block, rows))
+        if not found:
+            return self._stored.empty_table()
+        h1, h2, dead, which, row = (np.concatenate(column) for column in zip(*found, strict=True))
+        living = ~dead
+        if len(found) > 1:  # only hashes are sorted; of rows, those are read that count
+            order = np.lexsort((h2, h1))  # stable, so the newest of equal keys comes last
+            older = np.zeros(len(order), np.bool_)
+            older[:-1] = (h1[order][1:] == h1[order][:-1]) & (h2[order][1:] == h2[order][:-1])
+            living[order[older]] = False
+        return self.take(which[living], row[living])[0]
 
     def changes(self, table: pa.Table) -> tuple[int, int]:
         """Return how many keys some entries would add to the state, and how many they would end."""

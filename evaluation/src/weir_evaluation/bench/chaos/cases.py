@@ -6,7 +6,9 @@ grouping, a function that makes one to ``WHOLE`` (a key stays on one server) or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,8 @@ PLACES, TOPICS = 17, 60
 
 Row = tuple[str, str, int]  # place, topic, n
 Rows = list[Row]
+Key = tuple[str, ...]
+KEPT = 12  # numbers of a key that are remembered
 
 
 @dataclass
@@ -70,18 +74,82 @@ def _rises(batches: Sequence[Rows]) -> dict[str, int]:
     return {"rows": sum(map(len, batches)), "rises": rises, "last": last}
 
 
+@dataclass
+class Visit:
+    rows: int = 0
+    path: weir.ListState[int] = field(default_factory=weir.ListState)
+    kinds: weir.MapState[str, int] = field(default_factory=weir.MapState)
+
+
+class Visits(weir.Process):
+    """The last numbers of a key and how many there were of each kind, element by element."""
+
+    state = Visit
+    output = {"place": "string", "topic": "string", "n": "long"}
+    order_by = "n"
+
+    def process(self, key: Any, rows: Any, state: Visit) -> Iterable[Any]:
+        for row in rows:
+            state.rows += 1
+            state.path.append(row.n)
+            if len(state.path) > KEPT:
+                state.path.popleft()
+            kind = f"kind {row.n % 3}"
+            state.kinds[kind] = state.kinds.get(kind, 0) + 1
+            yield row.place, row.topic, row.n
+
+
+def _visits(batches: Sequence[Rows]) -> dict[str, Any]:
+    path = [n for rows in batches for n in sorted(row[2] for row in rows)]
+    kinds = Counter(f"kind {n % 3}" for n in path)
+    return {"rows": len(path), "path": path[-KEPT:], "kinds": dict(kinds)}
+
+
+Seen = Mapping[Key, Sequence[Rows]]  # the rows that each key has had, batch by batch
+Attach = Callable[[weir.Stream, list[str], dict[str, Any]], weir.Stream]
+
+
 @dataclass(frozen=True)
 class Keyed:
     """An operator that keeps state, and what that must be for the rows that a key has had, batch by batch."""
 
     name: str
-    make: Callable[[], Any]
-    truth: Callable[[Sequence[Rows]], dict[str, Any]]
-    rows: str  # the column of its state that counts rows
+    attach: Attach  # puts it behind a stream, by a key, with options
+    truth: (
+        Callable[[Sequence[Rows]], dict[str, Any]] | None
+    )  # the state of a key; None: it can't be read by key
+    rows: str | None = "rows"  # the column of its state that counts rows, if one does
     merges: bool = True  # may stand behind groupings that split keys
     defers: bool = True  # may merge partial states later (aggregate_every)
     updates: bool = True  # its sink gets the new values of every key that a batch touched
+    ends: bool = False  # nothing stands behind it: what it emits is not what came in
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict  # makes a state comparable
+    # what its sink gets in the whole run, and how a row of it is counted
+    emitted: Callable[[Seen], Counter[tuple[Any, ...]]] | None = None
+    counted: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def keyed(make: Callable[[], Any]) -> Attach:
+    """Return how an operator is put behind a stream."""
+    return lambda stream, key, options: stream.keyed(key, make(), **options)
+
+
+def _join(stream: weir.Stream, key: list[str], options: dict[str, Any]) -> weir.Stream:
+    few = stream.filter(lambda row: row.n % 20 == 0)
+    return few.join(few, key, **options)
+
+
+def _pairs(seen: Seen) -> Counter[tuple[Any, ...]]:
+    out: Counter[tuple[Any, ...]] = Counter()
+    for batches in seen.values():
+        few = [n for rows in batches for _, _, n in rows if n % 20 == 0]
+        out.update((one, other) for one in few for other in few)
+    return out
+
+
+def _top(numbers: list[int]) -> dict[str, Any]:
+    return {"rows": len(numbers), "top": sorted(numbers, reverse=True)[:3], "first": min(numbers)}
 
 
 def _sums(batches: Sequence[Rows]) -> dict[str, int]:
@@ -90,28 +158,63 @@ def _sums(batches: Sequence[Rows]) -> dict[str, int]:
 
 
 KEYED = [
-    Keyed("count", weir.Count, lambda batches: {"count": sum(map(len, batches))}, "count"),
+    Keyed("count", keyed(weir.Count), lambda batches: {"count": sum(map(len, batches))}, "count"),
     Keyed(
         "aggregate",
-        lambda: weir.Aggregate(rows="count(n)", total="sum(n)", low="min(n)", top="max(n)"),
+        keyed(lambda: weir.Aggregate(rows="count(n)", total="sum(n)", low="min(n)", top="max(n)")),
         _sums,
-        "rows",
+    ),
+    Keyed(
+        "top values",
+        keyed(lambda: weir.Aggregate(rows="count(n)", top="top_k(n, 3)", first="first(n, n)")),
+        lambda batches: _top([row[2] for rows in batches for row in rows]),
     ),
     Keyed(
         "process",
-        Tallies,
+        keyed(Tallies),
         lambda batches: {
             "rows": sum(map(len, batches)),
             "total": sum(row[2] for rows in batches for row in rows),
         },
-        "rows",
         defers=False,
         updates=False,
     ),
-    Keyed("ordered process", Rises, _rises, "rows", merges=False, defers=False, updates=False),
+    Keyed("ordered process", keyed(Rises), _rises, merges=False, defers=False, updates=False),
+    Keyed(
+        "process with lists",
+        keyed(Visits),
+        _visits,
+        merges=False,
+        defers=False,
+        updates=False,
+        read=lambda state: {**state, **{c: json.loads(state[c]) for c in ("path", "kinds")}},
+    ),
+    Keyed(
+        "deduplicate",
+        lambda stream, key, options: stream.deduplicate(key, **options),
+        lambda batches: {},
+        None,
+        merges=False,
+        defers=False,
+        updates=False,
+        ends=True,
+        emitted=lambda seen: Counter(seen.keys()),
+    ),
+    Keyed(
+        "join",
+        _join,
+        None,
+        None,
+        merges=False,
+        defers=False,
+        updates=False,
+        ends=True,
+        emitted=_pairs,
+        counted=("n", "n_right"),
+    ),
     Keyed(
         "count with a ttl",  # long enough for nothing to expire, and reason enough to look at the clock
-        weir.Count,
+        keyed(weir.Count),
         lambda batches: {"count": sum(map(len, batches))},
         "count",
         merges=False,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from weir_evaluation.bench.chaos.cases import AT, Keyed, Row, Rows, Step
-from weir_evaluation.bench.chaos.draw import Drawn, Key
+from weir_evaluation.bench.chaos.cases import AT, Key, Keyed, Row, Rows, Step
+from weir_evaluation.bench.chaos.draw import Drawn
 
 
 class Truth:
@@ -42,6 +42,7 @@ class Truth:
         """Return what a keyed operator must have for each key."""
         case = self.drawn.parts[number].case
         assert isinstance(case, Keyed)
+        assert case.truth is not None
         return {key: case.truth(batches) for key, batches in self.seen[number].items()}
 
 
@@ -63,6 +64,8 @@ def compare(truth: Truth, number: int, state: Iterable[dict[str, Any]]) -> Diffe
     part = truth.drawn.parts[number]
     case, found = part.case, Difference()
     assert isinstance(case, Keyed)
+    if case.truth is None:
+        return found
     want = truth.state(number)
     got: dict[Key, dict[str, Any]] = {}
     for row in state:
@@ -72,12 +75,21 @@ def compare(truth: Truth, number: int, state: Iterable[dict[str, Any]]) -> Diffe
         got[key] = {c: row[c] for c in row if c not in part.key}
     for key in sorted(want.keys() | got.keys()):
         true, there = want.get(key), got.get(key)
-        wanted, has = (values[case.rows] if values else 0 for values in (true, there))
+        if true is not None and there is not None:
+            read = case.read(there)
+            there = {column: read.get(column) for column in true}
+        wanted, has = (_rows_in(case, values) for values in (true, there))
         found.lost += max(0, wanted - has)
         found.doubled += max(0, has - wanted)
         if true != there and len(found.wrong) < 5:
             found.wrong.append(f"{part.name}: key {key} has {there}, not {true}")
     return found
+
+
+def _rows_in(case: Keyed, state: dict[str, Any] | None) -> int:
+    if state is None:
+        return 0
+    return 1 if case.rows is None else int(state[case.rows])
 
 
 def compare_deliveries(
@@ -86,10 +98,20 @@ def compare_deliveries(
     """Compare what the sink of an operator got: again only the same, and, if ``complete``, of every key touched."""
     part, wrong = truth.drawn.parts[number], []
     first: dict[int, list[str]] = {}
+    emitted: Counter[tuple[Any, ...]] = Counter()
+    case = part.case
+    columns = case.counted or part.key if isinstance(case, Keyed) else ()
     for batch, content in deliveries:
         rows = sorted(map(repr, content))
+        if batch not in first:
+            emitted.update(tuple(row[c] for c in columns) for row in content)
         if first.setdefault(batch, rows) != rows:
             wrong.append(f"{part.name}: batch {batch} was delivered with other rows")
+    if isinstance(case, Keyed) and case.emitted is not None:
+        want = case.emitted(truth.seen[number])
+        if emitted != want:
+            lacks, more = sum((want - emitted).values()), sum((emitted - want).values())
+            wrong.append(f"{part.name}: its sink lacks {lacks} rows and has {more} too many")
     if not complete or not isinstance(part.case, Keyed) or not part.case.updates:
         return wrong
     for batch, keys in enumerate(truth.touched[number]):

@@ -20,11 +20,10 @@ from weir_evaluation.bench.chaos.cases import (
     STEPS,
     TOPICS,
     WHOLE,
+    Key,
     Keyed,
     Step,
 )
-
-Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ class Drawn:
             if part.every > 1:
                 options["aggregate_every"] = part.every
             grouping = {**WHOLE, **SPLIT}[part.grouping]()
-            key = list(part.key)
-            streams.append(stream.keyed(key, part.case.make(), name=part.name, routing=grouping, **options))
+            options |= {"name": part.name, "routing": grouping}
+            streams.append(part.case.attach(stream, list(part.key), options))
         return weir.Application(*(streams[i] for i in self.leaves))
 
     def settings(self) -> dict[str, Any]:
@@ -91,7 +90,8 @@ def draw(rng: random.Random) -> Drawn:
     parts: list[Part] = []
     keyed = rng.randint(1, 3)
     while keyed:
-        after = rng.choice([len(parts) - 1, len(parts) - 1, rng.randrange(-1, len(parts)) if parts else -1])
+        open_ends = [-1, *(i for i, p in enumerate(parts) if isinstance(p.case, Step) or not p.case.ends)]
+        after = rng.choice([open_ends[-1], open_ends[-1], rng.choice(open_ends)])
         if rng.random() < 0.3:
             parts.append(Part(f"step{len(parts)}", rng.choice(STEPS), after))
             after = len(parts) - 1

@@ -27,7 +27,7 @@ BATCHES = 12
 ROWS = 400
 KINDS = ("worker", "executor", "driver")
 PER_RUN = 5  # kills
-PATIENCE = 300.0  # seconds without a commit after which a query counts as stuck
+PATIENCE = 900.0  # seconds without a commit after which a query counts as stuck
 
 
 def run(seed: int, kills: int, end: float, console: Console) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow as pa
 import weir
 from support import NOW, POSTS, counts, posts, rows_of, stream, two_counts, write_batches
 from weir.engine.exchange.parcels import AT_LEAST
+from weir.spark.session import encrypts_files
 
 LONG_POSTS = f"{POSTS}, body string"
 
@@ -23,17 +25,19 @@ def long_posts(batches):
     return [posts(1500, seed).append_column("body", body) for seed in range(batches)]
 
 
-def test_long_rows_stay_on_their_host(spark, tmp_path, checkpoint):
+def test_long_rows_stay_on_their_host(spark, tmp_path, checkpoint, monkeypatch):
     tables = long_posts(2)
     folder = write_batches(tmp_path / "posts", tables)
-    for parcels in (True, False):
+    for parcels, encrypted in ((True, False), (False, False), (True, True)):
+        monkeypatch.setattr("weir.spark.query.encrypts_files", lambda session, on=encrypted: on)
         app = two_counts(stream(spark, folder, LONG_POSTS))
-        query = app.start(f"{checkpoint}-{parcels}", parcels=parcels, servers=3, trigger=NOW, prune=False)
+        folder_of_query = f"{checkpoint}-{parcels}-{encrypted}"
+        query = app.start(folder_of_query, parcels=parcels, servers=3, trigger=NOW, prune=False)
         query.await_termination()
         for progress in query.recent_progress:
             left, sent = progress["bytes_left_on_host"], progress["bytes_exchanged"]
             assert sent > 3 * AT_LEAST
-            if parcels:
+            if parcels and not encrypted:
                 # from the second batch on, rows are known to be long, and those from the source are left as well
                 least, most = (0.8, 1) if progress["batch"] == 0 else (1.8, 4)
                 assert least * sent < left <= most * sent
@@ -41,6 +45,15 @@ def test_long_rows_stay_on_their_host(spark, tmp_path, checkpoint):
                 assert left == 0
             assert "ran_again" not in progress
         assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
+def test_whether_spark_encrypts_what_it_writes(spark):
+    assert not encrypts_files(spark)
+    for said, is_on in (("true", True), ("TRUE ", True), ("false", False)):
+        conf = {"spark.io.encryption.enabled": said}
+        assert (
+            encrypts_files(SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda c=conf: c))) == is_on
+        )
 
 
 def test_a_batch_runs_again_when_rows_are_gone(spark, tmp_path, checkpoint):

@@ -10,14 +10,16 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import weir
 
-SCHEMA = "place string, topic string, n long"
+SCHEMA = "place string, topic string, n long, at timestamp"
+COLUMNS = ("place", "topic", "n", "at")
 PLACES, TOPICS = 17, 60
 
-Row = tuple[str, str, int]  # place, topic, n
+Row = tuple[str, str, int, datetime]  # place, topic, n, at
 Rows = list[Row]
 Key = tuple[str, ...]
 KEPT = 12  # numbers of a key that are remembered
@@ -124,9 +126,11 @@ class Keyed:
     updates: bool = True  # its sink gets the new values of every key that a batch touched
     ends: bool = False  # nothing stands behind it: what it emits is not what came in
     read: Callable[[dict[str, Any]], dict[str, Any]] = dict  # makes a state comparable
-    # what its sink gets in the whole run, and how a row of it is counted
+    first: bool = False  # stands behind the source, since it needs a column that not all operators pass on
+    # what its sink gets in the whole run: the key and these columns of each row
     emitted: Callable[[Seen], Counter[tuple[Any, ...]]] | None = None
     counted: tuple[str, ...] = ()
+    at_end: bool = False  # some of it only when the input ends
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -142,10 +146,27 @@ def _join(stream: weir.Stream, key: list[str], options: dict[str, Any]) -> weir.
 
 def _pairs(seen: Seen) -> Counter[tuple[Any, ...]]:
     out: Counter[tuple[Any, ...]] = Counter()
-    for batches in seen.values():
-        few = [n for rows in batches for _, _, n in rows if n % 20 == 0]
-        out.update((one, other) for one in few for other in few)
+    for key, batches in seen.items():
+        few = [row[2] for rows in batches for row in rows if row[2] % 20 == 0]
+        out.update((*key, one, other) for one in few for other in few)
     return out
+
+
+WINDOW, LATENESS = 15, 20  # seconds; batches are ten apart, so no row is late
+
+
+def _windowed(stream: weir.Stream, key: list[str], options: dict[str, Any]) -> weir.Stream:
+    window = weir.tumbling("at", f"{WINDOW} s", lateness=f"{LATENESS} s")
+    return stream.keyed(key, weir.Count(), window=window, **options)
+
+
+def _windows(seen: Seen) -> Counter[tuple[Any, ...]]:
+    rows: Counter[tuple[Any, ...]] = Counter()
+    for key, batches in seen.items():
+        for row in (row for mine in batches for row in mine):
+            start = int(row[3].timestamp()) // WINDOW * WINDOW
+            rows[*key, datetime.fromtimestamp(start, UTC)] += 1
+    return Counter((*window, count) for window, count in rows.items())
 
 
 def _top(numbers: list[int]) -> dict[str, Any]:
@@ -213,6 +234,20 @@ KEYED = [
         counted=("n", "n_right"),
     ),
     Keyed(
+        "windows",
+        _windowed,
+        None,
+        None,
+        merges=False,
+        defers=False,
+        updates=False,
+        ends=True,
+        first=True,
+        emitted=_windows,
+        counted=("window_start", "count"),
+        at_end=True,
+    ),
+    Keyed(
         "count with a ttl",  # long enough for nothing to expire, and reason enough to look at the clock
         keyed(weir.Count),
         lambda batches: {"count": sum(map(len, batches))},
@@ -241,7 +276,7 @@ STEPS = [
     Step(
         "map",
         lambda s: s.map(lambda row: row._replace(n=row.n + 1)),
-        lambda rows: [(p, t, n + 1) for p, t, n in rows],
+        lambda rows: [(place, topic, n + 1, at) for place, topic, n, at in rows],
     ),
     Step(
         "filter",

@@ -177,14 +177,14 @@ class Attack:
         lost = doubled = 0
         wrong: list[str] = []
         for number, part in self.drawn.keyed:
-            found = compare(self.truth, number, states[part.name])
+            found = compare(self.truth, number, states.get(part.name, []))
             lost, doubled, wrong = lost + found.lost, doubled + found.doubled, wrong + found.wrong
         for number in self.drawn.leaves:
             name = self.drawn.parts[number].name
             files = (self.folder / "deliveries").glob(f"{name}-*.json")
             deliveries = [(int(f.name.split("-")[1]), json.loads(f.read_text())) for f in files]
             complete = getattr(self.drawn.parts[number], "every", 1) == 1
-            wrong += compare_deliveries(self.truth, number, deliveries, complete)
+            wrong += compare_deliveries(self.truth, number, deliveries, complete, ended=False)
         return lost, doubled, wrong
 
 

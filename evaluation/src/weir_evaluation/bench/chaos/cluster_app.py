@@ -17,7 +17,7 @@ from typing import Any
 
 from weir.errors import WeirError
 from weir.spark.session import embedded
-from weir_evaluation.bench.chaos.cases import SCHEMA
+from weir_evaluation.bench.chaos.cases import SCHEMA, Keyed
 from weir_evaluation.bench.chaos.draw import Drawn, draw
 
 CLUSTER = "local-cluster[2,1,1024]"
@@ -44,7 +44,7 @@ def main(seed: str, data: str, checkpoint: str, deliveries: str) -> None:
         def deliver(frame: Any, batch: int) -> None:
             rows = [row.asDict() for row in frame.collect()]
             path = Path(deliveries) / f"{name}-{batch}-{uuid.uuid4().hex}"
-            path.with_suffix(".tmp").write_text(json.dumps(rows))
+            path.with_suffix(".tmp").write_text(json.dumps(rows, default=str))
             os.replace(path.with_suffix(".tmp"), path.with_suffix(".json"))
             ready.wait(60)
             if steers:
@@ -58,8 +58,9 @@ def main(seed: str, data: str, checkpoint: str, deliveries: str) -> None:
     holder["query"] = application.start(checkpoint, sink=sinks, trigger=now, **drawn.settings())
     ready.set()
     holder["query"].await_termination()
-    states = {p.name: [r.asDict() for r in holder["query"].state(p.name).collect()] for _, p in drawn.keyed}
-    print(json.dumps(states))
+    readable = [p.name for _, p in drawn.keyed if isinstance(p.case, Keyed) and p.case.truth is not None]
+    states = {name: [r.asDict() for r in holder["query"].state(name).collect()] for name in readable}
+    print(json.dumps(states, default=str))
     spark.stop()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir_evaluation.bench.chaos.cases import AT, Key, Keyed, Row, Rows, Step
+from weir_evaluation.bench.chaos.cases import AT, COLUMNS, Key, Keyed, Row, Rows, Step
 from weir_evaluation.bench.chaos.draw import Drawn
 
 
@@ -22,7 +22,7 @@ class Truth:
         self.touched: list[list[set[Key]]] = [[] for _ in drawn.parts]  # by batch
 
     def feed(self, table: pa.Table) -> None:
-        columns = [table[c].to_pylist() for c in ("place", "topic", "n")]
+        columns = [table[c].to_pylist() for c in COLUMNS]
         source: Rows = list(zip(*columns, strict=True))
         out: list[Rows] = []
         for number, part in enumerate(self.drawn.parts):
@@ -93,21 +93,28 @@ def _rows_in(case: Keyed, state: dict[str, Any] | None) -> int:
 
 
 def compare_deliveries(
-    truth: Truth, number: int, deliveries: Iterable[tuple[int, list[Any]]], complete: bool
+    truth: Truth,
+    number: int,
+    deliveries: Iterable[tuple[int, list[Any]]],
+    complete: bool,
+    ended: bool = True,
 ) -> list[str]:
-    """Compare what the sink of an operator got: again only the same, and, if ``complete``, of every key touched."""
+    """Compare what the sink of an operator got: again only the same, and, if ``complete``, of every key touched.
+
+    What an operator emits in the whole run is compared, too; if its input has ``ended``, with what comes at the end.
+    """
     part, wrong = truth.drawn.parts[number], []
     first: dict[int, list[str]] = {}
     emitted: Counter[tuple[Any, ...]] = Counter()
     case = part.case
-    columns = case.counted or part.key if isinstance(case, Keyed) else ()
+    columns = (*part.key, *case.counted) if isinstance(case, Keyed) else ()
     for batch, content in deliveries:
         rows = sorted(map(repr, content))
         if batch not in first:
             emitted.update(tuple(row[c] for c in columns) for row in content)
         if first.setdefault(batch, rows) != rows:
             wrong.append(f"{part.name}: batch {batch} was delivered with other rows")
-    if isinstance(case, Keyed) and case.emitted is not None:
+    if isinstance(case, Keyed) and case.emitted is not None and (ended or not case.at_end):
         want = case.emitted(truth.seen[number])
         if emitted != want:
             lacks, more = sum((want - emitted).values()), sum((emitted - want).values())

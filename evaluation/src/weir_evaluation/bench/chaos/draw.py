@@ -51,10 +51,11 @@ class Drawn:
     parts: tuple[Part, ...]
     routing: str
     servers: int
+    execution: str = "jobs"
 
     def describe(self) -> str:
         parts = "; ".join(f"{p.describe()} after {p.after}" for p in self.parts)
-        return f"{self.servers} servers, routing {self.routing}: {parts}"
+        return f"{self.servers} servers, routing {self.routing}, {self.execution}: {parts}"
 
     @property
     def keyed(self) -> list[tuple[int, Part]]:
@@ -82,7 +83,11 @@ class Drawn:
         return weir.Application(*(streams[i] for i in self.leaves))
 
     def settings(self) -> dict[str, Any]:
-        return {"servers": self.servers, "routing": ROUTINGS[self.routing]()}
+        return {
+            "servers": self.servers,
+            "routing": ROUTINGS[self.routing](),
+            "execution": self.execution,
+        }
 
 
 def draw(rng: random.Random) -> Drawn:
@@ -95,7 +100,8 @@ def draw(rng: random.Random) -> Drawn:
         if rng.random() < 0.3:
             parts.append(Part(f"step{len(parts)}", rng.choice(STEPS), after))
             after = len(parts) - 1
-        parts.append(Part(f"op{len(parts)}", rng.choice(KEYED), after, rng.choice(KEYS)))
+        case = rng.choice(KEYED)
+        parts.append(Part(f"op{len(parts)}", case, -1 if case.first else after, rng.choice(KEYS)))
         keyed -= 1
     return redraw(rng, Drawn(tuple(parts), "hash", 1))
 
@@ -114,7 +120,7 @@ def redraw(rng: random.Random, drawn: Drawn) -> Drawn:
     # partial states that wait, or that a time to live would end, need keys that stay on one server
     whole = any(isinstance(p.case, Keyed) and not p.case.merges for p in parts)
     routing = rng.choice(["hash", "locality"] if whole else sorted(ROUTINGS))
-    return Drawn(tuple(parts), routing, rng.randint(1, 5))
+    return Drawn(tuple(parts), routing, rng.randint(1, 5), rng.choice(["jobs", "jobs", "live"]))
 
 
 def rows(seed: int, batch: int, n: int) -> pa.Table:
@@ -127,5 +133,9 @@ def rows(seed: int, batch: int, n: int) -> pa.Table:
             "place": pa.array([f"place {p}" for p in place], pa.string()),
             "topic": pa.array([f"topic {t}" for t in topic], pa.string()),
             "n": pa.array(rng.integers(0, 1000, n), pa.int64()),
+            "at": pa.array(
+                1_700_000_000_000_000 + batch * 10_000_000 + rng.integers(0, 10_000_000, n),
+                pa.timestamp("us", "UTC"),
+            ),
         }
     )

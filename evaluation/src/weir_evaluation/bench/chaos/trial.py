@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from weir.errors import TopologyError, WeirError
 from weir.testing import Crash, LocalQuery, start
+from weir_evaluation.bench.chaos.cases import Keyed
 from weir_evaluation.bench.chaos.compare import Truth, compare, compare_deliveries
 from weir_evaluation.bench.chaos.draw import Drawn, draw, redraw, rows
 from weir_evaluation.bench.chaos.injector import FAULTS, KILLS, Injector
@@ -169,7 +170,7 @@ class Story:
 
     def _compare(self) -> None:
         for number, part in self.drawn.keyed:
-            if self.truth.touched[number]:
+            if isinstance(part.case, Keyed) and part.case.truth is not None:
                 found = compare(self.truth, number, self.query.state(part.name).to_pylist())
                 self.result.lost += found.lost
                 self.result.doubled += found.doubled

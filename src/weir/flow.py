@@ -309,8 +309,8 @@ class Application:
         return [d.name for d in self.declared if d.name not in used]
 
     def windowed(self) -> list[str]:
-        """Return the operators that have windows."""
-        return [d.name for d in self.declared if d.window is not None]
+        """Return the operators for which rows may come too late: those with windows or bounds of time."""
+        return [d.name for d in self.declared if d.drops_late]
 
     def topology(self, servers: int, **terms: Any) -> Topology:
         """Return the validated application; raise a :class:`~weir.errors.TopologyError` if it cannot run.

@@ -160,6 +160,34 @@ def test_state_is_bounded_by_the_watermark_of_the_side_that_is_behind():
     assert query.progress["state_keys"]["joined"] == query.state("joined").num_rows
 
 
+def test_late_rows_go_to_their_sink_and_rows_from_the_future_to_the_dead_letters():
+    late, letters = [], []
+    query = start(
+        application("left", lateness=0),
+        servers=2,
+        late={"joined": lambda table, batch: late.extend(dicts(table))},
+        dead_letters=lambda table, batch: letters.extend(dicts(table)),
+    )
+    query.feed(batch([("a", 1, 100)], [("a", 2, 100)]))
+    query.feed(batch([("a", 3, 10)], [("a", 4, 99), ("b", 5, 100 * 365 * 86_400)]))
+    assert {(row["k"], row["0:n"], row["1:m"]) for row in late} == {("a", 3, None), ("a", None, 4)}
+    assert [(row["operator"], row["key"]) for row in letters] == [("joined", "b")]
+    assert query.progress.operators["joined"].ahead == 1
+
+
+def test_on_a_quiet_stream_a_row_goes_on_alone_when_its_time_has_come():
+    now = [at(0)]
+    app = application("left", lateness=0)
+    query = start(app, servers=2, clock=lambda: int(now[0].timestamp() * 1_000_000))
+    query.feed(batch([("a", 1, 0)], [("b", 2, 0)]))
+    now[0] += dt.timedelta(minutes=5)  # after five minutes a source that brings nothing is idle
+    assert not query.tick()
+    now[0] += dt.timedelta(seconds=4)
+    assert query.tick()
+    assert emitted(query) == {("a", 1, 0, None, None): 1}
+    assert query.state("joined").num_rows == 0
+
+
 def test_without_a_bound_every_row_is_kept_and_meets_all_others():
     left, right = weir.source("k string, n long", "left"), weir.source("k string, n long", "right")
     app = left.join(right, "k", name="joined")

@@ -39,7 +39,7 @@ def check_sinks(sinks: Sequence[str], by_name: Mapping[str, Declared]) -> None:
         name = sink.removesuffix(LATE)
         if name not in by_name:
             raise TopologyError(f"sink for unknown operator {name!r}; {did_you_mean(name, by_name)}")
-        if sink != name and by_name[name].window is None:
+        if sink != name and not by_name[name].drops_late:
             raise TopologyError(f"late={{{name!r}: …}}: no row is late for {name!r}, which has no windows")
 
 

@@ -60,10 +60,14 @@ class Declared:
         return None if self.operator.lateness is None else self.operator.time_columns[self.side_of(number)]
 
     @property
+    def drops_late(self) -> bool:
+        """Whether rows may come too late for it."""
+        return self.window is not None or self.operator.lateness is not None
+
+    @property
     def timed(self) -> bool:
         """Whether it has a watermark."""
-        knows = self.window is not None or self.operator.lateness is not None
-        return knows or "event" in self.operator.timers
+        return self.drops_late or "event" in self.operator.timers
 
     @property
     def lateness(self) -> int:

@@ -14,6 +14,7 @@ from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.base import Operator
 from weir.operators.instance import NO_TIME, Context, Instance, conformed
+from weir.operators.windows import on_time
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
@@ -140,12 +141,8 @@ class _DeduplicateInstance(Instance):
             return batch, np.zeros(batch.num_rows, np.int64)
         if operator.time is None:
             return batch, np.full(batch.num_rows, context.clock)
-        column = batch.column(operator.time)
-        valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-        times = column.cast(pa.int64()).fill_null(0).to_numpy()
-        keep = valid if context.late_at is None else valid & (times >= context.late_at)
-        self.report.late += int((~keep).sum())
-        return batch.filter(pa.array(keep)), times[keep]
+        rows, times = on_time(context, operator.time, Rows(batch), lambda t: t + 1)
+        return rows.to_batch(self.node.input), times
 
     def _pass(self, batch: pa.RecordBatch, times: NDArray[np.int64]) -> tuple[pa.RecordBatch, pa.Table]:
         """Return the rows that pass, and an entry for each."""

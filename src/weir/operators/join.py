@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from weir.operators.instance import (
     record_batch,
 )
 from weir.operators.pairs import pairs
+from weir.operators.windows import on_time
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
@@ -215,20 +217,32 @@ class _JoinInstance(Instance):
     # ------------------------------------------------------------------ rows that arrive
 
     def _arrived(self, side: int) -> pa.Table:
-        """Return the new rows of a side as entries; late ones, and those without a time, are counted and left out."""
-        schema, operator, context = self.node.sides[side], self.operator, self.context
+        """Return the new rows of a side as entries, without those that come too late or are not believed."""
+        schema, operator = self.node.sides[side], self.operator
         parts = self.batches[side]
         batch = one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)
         time = np.zeros(batch.num_rows, np.int64)
         if operator.times is not None:
-            column = batch.column(operator.times[side])
-            valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-            time = column.cast(pa.int64()).fill_null(0).to_numpy()
-            keep = valid if context.late_at is None else valid & (time >= context.late_at)
-            if not keep.all():
-                self.report.late += int((~keep).sum())
-                batch, time = batch.filter(pa.array(keep)), time[keep]
+            rows, time = on_time(
+                self.context,
+                operator.times[side],
+                Rows(batch),
+                lambda t: t + 1,
+                partial(self._as_input, side),
+            )
+            batch = rows.to_batch(schema)
         return self._entries(batch, time, side)
+
+    def _as_input(self, side: int, rows: Rows) -> Rows:
+        """Return rows of one side with the columns of both, for those who take rows that are not joined."""
+        mark = f"{side}:"
+        columns = [
+            rows.column(f.name.removeprefix(mark))
+            if f.name.startswith(mark) or f.name in self.node.key
+            else pa.nulls(len(rows), f.type)
+            for f in self.node.input
+        ]
+        return Rows(pa.RecordBatch.from_arrays(columns, schema=self.node.input), born=rows.born)
 
     def _entries(self, batch: pa.RecordBatch, time: NDArray[np.int64], side: int) -> pa.Table:
         node, n = self.node, batch.num_rows

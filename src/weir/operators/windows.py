@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, Any
@@ -165,26 +166,40 @@ def newest_time(times: pa.Array, horizon: int | None) -> int | None:
 
 
 def timely(context: Context, window: Window, rows: Rows) -> tuple[Rows, Times]:
-    """Return the rows that belong to a window that is still open, and their times.
+    """Return the rows that belong to a window that is still open, and their times; see :func:`on_time`."""
+    return on_time(context, window.column, rows, window.last_end)
+
+
+def on_time(
+    context: Context,
+    column: str,
+    rows: Rows,
+    wanted_until: Callable[[Times], Times],
+    as_input: Callable[[Rows], Rows] = lambda rows: rows,
+) -> tuple[Rows, Times]:
+    """Return the rows that can still be worked on, and their times.
+
+    A row is late when the watermark has reached the time until which it is wanted. ``as_input`` gives rows the columns
+    of the operator's input, if they have others.
 
     Those without a time or too late are counted as late and go to the sink for such; those too far ahead of the clock
     are counted and become dead letters.
     """
     report, horizon = context.report, context.node.horizon(context.clock)
-    times = rows.column(window.column)
+    times = rows.column(column)
     good = times.is_valid().to_numpy(zero_copy_only=False)
     micros = times.cast(pa.int64()).fill_null(0).to_numpy()
     if horizon is not None and (ahead := good & (micros > horizon)).any():
         report.ahead += int(ahead.sum())
-        context.set_aside(rows.select(ahead), f"{window.column} is too far ahead of the clock")
+        context.set_aside(as_input(rows.select(ahead)), f"{column} is too far ahead of the clock")
         good = good & ~ahead
         rows, micros, good = rows.select(~ahead), micros[~ahead], good[~ahead]
     if context.late_at is not None:
-        good = good & (window.last_end(micros) > context.late_at)
+        good = good & (wanted_until(micros) > context.late_at)
     if good.all():
         return rows, micros
     report.late += int((~good).sum())
-    context.late(rows.select(~good))
+    context.late(as_input(rows.select(~good)))
     return rows.select(good), micros[good]
 
 

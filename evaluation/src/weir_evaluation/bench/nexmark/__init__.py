@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from weir_evaluation.bench.nexmark.generate import SCHEMAS, Shape, write
+from weir_evaluation.bench.nexmark.generate import SCHEMAS, Shape, ends, write
 from weir_evaluation.bench.nexmark.queries import QUERIES, Query
 from weir_evaluation.bench.nexmark.results import Collector, agree
 from weir_evaluation.bench.peers.meter import cpu_seconds, descendants
@@ -50,7 +50,9 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         }
         spark = embedded("local[2]", "nexmark", **settings)
-        return [_query(spark, work, QUERIES[name], rows, args, console) for name in args.query or QUERIES]
+        return [
+            _query(spark, work, QUERIES[name], shape, rows, args, console) for name in args.query or QUERIES
+        ]
     finally:
         shutil.rmtree(work, ignore_errors=True)
         if spark is not None:
@@ -79,6 +81,7 @@ def _query(
     spark: Any,
     work: Path,
     query: Query,
+    shape: Shape,
     rows: dict[str, list[int]],
     args: argparse.Namespace,
     console: Console,
@@ -98,7 +101,7 @@ def _query(
         if way is None or (args.system and system not in args.system):
             continue
         frames = query.prepare({name: _stream(spark, work / "data", name) for name in query.streams})
-        collectors[system] = Collector(query)
+        collectors[system] = Collector(query, ends(shape))
         folder = work / f"{query.name}-{system}"
         before = _cpu()
         began = time.perf_counter()

@@ -8,6 +8,7 @@ auctions and 46 are bids; half of the bids go to a hot auction, three quarters o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -65,14 +66,25 @@ def events(shape: Shape, first: int, last: int) -> dict[str, pa.Table]:
 
 
 def write(folder: Path, shape: Shape) -> dict[str, list[int]]:
-    """Write one file per stream and micro-batch; return how many rows each has."""
+    """Write one file per stream and micro-batch; return how many rows each has.
+
+    Two more micro-batches of a few events follow, each an hour later: they let every window before them close.
+    """
     rows: dict[str, list[int]] = {name: [] for name in SCHEMAS}
-    for batch, first in enumerate(range(0, shape.events, shape.batch)):
-        for name, table in events(shape, first, min(shape.events, first + shape.batch)).items():
+    hour = 3_600 * shape.rate // OF * OF
+    spans = [(n, min(shape.events, n + shape.batch)) for n in range(0, shape.events, shape.batch)]
+    spans += [(shape.events // OF * OF + n * hour, shape.events // OF * OF + n * hour + OF) for n in (1, 2)]
+    for batch, (first, last) in enumerate(spans):
+        for name, table in events(shape, first, last).items():
             (folder / name).mkdir(parents=True, exist_ok=True)
             pq.write_table(table, folder / name / f"{batch:05d}.parquet")
             rows[name].append(table.num_rows)
     return rows
+
+
+def ends(shape: Shape) -> datetime:
+    """Return when the last event happens that is no closing one."""
+    return datetime.fromtimestamp((BASE + shape.events * 1_000_000 // shape.rate) / 1e6, UTC)
 
 
 def _times(micros: NDArray[np.int64]) -> pa.Array:

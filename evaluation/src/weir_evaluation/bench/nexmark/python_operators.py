@@ -130,6 +130,79 @@ def q4(frames: Frames) -> Any:
     )
 
 
+def q5(frames: Frames) -> Any:
+    import pandas as pd
+    from pyspark.sql import functions as F
+
+    class Counts(_processor()):  # type: ignore[misc]
+        def init(self, handle: Any) -> None:
+            self.count = handle.getValueState("count", "num long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            before = self.count.get()
+            num = (before[0] if before else 0) + sum(len(part) for part in rows)
+            self.count.update((num,))
+            yield pd.DataFrame({"auction": [key[0]], "window_start": [key[1]], "num": [num]})
+
+    class Hottest(_processor()):  # type: ignore[misc]
+        def init(self, handle: Any) -> None:
+            self.best = handle.getValueState("best", "num long, auction long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            # counts only grow, so the greatest that was ever told is the greatest
+            best = tuple(self.best.get() or (0, 0))
+            for part in rows:
+                top = part.sort_values(["num", "auction"]).iloc[-1]
+                best = max(best, (int(top.num), int(top.auction)))
+            self.best.update(best)
+            yield pd.DataFrame([(key[0], *best)], columns=["window_start", "num", "auction"])
+
+    window = F.window("time", "10 seconds", "2 seconds")
+    bids = frames["bids"].select("auction", window.start.alias("window_start"))
+    counts = bids.groupBy("auction", "window_start").transformWithStateInPandas(
+        Counts(), "auction long, window_start timestamp, num long", "update", "none"
+    )
+    schema = "window_start timestamp, num long, auction long"
+    return counts.groupBy("window_start").transformWithStateInPandas(Hottest(), schema, "update", "none")
+
+
+def q11(frames: Frames) -> Any:
+    import pandas as pd
+
+    gap = pd.Timedelta(seconds=10)
+
+    class Sessions(_processor()):  # type: ignore[misc]
+        """One open session per bidder: rows come in order of time."""
+
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.open = handle.getValueState("open", "start timestamp, last timestamp, bids long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            state, closed = self.open.get(), []
+            for time in pd.concat(list(rows)).time.sort_values():
+                if state is not None and time >= state[1] + gap:
+                    closed.append((key[0], state[0], state[1] + gap, state[2]))
+                    state = None
+                state = (time, time, 1) if state is None else (state[0], time, state[2] + 1)
+            self.open.update(state)
+            self.handle.registerTimer(int((state[1] + gap).timestamp() * 1000) + 1)
+            if closed:
+                yield pd.DataFrame(closed, columns=["bidder", "window_start", "window_end", "bids"])
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+            state = self.open.get()
+            now = timerValues.getCurrentWatermarkInMs()
+            if state is not None and (state[1] + gap).timestamp() * 1000 <= now:
+                self.open.clear()
+                row = (key[0], state[0], state[1] + gap, state[2])
+                yield pd.DataFrame([row], columns=["bidder", "window_start", "window_end", "bids"])
+
+    bids = frames["bids"].withWatermark("time", "0 seconds")
+    schema = "bidder long, window_start timestamp, window_end timestamp, bids long"
+    return bids.groupBy("bidder").transformWithStateInPandas(Sessions(), schema, "append", "eventTime")
+
+
 def q7(frames: Frames) -> Any:
     import pandas as pd
 

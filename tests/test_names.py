@@ -34,6 +34,7 @@ TOP = [
     "Weighted",
     "WeirError",
     "files",
+    "kafka",
     "read_state",
     "session",
     "sliding",

@@ -25,7 +25,7 @@ from weir.routing.partial_key import PartialKey
 from weir.routing.shuffle import Shuffle
 from weir.routing.table import Table
 from weir.routing.weighted import Weighted
-from weir.sources import files, source
+from weir.sources import files, kafka, source
 
 if TYPE_CHECKING:
     from weir.spark.query import Query
@@ -55,6 +55,7 @@ __all__ = [
     "Weighted",
     "WeirError",
     "files",
+    "kafka",
     "read_state",
     "session",
     "sliding",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.errors import TopologyError, did_you_mean
+from weir.errors import TopologyError, UnknownColumn, did_you_mean
 
 TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -101,3 +101,10 @@ def column_names(option: str, names: Any) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in listed):
         raise TopologyError(f'{option}={names!r}: expected columns by name, e.g. {option}=["time"]')
     return listed
+
+
+def check_columns(names: Iterable[str], schema: pa.Schema, where: str) -> None:
+    """Raise an UnknownColumn unless a schema has all of these columns."""
+    for name in names:
+        if name not in schema.names:
+            raise UnknownColumn(f"{where}: no column {name!r}; {did_you_mean(name, schema.names)}")

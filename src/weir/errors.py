@@ -46,7 +46,19 @@ class NullKeyError(OperatorError):
 
 
 class SourceError(WeirError):
-    """A file of a source that is missing, damaged, or not what the application expects; names the file."""
+    """A file or topic of a source that is missing, damaged, or not what the application expects; names it."""
+
+
+class SourceUnavailable(SourceError):
+    """A source cannot be reached now; the query waits and tries again."""
+
+
+class SinkError(WeirError):
+    """A sink cannot take its rows, and waiting would not help: another schema, a table that is missing, no right."""
+
+
+class SinkUnavailable(SinkError):
+    """A sink cannot be reached now, or does not know what became of a delivery; the query waits and tries again."""
 
 
 class EngineError(WeirError):

@@ -303,6 +303,11 @@ class Application:
         """How lists of paths become rows, for each source of files that is fed by :mod:`weir.testing`."""
         return {name: source.listing for name, source in self._sources.items() if source.listing is not None}
 
+    @property
+    def feeds(self) -> dict[str, Any]:
+        """The sources of which the driver itself plans what is read."""
+        return {name: source.feed for name, source in self._sources.items() if source.feed is not None}
+
     def leaves(self) -> list[str]:
         """Return the operators that nothing follows: what a single sink listens to."""
         used = {name for d in self.declared for name in d.inputs}
@@ -352,7 +357,7 @@ class Application:
 
     def _check_frames(self) -> None:
         for name, source in self._sources.items():
-            if source.frame is None:
+            if source.frame is None and source.feed is None:
                 raise TopologyError(
                     f"source {name!r} has a schema but no rows: pass a DataFrame to weir.source to run it on Spark, "
                     "or feed it with weir.testing"

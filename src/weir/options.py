@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
 
@@ -12,8 +12,11 @@ from weir.elasticity.autoscale import Autoscale
 from weir.errors import TopologyError, did_you_mean
 from weir.graph.declare import Routing, check_count, check_routing
 from weir.network.racks import RacksLike
+from weir.sinks.base import Sink
+from weir.sinks.parquet import Parquet
 
-Sink = Callable[[Any, int], Any] | str  # a callable (DataFrame, batch_id), or a path
+OneSink = Sink | Callable[[Any, int], Any] | str  # a sink, a callable (DataFrame, batch_id), or a path
+SinkLike = OneSink | Sequence[OneSink]
 EXECUTIONS = ("live", "jobs", "auto")
 ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint")
 
@@ -23,9 +26,9 @@ class Settings(TypedDict, total=False):
 
     servers: int
     routing: Routing | None
-    sink: Sink | Mapping[str, Sink] | None
-    late: Sink | Mapping[str, Sink] | None
-    dead_letters: Sink | None
+    sink: SinkLike | Mapping[str, SinkLike] | None
+    late: SinkLike | Mapping[str, SinkLike] | None
+    dead_letters: SinkLike | None
     trigger: Mapping[str, Any] | None
     prune: bool
     retain: int
@@ -39,6 +42,7 @@ class Settings(TypedDict, total=False):
     execution: str
     storage_options: Mapping[str, str | int | float | bool] | None
     source_checkpoint: str | None
+    target_batch: Duration | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +59,9 @@ class Options:
         The grouping of keyed operators that name none; by hash if not given. With :class:`~weir.Locality`, where
         keys live is learnt and changed while the stream runs.
     sink
-        A callable ``(DataFrame, batch_id)`` or a path to write Parquet to, for the last operator; or a dict from
-        operators' names to such. Delivered after the commit. After a crash a callable may see a batch id again,
-        with the same rows; a path is overwritten per batch, so it has each batch once.
+        One of :mod:`weir.sinks`, a path (short for :class:`weir.sinks.Parquet`), a callable ``(DataFrame, batch_id)``,
+        or a list of such, for the last operator; or a dict from operators' names to such. Delivered after the commit,
+        and exactly once; but after a crash a callable may see a batch id again, with the same rows.
     late
         Like a sink, for rows that come too late for their windows: of the only operator that has windows, or a dict
         from operators' names to sinks. They have the columns that reach the operator.
@@ -95,6 +99,9 @@ class Options:
     source_checkpoint
         Where Spark keeps its own offsets, as any path or URI that Hadoop can write; ``source`` in the checkpoint if not
         given. For ``start`` only.
+    target_batch
+        How long a batch should take, e.g. ``"2 s"``: what :func:`weir.kafka` and :func:`weir.files` bring is cut into
+        batches of a size that follows what the last ones took, within the source's own limits.
 
     Examples
     --------
@@ -107,9 +114,9 @@ class Options:
 
     servers: int
     routing: Routing | None = None
-    sink: Sink | Mapping[str, Sink] | None = None
-    late: Sink | Mapping[str, Sink] | None = None
-    dead_letters: Sink | None = None
+    sink: SinkLike | Mapping[str, SinkLike] | None = None
+    late: SinkLike | Mapping[str, SinkLike] | None = None
+    dead_letters: SinkLike | None = None
     trigger: Mapping[str, Any] | None = None
     prune: bool = True
     retain: int = 10
@@ -123,22 +130,20 @@ class Options:
     execution: str = "jobs"
     storage_options: Mapping[str, str | int | float | bool] | None = field(default=None, repr=False)
     source_checkpoint: str | None = None
+    target_batch: Duration | None = None
 
     def __post_init__(self) -> None:
         check_count("servers", self.servers)
         check_count("retain", self.retain)
         if microseconds(self.clock_jump) <= 0:
             raise TopologyError(f"clock_jump={self.clock_jump!r}: expected a positive duration")
+        if self.target_batch is not None and microseconds(self.target_batch) <= 0:
+            raise TopologyError(f"target_batch={self.target_batch!r}: expected a positive duration")
         check_routing(self.routing)
-        for option in ("sink", "late"):
+        for option in ("sink", "late", "dead_letters"):
             given = getattr(self, option)
-            if isinstance(given, Mapping):
-                for name, sink in given.items():
-                    _check_sink(f"{option} of {name!r}", sink)
-            elif given is not None:
-                _check_sink(option, given)
-        if self.dead_letters is not None:
-            _check_sink("dead_letters", self.dead_letters)
+            for name, sink in (given if isinstance(given, Mapping) else {"": given}).items():
+                sinks_of(sink, f"{option} of {name!r}" if name else option)
         for flag in ("prune", "parcels"):
             if not isinstance(getattr(self, flag), bool):
                 raise TopologyError(f"{flag}={getattr(self, flag)!r}: expected True or False")
@@ -202,9 +207,22 @@ def check_checkpoint(checkpoint: Any) -> str:
     return str(os.fspath(checkpoint))
 
 
-def _check_sink(where: str, sink: Any) -> None:
-    if not callable(sink) and not isinstance(sink, str):
-        raise TopologyError(f"{where} must be a callable (DataFrame, batch_id) or a path, not {sink!r}")
+def sinks_of(given: Any, where: str = "sink") -> tuple[Any, ...]:
+    """Return what was given for one operator as a list of sinks and functions; none for None.
+
+    >>> sinks_of(["out/", print])
+    (Parquet('out/'), <built-in function print>)
+    """
+    if given is None:
+        return ()
+    parts = list(given) if isinstance(given, list | tuple) else [given]
+    for part in parts:
+        if not (isinstance(part, Sink | str) or callable(part)) or isinstance(part, type):
+            raise TopologyError(
+                f"{where} must be one of weir.sinks, a callable (DataFrame, batch_id), a path, or a list of these, not "
+                f"{part!r}"
+            )
+    return tuple(Parquet(part) if isinstance(part, str) else part for part in parts)
 
 
 def _names(option: str, names: Any) -> tuple[str, ...]:

@@ -1,19 +1,26 @@
-"""Where streams begin: a DataFrame, files, or a schema that is fed later."""
+"""Where streams begin: a DataFrame, files, topics, or a schema that is fed later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from weir.columns import canonical, to_schema
 from weir.errors import TopologyError
+from weir.extras import require
 from weir.flow import Stream
-from weir.graph.declare import LISTED, Source, operator_step
+from weir.graph.declare import LISTED, Source, check_count, operator_step
+from weir.messages.feed import RANGES, TopicFeed
+from weir.messages.topics import Topics
 from weir.operators.listing import base_of, check_partition, columns_of, list_files
 from weir.operators.read import LISTING, PARTITION, Read
+from weir.operators.read_topic import ReadTopic
 from weir.routing.base import Grouping
 from weir.routing.hash import Hash
 from weir.routing.table import Table
@@ -99,6 +106,103 @@ def files(
     operator = Read(columns, format, base_of(path) if by == "folder" else "", by != "file")
     step = operator_step(
         (listed,), operator, kind="files", name=name, key=(PARTITION,), routing=_place(place, by)
+    )
+    return Stream((step,))
+
+
+def kafka(
+    servers: str,
+    topic: str | Sequence[str],
+    schema: Any,
+    *,
+    name: str = "kafka",
+    format: str = "json",
+    avro: str | os.PathLike[str] | None = None,
+    start: str | datetime = "earliest",
+    max_rows_per_batch: int | None = None,
+    committed: bool = True,
+    on_expired: str = "fail",
+    on_error: str = "fail",
+    place: Mapping[str, int] | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Stream:
+    """Begin a stream: the messages of a topic, each partition read on the server that it is assigned to.
+
+    Needs ``pip install 'weir[kafka]'``, also on the executors. The driver plans which offsets a batch reads, and the
+    plan is on disk before the batch runs: a batch reads exactly its range, also when it runs again. Servers read their
+    partitions with librdkafka, straight into Arrow. A partition is a vertex of the key graph like any key: with
+    ``routing=weir.Locality()`` keys and the partitions that hold them come together. The same source serves ``start``,
+    ``run`` (up to what is there now) and :mod:`weir.testing`, where ``query.feed()`` reads what has come.
+
+    Partitions that a topic gains are read from their first message. Offsets without a message (of compacted topics, or
+    marks of transactions) are passed over. A message without a value is a row of nulls. While brokers can't be
+    reached the query waits, and says so.
+
+    Parameters
+    ----------
+    servers
+        ``"broker:9092,…"``.
+    topic
+        A topic, or a list of topics that hold the same rows.
+    schema
+        Columns and types, as ``"place string, n long"``, a dict or a ``pyarrow.Schema``. Columns named ``kafka_key``,
+        ``kafka_timestamp``, ``kafka_topic``, ``kafka_partition`` and ``kafka_offset`` come from the message itself.
+    name
+        What progress calls it; two sources of one application need two names.
+    format, avro
+        ``"json"``: an object per message; ``"avro"``: a datum per message, of the schema in the file ``avro``
+        (``"confluent-avro"``: behind the five bytes of a schema registry); ``"arrow"``: a stream of rows per message.
+    start
+        Where a query without a checkpoint begins: ``"earliest"``, ``"latest"``, or a time, by the messages' own.
+    max_rows_per_batch
+        Messages of a batch at most; each partition gets its share. See also ``target_batch=`` of :class:`weir.Options`.
+    committed
+        Pass over messages of transactions that are open or were aborted.
+    on_expired
+        What to do when brokers have deleted messages before they were read: ``"fail"``, or ``"skip"`` them and say in
+        the progress how many there were.
+    on_error
+        What to do with a message that can't be decoded: ``"fail"``, or ``"divert"`` it to the dead letters.
+    place
+        Where partitions are read: ``{"posts/3": 0}`` on given servers (others by hash), ``"hash"`` always by hash; if
+        not given, where it pays, with ``routing=weir.Locality()``, else by hash.
+    settings
+        More settings of librdkafka, e.g. ``{"security.protocol": "ssl"}``. They go to the executors with every task.
+
+    Examples
+    --------
+    ::
+
+        posts = weir.kafka("broker:9092", "posts", "place string, topic string", max_rows_per_batch=500_000)
+        query = posts.keyed("place", weir.Count()).start(checkpoint, servers=6, routing=weir.Locality())
+        query.progress["sources"]["kafka"]["lag"]      # messages that were left when the batch was planned
+    """
+    require("confluent_kafka", "kafka")
+    names = (topic,) if isinstance(topic, str) else tuple(topic)
+    if not names or not all(isinstance(n, str) and n for n in names):
+        raise TopologyError(f"topic={topic!r}: expected a topic's name, or a list of names")
+    if on_expired not in ("fail", "skip"):
+        raise TopologyError(f'on_expired={on_expired!r}: expected "fail" or "skip"')
+    if max_rows_per_batch is not None:
+        check_count("max_rows_per_batch", max_rows_per_batch)
+    if isinstance(start, datetime):
+        begin: str | int = int(start.timestamp() * 1000)
+    elif start in ("earliest", "latest"):
+        begin = start
+    else:
+        raise TopologyError(f'start={start!r}: expected "earliest", "latest" or a datetime')
+    topics = Topics(servers, names, dict(settings or {}), committed)
+    feed = TopicFeed(topics, begin, on_expired, max_rows_per_batch)
+    text = "" if avro is None else Path(avro).read_text()
+    operator = ReadTopic(canonical(to_schema(schema)), topics, format, text, on_expired)
+    step = operator_step(
+        (Source(f"{name}{LISTED}", schema=RANGES, feed=feed),),
+        operator,
+        kind="kafka",
+        name=name,
+        key=(PARTITION,),
+        routing=_place(place, "topic"),
+        on_error=on_error,
     )
     return Stream((step,))
 

@@ -11,7 +11,8 @@ batches are tables::
         assert result.state("places").to_pylist() == [...]
         assert result.output("topics").num_rows == 2
 
-A source of files, ``weir.files(None, folder, schema=…)``, is fed with lists of their paths.
+A source of files, ``weir.files(None, folder, schema=…)``, is fed with lists of their paths; topics of
+:func:`weir.kafka` are read when ``query.feed()`` is called.
 
 All operators and groupings, reconfiguration, scaling, restarts and crashes do what they do on Spark: it is the same
 engine with another runner. What Spark decides (placement, retries of tasks, sources, sinks) needs Spark;
@@ -41,7 +42,7 @@ from weir.faults import POINTS, watching
 from weir.flow import Application, Stream
 from weir.graph.declare import LISTED
 from weir.graph.model import LATE, Topology
-from weir.options import Options, Settings
+from weir.options import Options, Settings, sinks_of
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
 
@@ -82,14 +83,15 @@ class LocalQuery(QueryHandle):
         self._active, self._crashed = True, False
         super().__init__(self._open())
 
-    def feed(self, batch: Batch, *, end_of_input: bool = False, number: int | None = None) -> None:
+    def feed(self, batch: Batch = None, *, end_of_input: bool = False, number: int | None = None) -> None:
         """Process one micro-batch. After a crash, start again from the checkpoint and process it then.
 
+        What topics have by then is processed, too, in as many batches as their limits ask for.
         With ``end_of_input`` open windows close and waiting partial states are merged when it is done. ``number`` is
         the batch's number, the next one if not given: whoever hands a batch over again after an error names it, since
         it may have been committed, and only its delivery be owed.
         """
-        rows = self._rows(batch)
+        rows = self._rows({} if batch is None else batch)
 
         def hand_over() -> None:
             nonlocal number
@@ -230,16 +232,16 @@ class LocalQuery(QueryHandle):
         with without_flushing():
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
-            return open_driver(build, self._checkpoint, IN_PROCESS, runner, sinks, options, identity)
+            return open_driver(
+                build, self._checkpoint, IN_PROCESS, runner, sinks, options, identity, app.feeds
+            )
 
-    def _sink(self, name: str, also: Any) -> Any:
+    def _sink(self, name: str, also: Any) -> list[Any]:
         def collect(table: pa.Table, batch: int) -> None:
             self._outputs[name][batch] = table
             self.deliveries.append((name, batch, table))
-            if callable(also):
-                also(table, batch)
 
-        return collect
+        return [collect, *sinks_of(also)]
 
     def _rows(self, batch: Batch) -> dict[str, pa.Table]:
         """Return the rows of each source, whose names users know without what marks a listing of files."""
@@ -254,6 +256,10 @@ class LocalQuery(QueryHandle):
             if given not in sources:
                 raise SourceError(f"no source {given!r}; {did_you_mean(given, sources)}")
             name = sources[given]
+            if name in self._application.feeds:
+                raise SourceError(
+                    f"source {given!r} reads a topic: write to that, and call feed() without rows"
+                )
             if name in listings:
                 rows[name] = listings[name](content)
             else:

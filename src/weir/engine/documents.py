@@ -75,6 +75,13 @@ class Network(msgspec.Struct, frozen=True):
     profile: dict[str, Any] | None = None  # what distances cost, if that was measured
 
 
+class Input(msgspec.Struct, frozen=True):
+    """What a batch takes from sources that the driver cuts up, see :mod:`weir.engine.intake`."""
+
+    positions: dict[str, dict[str, int]]  # source → where the next batch goes on
+    listing: dict[str, dict[str, list[Any]]] = {}  # source → what this batch reads; only in plans
+
+
 class BatchPlan(msgspec.Struct, kw_only=True):
     """Everything that decides what a batch does."""
 
@@ -101,6 +108,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     layout: Layout | None = None
     # set in the batch that changes the number of servers: for each server its number before, −1 for a new one
     origin: list[int] | None = None
+    input: Input | None = None
 
 
 class EdgeReport(msgspec.Struct):
@@ -187,6 +195,7 @@ class Commit(msgspec.Struct, kw_only=True):
     source: str = ""  # whose batches these are: the id of Spark's own query
     # the source's number of the last batch that it has handed over; batches without rows are ours alone
     source_batch: int | None = None
+    input: Input | None = None
 
     @property
     def handed_over(self) -> int:

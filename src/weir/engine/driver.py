@@ -9,37 +9,31 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from weir.engine.alarms import NextAlarms
-from weir.engine.arrays import table_schema
-from weir.engine.documents import (
-    DEAD_LETTERS,
-    BatchPlan,
-    Claim,
-    Commit,
-    FileRef,
-    Manifest,
-)
+from weir.engine.delivery import Deliveries, Sinks
+from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
+from weir.engine.intake import Intake, next_input
 from weir.engine.invariants import check
-from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.learning import Learning, learner_of
 from weir.engine.ledger import Ledger
 from weir.engine.metrics.load import Load
 from weir.engine.metrics.progress import Progress
 from weir.engine.metrics.summary import summarise
 from weir.engine.outcome import Outcome
+from weir.engine.patience import Patience
 from weir.engine.relayout import lay_out
 from weir.engine.rescale import Build, change, moved_keys
 from weir.engine.scaler import Pending, Scaler
 from weir.engine.whereabouts import Whereabouts
 from weir.errors import CheckpointMismatch, WeirError
 from weir.faults import reach
-from weir.graph.model import LATE, Topology
+from weir.graph.model import Topology
 from weir.network.distance import Place
 from weir.network.profile import Profile
 from weir.network.racks import Racks
@@ -80,6 +74,12 @@ class Runner(Protocol):
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch."""
 
+    def listings(self, rows: Any, sources: Collection[str]) -> dict[str, pa.Table]:
+        """Return the rows of sources that list what is to be read, of those that have some."""
+
+    def without(self, rows: Any, sources: Collection[str] | None = None) -> Any:
+        """Return rows without those of some sources, None: of all."""
+
     def no_rows(self, topology: Topology) -> Any:
         """Return what the source would hand over if it had nothing."""
 
@@ -89,11 +89,8 @@ class Runner(Protocol):
     def committed(self, progress: Progress) -> None:
         """Hear what a batch did, once it has happened."""
 
-    def claim(self, sink: Any, identity: str, fresh: bool) -> None:
-        """Make sure that a sink is not that of another checkpoint; ``fresh``: this one has no batch yet."""
-
-    def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
-        """Hand a batch's rows to a sink."""
+    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+        """Call a function with a batch's rows."""
 
     def ensure_slots(self, servers: int, timeout: float) -> None:
         """Make sure that so many servers can run at once, or raise an EngineError; nothing has changed then."""
@@ -123,14 +120,18 @@ class Driver:
         storage: Storage,
         ledger: Ledger,
         runner: Runner,
-        sinks: Mapping[str, Any],
+        sinks: Sinks,
         options: Options,
         build: Build,
         declared: str,
+        intake: Intake | None = None,
     ) -> None:
+        self.intake = intake
         self.topology, self.storage, self.ledger, self.runner = topology, storage, ledger, runner
         self.sinks = sinks
         self.status = Status()
+        self.patience = Patience(self._say)
+        self.deliveries = Deliveries(sinks, storage, ledger, runner, self.patience)
         self.learner = learner_of(topology, storage)
         self.load = Load(topology)
         self.scaler = Scaler(storage, self.load, runner, options.autoscale)
@@ -152,18 +153,32 @@ class Driver:
     # ------------------------------------------------------------------ the loop
 
     def batch(self, rows: Any, number: int, *, end_of_input: bool = False) -> None:
-        """Process one micro-batch exactly once; ``number`` is the source's own."""
+        """Process what the source hands over, exactly once; ``number`` is the source's own.
+
+        That is one batch, or several where the driver cuts sources up.
+        """
         with self._busy:
             self.start(rows)
             last = self.ledger.last
             self._check_source()
             if last is not None and (number == last.handed_over or any(last.outputs.values())):
                 self.deliver(last)  # it has happened; only its delivery may be owed
-            if last is not None and number == last.handed_over:
-                return
-            self._check_next(number)
-            self._keep_offsets(number)
-            self._carry_out(rows, number, end_of_input)
+            fresh = last is None or number != last.handed_over
+            if fresh:
+                self._check_next(number)
+                self._keep_offsets(number)
+            intake = None if end_of_input else self.intake
+            if intake is not None:
+                rows = self._begin(intake, rows, number)
+            while fresh or (intake is not None and intake.behind):
+                self._carry_out(rows if fresh else self.runner.without(rows), number, end_of_input)
+                fresh = False
+
+    def _begin(self, intake: Intake, rows: Any, number: int) -> Any:
+        """Look how far the sources reach that are cut up; return the rows of the others."""
+        listings = self.runner.listings(rows, intake.feeds)
+        self.patience.persist("the sources", lambda again: intake.begin(self.ledger.last, number, listings))
+        return self.runner.without(rows, intake.feeds)
 
     def tick(self, waited: int = 0) -> bool:
         """Run a batch without rows if time is up for something: a window closes, a timer goes off.
@@ -210,12 +225,14 @@ class Driver:
         self.runner.committed(progress)
         self.scaler.committed(scaling, [server.host for server in progress.servers], progress.scaled)
         self._before = None
-        self.deliver(commit)
+        self.deliver(commit, progress)
         self.scaler.watch()
         if batch % CLEAN_EVERY == CLEAN_EVERY - 1:
             self.ledger.clean()
         self._ended = time.perf_counter()
         progress.seconds.batch = self._ended - began
+        if self.intake is not None and plan.input is not None and plan.input.listing:
+            self.intake.reached(plan.input.positions, progress.seconds.batch)
         self.status.recent.append(progress)
         self.status.message = "waiting for data"
 
@@ -246,9 +263,7 @@ class Driver:
         if self._started:
             return
         last = self.ledger.last
-        self._check_owed()
-        for sink in self.sinks.values():
-            self.runner.claim(sink, self.ledger.identity, fresh=last is None)
+        self.deliveries.open(self.topology, self._dropped)
         if self.ledger.needs_migration:
             assert last is not None
             self.status.message = "laying out state anew"
@@ -270,7 +285,8 @@ class Driver:
     @property
     def needs_end_of_input(self) -> bool:
         """Whether something is left to do when a bounded input has ended: windows to close, states to merge."""
-        return any(n.times or n.held is not None for n in self.topology.stateful)
+        # sources that are cut up end with a batch that says so: without it, a run may have died between two
+        return self.intake is not None or any(n.times or n.held is not None for n in self.topology.stateful)
 
     @property
     def learning(self) -> Learning | None:
@@ -295,6 +311,8 @@ class Driver:
         progress.moved_servers = self.whereabouts.moved
         progress.probe = self.whereabouts.probed or None
         progress.ran_again, progress.execution = outcome.ran_again, outcome.execution
+        if self.intake is not None and plan.input is not None and plan.input.listing:
+            progress.sources = self.intake.about(plan.input.positions)
         self.load.observe(reports, seconds, rested)
         progress.load = self.load.summary()
         if plan.origin is not None:
@@ -324,10 +342,12 @@ class Driver:
         """Return what the batch will do, and the scaling it carries out; a batch planned before does the same again."""
         planned = self.ledger.planned(batch)
         if planned is None:
+            reads = not end_of_input and quiet_until is None
+            terms = {"end_of_input": end_of_input, "input": next_input(self.intake, self.ledger.last, reads)}
             pending = self.scaler.next()
-            if pending is not None and (plan := self._scaling_plan(batch, end_of_input, pending)) is not None:
+            if pending is not None and (plan := self._scaling_plan(batch, pending, terms)) is not None:
                 return plan, pending
-            return self._ordinary_plan(batch, end_of_input, quiet_until), None
+            return self._ordinary_plan(batch, {**terms, "quiet_until": quiet_until}), None
         if planned.origin is not None:
             self._change_servers(planned)
         elif self.learner is not None:
@@ -340,7 +360,7 @@ class Driver:
             names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]
             self.storage.keep(*(f"source/{where}/{n}" for where in ("offsets", "sources/*") for n in names))
 
-    def _scaling_plan(self, batch: int, end_of_input: bool, pending: Pending) -> BatchPlan | None:
+    def _scaling_plan(self, batch: int, pending: Pending, terms: dict[str, Any]) -> BatchPlan | None:
         """Return the plan of a batch that changes the servers; written, it is the point of no return."""
         last = self.ledger.last
         assert last is not None
@@ -361,7 +381,7 @@ class Driver:
             return None
         plan = self.ledger.plan(
             batch,
-            end_of_input=end_of_input,
+            **terms,
             tables={**last.tables, **changed.tables},
             table_version=last.table_version + 1,
             layout=changed.layout,
@@ -383,11 +403,11 @@ class Driver:
         self.runner.rescale(self.topology, plan.origin, self.learning)
         self.load.rescale(self.topology)
 
-    def _ordinary_plan(self, batch: int, end_of_input: bool, quiet_until: int | None) -> BatchPlan:
+    def _ordinary_plan(self, batch: int, terms: dict[str, Any]) -> BatchPlan:
         ledger, learner = self.ledger, self.learner
         network = self.whereabouts.network(self.topology.servers)
         if learner is None:
-            return ledger.plan(batch, end_of_input=end_of_input, network=network, quiet_until=quiet_until)
+            return ledger.plan(batch, **terms, network=network)
         last = ledger.last
         if learner.config.racks == "hosts":
             learner.manager.set_racks(self.whereabouts.tree(learner.manager.servers))
@@ -396,45 +416,29 @@ class Driver:
         )
         return ledger.plan(
             batch,
-            end_of_input=end_of_input,
+            **terms,
             tables=tables,
             table_version=version,
             moves=moves,
             hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
             network=network,
-            quiet_until=quiet_until,
         )
 
     # ------------------------------------------------------------------ deliver
 
-    def _check_owed(self) -> None:
-        """Refuse to forget rows of the last batch whose operator, or its sink, the application no longer has."""
-        last = self.ledger.last
-        if last is None or self.ledger.was_delivered(last.batch):
-            return
-        for name, files in last.outputs.items():
-            if files and name not in self.sinks and name not in self._dropped:
-                raise CheckpointMismatch(
-                    f"{self.storage.root}: batch {last.batch} has {sum(f.rows for f in files)} rows for the sink of "
-                    f"{name!r}, which have not been delivered, and there is no such sink now. Start once with it, or "
-                    f"pass drop_state=[{name!r}] to give them up."
-                )
-
-    def deliver(self, commit: Commit) -> None:
+    def deliver(self, commit: Commit, progress: Progress | None = None) -> None:
         """Hand a batch's outputs to the sinks, unless they have had it."""
-        if not self.sinks or self.ledger.was_delivered(commit.batch):
-            return
-        for name, sink in self.sinks.items():
-            schema = DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else self.topology.sink_schema(name)
-            files = commit.outputs.get(name, [])
-            if files:  # as they were written: the application may have changed since
-                schema = table_schema(self.storage, files[0])
-            if files or not (name == DEAD_LETTERS or name.endswith(LATE)):
-                self.runner.deliver(sink, files, schema, commit.batch)
-        self.ledger.delivered(commit.batch)
+        waits = self.deliveries.deliver(commit, self.topology)
+        if progress is not None and waits:
+            progress.sink_waits = waits
+
+    def _say(self, message: str) -> None:
+        self.status.message = message or "delivering"
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop what runs in the background, and let go of sinks."""
+        self.patience.stop()
+        self.deliveries.close()
         self.runner.close()
         if self.learner is not None:
             self.learner.close()

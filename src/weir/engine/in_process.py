@@ -7,7 +7,7 @@ Spark, so operators, groupings, moves and scaling do exactly what they do there.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -84,6 +84,12 @@ class InProcessRunner:
     def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
         return PAPER, {"measured": False, "why": "servers that share a process have no network between them"}
 
+    def listings(self, rows: Tables, sources: Collection[str]) -> dict[str, pa.Table]:
+        return {name: rows[name] for name in sources}
+
+    def without(self, rows: Tables, sources: Collection[str] | None = None) -> Tables:
+        return {name: t.slice(0, 0) if sources is None or name in sources else t for name, t in rows.items()}
+
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         self.topology, self.learning = topology, learning
 
@@ -93,10 +99,7 @@ class InProcessRunner:
     def committed(self, progress: Progress) -> None:
         pass
 
-    def claim(self, sink: Any, identity: str, fresh: bool) -> None:
-        pass  # sinks are functions here
-
-    def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         """Call a sink with an Arrow table and the batch's number."""
         parts = [schema.empty_table()]
         for ref in files:

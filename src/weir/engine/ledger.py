@@ -33,6 +33,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from weir.engine.clock import Clock
@@ -42,6 +43,7 @@ from weir.engine.documents import (
     Commit,
     Counts,
     FileRef,
+    Input,
     Layout,
     Manifest,
     Move,
@@ -111,9 +113,11 @@ class Ledger:
                     f"{storage.path(HEAD)}: missing, although there are commits. Restore it."
                 )
             head = {"id": identity or uuid.uuid4().hex, "mode": mode, "created": int(time.time())}
+            # what sinks know the query by: no two checkpoints share it, even if they share the seed of their routers
+            head["query"] = uuid.uuid4().hex if identity else head["id"]
             storage.write_document(HEAD, "checkpoint", head)
-            return str(head["id"])
         head = storage.read_document(HEAD, "checkpoint")
+        self.query = str(head.get("query", head["id"]))
         if mode not in (head["mode"], IN_PROCESS):
             raise CheckpointMismatch(
                 f"{storage.root}: belongs to a {head['mode']} run, this is a {mode} one; their batches count "
@@ -162,6 +166,7 @@ class Ledger:
         layout: Layout | None = None,
         origin: list[int] | None = None,
         quiet_until: int | None = None,
+        input: Input | None = None,
     ) -> BatchPlan:
         """Return the plan of a batch: the one on disk if it was planned before, else a new one, which it saves."""
         if (known := self.planned(batch)) is not None:
@@ -196,6 +201,7 @@ class Ledger:
             end_of_input=end_of_input,
             layout=layout or self.layout,
             origin=origin,
+            input=input,
         )
         self.storage.write_document(name, "plan", plan)
         reach("plan-written", batch)
@@ -290,6 +296,7 @@ class Ledger:
             layout=plan.layout,
             source=source,
             source_batch=source_batch,
+            input=None if plan.input is None else msgspec.structs.replace(plan.input, listing={}),
         )
         self._write_commit(commit)
         self._warm = True
@@ -321,6 +328,7 @@ class Ledger:
             end_of_input=last.end_of_input,
             source=last.source,
             source_batch=last.source_batch,
+            input=last.input,
         )
         self._write_commit(commit)
         reach("migration-written", last.batch)

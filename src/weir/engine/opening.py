@@ -9,13 +9,16 @@ import msgspec
 
 from weir.durations import microseconds
 from weir.engine.clock import Clock
+from weir.engine.delivery import Sinks
 from weir.engine.documents import DEAD_LETTERS, Layout
 from weir.engine.driver import Driver, Runner
+from weir.engine.intake import Feed, Intake
 from weir.engine.ledger import FOREVER, Ledger, latest_commit
 from weir.engine.rescale import Build
 from weir.errors import TopologyError
 from weir.graph.model import LATE, Topology, fingerprint
-from weir.options import Options
+from weir.operators.file_feed import FileFeed
+from weir.options import Options, sinks_of
 from weir.state.storage import Storage
 
 
@@ -24,14 +27,15 @@ def open_driver(
     checkpoint: str,
     mode: str,
     runner: Runner,
-    sinks: Mapping[str, Any],
+    sinks: Sinks,
     options: Options,
     identity: str | None = None,
+    feeds: Mapping[str, Feed] | None = None,
 ) -> Driver:
     """Open a checkpoint for an application and return the driver that goes on from there.
 
     ``build(servers, placements=None)`` returns the application on so many servers. ``identity`` names a new checkpoint,
-    and seeds its routers; any other one if not given.
+    and seeds its routers; any other one if not given. ``feeds`` are the sources that the driver cuts into batches.
     """
     topology = build(options.servers)
     storage = Storage(checkpoint, options.storage_options)
@@ -47,7 +51,21 @@ def open_driver(
         layout=layout,
         identity=identity,
     )
-    return Driver(topology, storage, ledger, runner, sinks, options, build, declared)
+    intake = _intake(topology, feeds or {}, options)
+    return Driver(topology, storage, ledger, runner, sinks, options, build, declared, intake)
+
+
+def _intake(topology: Topology, feeds: Mapping[str, Feed], options: Options) -> Intake | None:
+    """Return what cuts sources into batches: topics always, files where batches have a target time."""
+    target = None if options.target_batch is None else microseconds(options.target_batch) / 1e6
+    if target is not None:
+        files = {name: FileFeed() for name in sorted(topology.listings) if name not in feeds}
+        feeds = {**feeds, **files}
+        if not feeds:
+            raise TopologyError(
+                "target_batch= is for weir.kafka and weir.files: of other sources Spark decides what a batch brings"
+            )
+    return Intake(feeds, target) if feeds else None
 
 
 def _scaled(
@@ -77,18 +95,18 @@ def check_sinks(
     dead_letters: Any,
     late: Any = None,
     windowed: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Return the sink of each operator; refuse one sink for several ends, and diverted rows that nobody takes."""
-    sinks: dict[str, Any] = {}
+) -> dict[str, tuple[Any, ...]]:
+    """Return the sinks of each operator; refuse one sink for several ends, and diverted rows that nobody takes."""
+    taken: dict[str, Any] = {}
     if isinstance(sink, Mapping):
-        sinks.update(sink)
+        taken.update(sink)
     elif sink is not None:
         if len(leaves) != 1:
             raise TopologyError(
                 f"the application ends in {len(leaves)} operators ({', '.join(leaves)}); "
                 "say which sink is whose: sink={'name': …}"
             )
-        sinks[leaves[0]] = sink
+        taken[leaves[0]] = sink
     if late is not None and not isinstance(late, Mapping):
         if len(windowed) != 1:
             raise TopologyError(
@@ -96,11 +114,11 @@ def check_sinks(
                 "whose, late={'name': …}"
             )
         late = {windowed[0]: late}
-    sinks.update({name + LATE: taker for name, taker in (late or {}).items()})
+    taken.update({name + LATE: taker for name, taker in (late or {}).items()})
     if dead_letters is not None:
-        sinks[DEAD_LETTERS] = dead_letters
+        taken[DEAD_LETTERS] = dead_letters
     if diverting and dead_letters is None:
         raise TopologyError(
             f"operator {diverting[0]!r} diverts failing rows, but there is no dead_letters= sink for them"
         )
-    return sinks
+    return {name: sinks for name, one in taken.items() if (sinks := sinks_of(one))}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, save_arrays
@@ -14,6 +17,7 @@ from weir.graph.model import Edge, Node
 from weir.hashing import mix
 from weir.network.distance import distances
 from weir.routing.base import Grouping, Router, RouterContext
+from weir.rows import Rows
 from weir.state.storage import Storage
 
 
@@ -68,6 +72,18 @@ class Routers:
         if not places or self._server < 0:
             return None
         return distances([places[self._server]], [places[s] for s in node.placement])[0].astype(np.int8)
+
+    def planned(self) -> Iterator[tuple[Edge, Rows]]:
+        """Return this server's part of what the plan says is to be read, and the edges on which it arrives."""
+        topology, planned = self._job.topology, self._job.plan.input
+        for source, columns in ({} if planned is None else planned.listing).items():
+            schema = topology.sources[source]
+            arrays = [pa.array(columns[field.name], field.type) for field in schema]
+            rows = Rows(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            for edge in topology.out_edges[source] if len(rows) else []:
+                node = topology.by_name[edge.target]
+                homes = np.asarray(node.placement)[self.router(edge, node).route(rows.hash(node.key))]
+                yield edge, rows.select(homes == self._server)
 
     def shares(self) -> dict[int, list[int]]:
         """Return the weights of receivers by edge, where weights decide."""

@@ -78,6 +78,10 @@ class Server:
         """Take what the exchange (in step 0: a source) delivers, yield what goes into the next exchange."""
         receive = self._receive_source if self.step == 0 else self._receive
         with contextlib.closing(self.depot) if self.depot is not None else contextlib.nullcontext():
+            if self.step == 1:
+                for edge, rows in self.routers.planned():
+                    self._deliver(edge, rows)
+                yield from self._read()
             for batch in batches:
                 if batch.num_rows:
                     with Busy(self.report):

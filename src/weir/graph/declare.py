@@ -24,7 +24,8 @@ LISTED = " (paths)"  # ends the name of a source that lists files, before the op
 class Source:
     """A source: a DataFrame, or only the schema of one that is fed by :mod:`weir.testing`.
 
-    Where files are fed, ``listing`` turns their paths into the rows of the source.
+    Where files are fed, ``listing`` turns their paths into the rows of the source. With a ``feed`` the driver
+    itself plans what is read (see :mod:`weir.engine.intake`), and a frame only says when there is something.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Source:
     inputs: tuple[Part, ...] = ()
     listing: Callable[[Iterable[Any]], pa.Table] | None = None
     event_time: EventTime | None = None
+    feed: Any = None
 
     def same_as(self, other: Source) -> bool:
         """Return whether both read the same DataFrame, or have the same schema."""

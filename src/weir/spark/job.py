@@ -6,7 +6,7 @@ import gc
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -41,7 +41,6 @@ from weir.operators.file_reader import vanished
 from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
-from weir.spark.folders import check_folder, mark_folder
 from weir.spark.homes import Homes
 from weir.spark.probing import locate, measure
 from weir.spark.session import own_session
@@ -83,11 +82,11 @@ class SparkRunner:
 
     def __init__(self, storage: Storage, parcels: bool = True, session: SparkSession | None = None) -> None:
         self.storage, self.parcels = storage, parcels
+        self.bells: Collection[str] = ()  # sources that only say when there is something to read
         self._own_session = session
         self.query = uuid.uuid4().hex
         self.hosts: list[str] = []  # where servers are expected; empty: nobody knows
         self.row_bytes = 0.0  # of a source row, in the last batch
-        self._unmarked: dict[str, str] = {}  # folders of sinks that have got nothing yet → this checkpoint
         self._settled_in: Any = None  # the session, as the JVM knows it, that homes are in
         self._rows_session: SparkSession | None = None
         self.template: DataFrame  # what batches come from, set before the first
@@ -145,19 +144,25 @@ class SparkRunner:
         self.hosts = [server.host for server in progress.servers]
         self.row_bytes = progress.bytes_in / progress.rows if progress.rows else 0.0
 
-    def claim(self, sink: Any, identity: str, fresh: bool) -> None:
-        if isinstance(sink, str):
-            check_folder(self.session, sink, identity, fresh)
-            self._unmarked[sink] = identity
+    def listings(self, rows: DataFrame, sources: Collection[str]) -> dict[str, pa.Table]:
+        """Collect what Spark has listed; the ranges of topics come from the driver."""
+        out = {}
+        for number, (name, schema) in enumerate(self.topology.sources.items()):
+            if name in sources and name not in self.bells:
+                part = rows.where(F.col(SOURCE_NUMBER) == number) if len(self.topology.sources) > 1 else rows
+                columns = [F.col(f"`{column_name(number, c)}`").alias(c) for c in schema.names]
+                out[name] = part.select(*columns).toArrow().cast(schema)
+        return out
 
-    def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
-        frame = output_frame(self._rows_session, self.storage, files, schema)
-        if callable(sink):
-            sink(frame, batch)
-        elif files:
-            if sink in self._unmarked:
-                mark_folder(self.session, sink, self._unmarked.pop(sink))
-            frame.write.mode("overwrite").parquet(f"{sink}/batch_id={batch}")
+    def without(self, rows: DataFrame, sources: Collection[str] | None = None) -> DataFrame:
+        names = list(self.topology.sources)
+        if sources is None or set(names) <= set(sources):
+            return rows.limit(0)
+        gone = [number for number, name in enumerate(names) if name in sources]
+        return rows.where(~F.col(SOURCE_NUMBER).isin(gone))
+
+    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+        sink(output_frame(self._rows_session, self.storage, files, schema), batch)
 
     def ensure_slots(self, servers: int, timeout: float) -> None:
         ensure_slots(self.session, servers, timeout)

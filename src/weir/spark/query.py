@@ -23,6 +23,7 @@ from weir.spark.live import LiveRunner
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
+from weir.spark.topics import frames_of
 from weir.state.storage import Storage
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Query(QueryHandle):
         self._driver.runner.close()
         if self._ticker is not None:
             self._ticker.stop()
+        self._driver.patience.stop()
         if self._stream is not None and self._stream.isActive:
             self._stream.stop()
         self._driver.close()
@@ -154,7 +156,7 @@ def run(application: Application, checkpoint: str, options: Options) -> Query:
             "weir.read_state, or run with an empty checkpoint folder."
         )
     try:
-        if driver.ledger.last is None or driver.ledger.last.batch == 0:
+        if driver.ledger.last is None or driver.ledger.last.handed_over == 0:
             driver.batch(rows, 0)
         if driver.needs_end_of_input:
             driver.batch(rows.limit(0), 1, end_of_input=True)
@@ -190,7 +192,7 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
             dead_letters=options.dead_letters is not None,
         )
 
-    session = next(iter(application.frames.values())).sparkSession
+    session, feeds = _session(application), application.feeds
     # what runs in the user's own session must not change its settings
     own = own_session(session) if mode == "bounded" else None
     # rows that are left in files would lie there in plain text, where Spark encrypts what it writes
@@ -200,9 +202,22 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     insist = options.execution == "live"
     stays = insist or (options.execution == "auto" and mode == "streaming")
     runner = LiveRunner(storage, parcels, own, insist) if stays else SparkRunner(storage, parcels, own)
-    driver = open_driver(build, checkpoint, mode, runner, sinks, options)
-    runner.template = unite(application.frames, driver.topology)
+    runner.bells = feeds
+    driver = open_driver(build, checkpoint, mode, runner, sinks, options, feeds=feeds)
+    runner.template = unite(frames_of(application, session, streaming=mode == "streaming"), driver.topology)
     return Query(driver, session), runner.template
+
+
+def _session(application: Application) -> SparkSession:
+    """Return the session of the sources; of topics alone, the one that is active."""
+    for frame in application.frames.values():
+        return frame.sparkSession
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise EngineError(
+            "there is no Spark session: create one with SparkSession.builder… before the application starts"
+        )
+    return session
 
 
 def _source_checkpoint(query: Query, options: Options) -> str:

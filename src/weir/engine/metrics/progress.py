@@ -144,7 +144,9 @@ class Seconds(Record):
 class Progress(Record):
     """One batch."""
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"probe", "ran_again", "scaled", "routing", "moved_keys"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset(
+        {"probe", "ran_again", "scaled", "routing", "moved_keys", "sink_waits", "sources"}
+    )
 
     batch: int = 0
     rows: int = 0  # what came from the sources
@@ -176,6 +178,10 @@ class Progress(Record):
     scaled: dict[str, int] | None = None  # "from", "to" (servers), "moved_keys"
     routing: RoutingProgress | None = None
     moved_keys: int | None = None
+    # sources that are cut into batches → "lag": what was left when the batch was planned, and more
+    sources: dict[str, dict[str, Any]] | None = None
+    # sinks that were away when the batch was delivered → "tries", "seconds", "why"
+    sink_waits: dict[str, dict[str, Any]] | None = None
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Progress:

@@ -1,0 +1,130 @@
+"""Hand the outputs of a committed batch to its sinks: each once, all of them, however long one is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from weir.engine.arrays import table_schema
+from weir.engine.documents import DEAD_LETTERS, Commit, FileRef
+from weir.engine.job import DEAD_LETTER_SCHEMA
+from weir.engine.ledger import Ledger
+from weir.engine.patience import Patience
+from weir.errors import CheckpointMismatch
+from weir.faults import reach
+from weir.graph.model import LATE, Topology
+from weir.sinks.base import Delivery, Sink
+from weir.state.storage import Storage
+
+Sinks = Mapping[str, Sequence[Any]]  # operator → its sinks: a Sink or a function each
+
+
+class Hands(Protocol):
+    """What delivering asks of a runner."""
+
+    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
+        """Run a task for each number below ``count``; return their answers, which are JSON-able."""
+
+    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+        """Call a function with a batch's rows."""
+
+
+class Deliveries:
+    """Delivers batches of one query."""
+
+    def __init__(
+        self, sinks: Sinks, storage: Storage, ledger: Ledger, hands: Hands, patience: Patience
+    ) -> None:
+        self.sinks, self.storage, self.ledger = sinks, storage, ledger
+        self._hands, self._patience = hands, patience
+        self._recovering = ledger.last  # a commit that an earlier driver made may have been delivered by it
+
+    def open(self, topology: Topology, dropped: set[str]) -> None:
+        """Make sure that nothing is owed to a sink that is gone, and that all sinks can take rows."""
+        last = self.ledger.last
+        self._check_owed(dropped)
+        for name, sinks in self.sinks.items():
+            schema = self._schema(topology, name)
+            for sink in sinks:
+                if isinstance(sink, Sink):
+                    about = (self.ledger.query, name, schema, last is None)
+                    self._persist(name, lambda _, sink=sink, about=about: sink.open(*about))
+
+    def deliver(self, commit: Commit, topology: Topology) -> dict[str, Any]:
+        """Hand a batch's outputs to the sinks, unless they have had it; return what it had to wait for."""
+        waits: dict[str, Any] = {}
+        if not self.sinks or self.ledger.was_delivered(commit.batch):
+            return waits
+        reach("delivery-started", commit.batch)
+        for name, sinks in self.sinks.items():
+            files = commit.outputs.get(name, [])
+            # as they were written: the application may have changed since
+            schema = table_schema(self.storage, files[0]) if files else self._schema(topology, name)
+            for sink in sinks:
+                if not isinstance(sink, Sink):
+                    if files or not (name == DEAD_LETTERS or name.endswith(LATE)):
+                        self._hands.call(sink, files, schema, commit.batch)
+                elif files:
+                    waited = self._persist(name, self._one(sink, name, commit, files, schema))
+                    if waited is not None:
+                        waits[f"{name}: {sink!r}"] = waited
+                    reach("sink-committed", commit.batch)
+        self.ledger.delivered(commit.batch)
+        return waits
+
+    def close(self) -> None:
+        """Let go of connections."""
+        for sinks in self.sinks.values():
+            for sink in sinks:
+                if isinstance(sink, Sink):
+                    sink.close()
+
+    def _one(
+        self, sink: Sink, name: str, commit: Commit, files: list[FileRef], schema: pa.Schema
+    ) -> Callable[[bool], None]:
+        recovering = self._recovering is not None and self._recovering.batch == commit.batch
+
+        def deliver(again: bool) -> None:
+            sink.deliver(
+                Delivery(
+                    query=self.ledger.query,
+                    operator=name,
+                    batch=commit.batch,
+                    again=again or recovering,
+                    schema=schema,
+                    rows=sum(f.rows for f in files),
+                    parts=len(files),
+                    read=partial(_read, self.storage, files, schema),
+                    each=self._hands.each,
+                )
+            )
+
+        return deliver
+
+    def _persist(self, name: str, act: Callable[[bool], None]) -> dict[str, Any] | None:
+        return self._patience.persist(f"the sink of {name!r}", act)
+
+    def _schema(self, topology: Topology, name: str) -> pa.Schema:
+        return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else topology.sink_schema(name)
+
+    def _check_owed(self, dropped: set[str]) -> None:
+        """Refuse to forget rows of the last batch whose operator, or its sink, the application no longer has."""
+        last = self.ledger.last
+        if last is None or self.ledger.was_delivered(last.batch):
+            return
+        for name, files in last.outputs.items():
+            if files and name not in self.sinks and name not in dropped:
+                raise CheckpointMismatch(
+                    f"{self.storage.root}: batch {last.batch} has {sum(f.rows for f in files)} rows for the sink of "
+                    f"{name!r}, which have not been delivered, and there is no such sink now. Start once with it, or "
+                    f"pass drop_state=[{name!r}] to give them up."
+                )
+
+
+def _read(storage: Storage, files: Sequence[FileRef], schema: pa.Schema, part: int) -> pa.Table:
+    """Return the rows of one output file."""
+    ref = files[part]
+    return pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all().cast(schema)

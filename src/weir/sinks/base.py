@@ -1,0 +1,77 @@
+"""What every sink answers, and what it is given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+CHUNK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The rows that one batch has for one sink.
+
+    ``(query, operator, batch)`` names them for ever: a delivery that comes again has the same rows in the same
+    parts. ``again`` says that it may have been made before: the driver was restarted, or the last try was cut off
+    and nobody knows how far it came. ``parts`` is the number of files that tasks wrote; ``read(part)`` returns one.
+    ``each(count, task)`` runs ``task(0)`` … on the executors and returns their answers, which JSON must hold.
+    """
+
+    query: str
+    operator: str
+    batch: int
+    again: bool
+    schema: pa.Schema
+    rows: int
+    parts: int
+    read: Callable[[int], pa.Table]
+    each: Callable[[int, Callable[[int], Any]], list[Any]]
+
+    @property
+    def owner(self) -> str:
+        """Who delivers: the query and the operator, as one text."""
+        return f"{self.query}/{self.operator}"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return all rows, some ten thousand at a time."""
+        for part in range(self.parts):
+            yield from self.read(part).to_batches(CHUNK_ROWS)
+
+
+class Sink(ABC):
+    """Base of all sinks: takes the rows of a batch once, however often they are handed over.
+
+    A sink lives on the driver. It must find out by itself whether it has had ``(query, operator, batch)``, from what
+    it wrote in the same transaction as the rows; then each row arrives exactly once. Where it can't be reached it
+    raises :class:`~weir.errors.SinkUnavailable`: the query waits, says so, and tries again. Any other error stops
+    the query; the batch is delivered when it is started again.
+
+    >>> class Totals(Sink):
+    ...     def __init__(self): self.batches = {}
+    ...     def deliver(self, delivery):
+    ...         self.batches[delivery.batch] = sum(len(b) for b in delivery.batches())
+    >>> import weir, weir.testing
+    >>> totals = Totals()
+    >>> counts = weir.source("place string").keyed("place", weir.Count())
+    >>> query = weir.testing.run(counts, [[{"place": "FR"}, {"place": "US"}]], servers=2, sink=totals)
+    >>> totals.batches
+    {0: 2}
+    """
+
+    def open(self, query: str, operator: str, schema: pa.Schema, fresh: bool) -> None:  # noqa: B027
+        """Make sure that rows can go there, before the first batch; ``fresh``: the query has no batch yet."""
+
+    @abstractmethod
+    def deliver(self, delivery: Delivery) -> None:
+        """Take the rows of a batch, all or none, unless they are there already. Never called without rows."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of connections; they are opened again if need be."""
+
+    def __repr__(self) -> str:
+        return type(self).__name__

@@ -1,0 +1,96 @@
+"""Parquet files, a folder per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from weir.errors import CheckpointError, CheckpointMismatch, SinkUnavailable
+from weir.faults import reach
+from weir.sinks.base import Delivery, Sink
+from weir.state.storage import Storage
+
+MARKER = "_weir"  # readers of Parquet pass over names that begin with an underscore
+
+
+class Parquet(Sink):
+    """Writes Parquet: a folder ``batch_id=…`` for each batch that has rows, written by the executors in parallel.
+
+    A batch that is delivered again replaces its files by the same ones. A folder belongs to the query that wrote to
+    it first; a second run, whose batches count from 0 again, is refused. With ``shared=True`` runs and queries may
+    share a folder: their files carry the query's id, so that one never touches those of another.
+
+    Parameters
+    ----------
+    path
+        A folder or URI that driver and executors reach: a path, ``hdfs://…``, ``s3://…``, ``gs://…``, ``az://…``.
+    shared
+        Whether other queries, and later runs of this one, may write to the folder, too.
+    storage_options
+        Settings of an object store, as in :class:`weir.Options`.
+
+    Guarantee: each row once, whatever dies. A reader may see some files of a batch before others; when the batch is
+    whole, its folder has a file ``_SUCCESS``.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        shared: bool = False,
+        storage_options: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        self.path, self.shared = path, shared
+        self._storage = Storage(path, storage_options)
+        self._marked = False
+
+    def __repr__(self) -> str:
+        return f"Parquet({self.path!r})"
+
+    def open(self, query: str, operator: str, schema: pa.Schema, fresh: bool) -> None:
+        if self.shared:
+            return
+        storage = self._storage
+        if storage.exists(MARKER):
+            owner = storage.read(MARKER).to_pybytes().decode().strip()
+            self._marked = owner == query
+            foreign = not self._marked
+        else:  # versions before wrote no marker: who goes on from a checkpoint may take the folder over
+            foreign = fresh and any(name.startswith("batch_id=") for name in storage.names(""))
+        if foreign:
+            raise CheckpointMismatch(
+                f"sink {self.path}: has batches of another checkpoint, whose numbers this query would write again. Use "
+                "another folder, go on with the checkpoint that it was written from, or let runs share the folder with "
+                "weir.sinks.Parquet(path, shared=True)."
+            )
+
+    def deliver(self, delivery: Delivery) -> None:
+        storage, folder = self._storage, f"batch_id={delivery.batch}"
+        who = f"{delivery.query}-{delivery.operator}"
+        names = [f"{folder}/part-{part:05d}-{who}.parquet" for part in range(delivery.parts)]
+        try:
+            if not (self.shared or self._marked):
+                storage.write(MARKER, delivery.query.encode())
+                self._marked = True
+            if not self.shared and delivery.again:  # of an attempt by an earlier version, under other names
+                for name in set(storage.files(folder)) - set(names):
+                    storage.delete(name)
+            delivery.each(delivery.parts, partial(_write, storage, delivery.read, names))
+            reach("sink-staged", delivery.batch)
+            storage.write(f"{folder}/_SUCCESS", b"")
+        except (CheckpointError, OSError) as error:
+            cause = error.__cause__ if isinstance(error, CheckpointError) else error
+            if isinstance(cause, OSError) and not isinstance(cause, PermissionError):
+                raise SinkUnavailable(f"{self!r}: {error}") from error
+            raise
+
+
+def _write(storage: Storage, read: Callable[[int], pa.Table], names: list[str], part: int) -> int:
+    table = read(part)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    storage.write(names[part], buffer.getvalue())
+    return int(table.num_rows)

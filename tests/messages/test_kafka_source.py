@@ -1,0 +1,296 @@
+"""Topics as a source: every message once, from its own server, whatever dies, comes late or is broken."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from zlib import crc32
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weir
+import weir.testing
+from support import counts, posts, rows_of
+from weir.errors import SourceError, TopologyError
+from weir.messages.feed import TopicFeed
+from weir.messages.payloads import Payload
+from weir.messages.topics import Range, Topics
+
+SCHEMA = "place string, topic string, n long"
+FAULTS = ("plan-written", "job-done", "commit-written", "sink-delivered")
+
+
+def counted(stream: weir.Stream) -> weir.Stream:
+    return stream.keyed("place", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
+
+
+def fill(brokers, topic, table, partitions=2):
+    """Write posts, each place to a partition of its own."""
+    rows = table.to_pylist()
+    for partition in range(partitions):
+        brokers.send(
+            topic, [r for r in rows if crc32(r["place"].encode()) % partitions == partition], partition
+        )
+
+
+def check(query, tables):
+    assert rows_of(query.state("places")) == counts(tables, "place")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
+def test_every_message_is_counted_once_through_crashes_scaling_and_restarts(brokers, checkpoint):
+    topic, tables = brokers.topic(3), [posts(400, seed) for seed in range(4)]
+    app = counted(weir.kafka(brokers.servers, topic, SCHEMA, max_rows_per_batch=150))
+    faults = [f"{point}:{batch}" for batch, point in enumerate(FAULTS)] + [
+        "step-started:401",
+        "plan-written:5",
+    ]
+    query = weir.testing.start(app, checkpoint, servers=3, routing=weir.Locality(period=2), faults=faults)
+    for number, table in enumerate(tables):
+        fill(brokers, topic, table, 3)
+        query.feed()
+        if number == 1:
+            query.scale_out(1)
+        if number == 2:
+            query.restart(servers=2)
+    assert query.pending_faults == []
+    check(query, tables)
+    assert query.progress.batch + 1 == 12  # 400 messages are three batches of 150 or fewer
+    assert max(p.rows for p in query.recent_progress) <= 150
+    assert query.progress.sources["kafka (paths)"]["lag"] == 0
+    query.feed()  # a round without messages is an empty batch
+    check(query, tables)
+
+
+def test_partitions_and_the_keys_they_hold_come_together(brokers):
+    topic = brokers.topic(6)
+    app = weir.kafka(brokers.servers, topic, SCHEMA).keyed("place", weir.Count(), name="places")
+    query = weir.testing.start(app, servers=3, routing=weir.Locality(period=1, forecast=None))
+    for seed in range(3):
+        fill(brokers, topic, posts(600, seed), 6)
+        query.feed()
+        query.reconfigure(wait=True)
+    hop = query.progress.edges["kafka → places"]
+    assert hop.locality > 0.85  # by hash it would be a third
+    assert len(query.routing_table("kafka")) == 6
+
+
+def test_a_query_starts_where_it_is_told_and_goes_on_from_its_commit(brokers, checkpoint):
+    topic = brokers.topic(1)
+    brokers.send(topic, [{"place": "old"}])
+    app = weir.kafka(brokers.servers, topic, "place string", start="latest").keyed("place", weir.Count())
+    with weir.testing.start(app, checkpoint, servers=2) as query:
+        query.feed()
+        assert query.progress.rows == 0
+    brokers.send(topic, [{"place": "new"}])  # while nobody reads
+    with weir.testing.start(app, checkpoint, servers=2) as query:
+        query.feed()
+        assert query.state("place").to_pylist() == [{"place": "new", "count": 1}]
+
+
+def test_messages_that_cannot_be_decoded_are_diverted_or_named(brokers):
+    topic = brokers.topic(1)
+    good = [{"place": f"p{i}", "n": i} for i in range(50)]
+    bad = [b"", b"{", b'{"place": 3}', b'{"place":"a"} {"place":"b"}', b"[1]", b"null", b"\xff"]
+    brokers.send(topic, [*good[:20], *bad, *good[20:]])
+    source = {"servers": brokers.servers, "topic": topic, "schema": "place string, n long, kafka_offset long"}
+    counts = weir.kafka(**source, on_error="divert").keyed("place", weir.Aggregate(at="max(kafka_offset)"))
+    with weir.testing.start(counts, servers=2, dead_letters=lambda rows, batch: None) as query:
+        query.feed()
+        places = {row["place"]: row["at"] for row in query.state("place").to_pylist()}
+        assert places == {f"p{i}": i if i < 20 else i + len(bad) for i in range(50)}
+        assert query.progress.operators["kafka"].diverted == len(bad)
+        letters = query.dead_letters.to_pylist()
+    assert [json.loads(row["row"])["offset"] for row in letters] == list(range(20, 20 + len(bad)))
+    assert letters[1]["key"] == f"{topic}/0, offset 21"
+    with (
+        weir.testing.start(weir.kafka(**source).keyed("place", weir.Count()), servers=2) as query,
+        pytest.raises(SourceError, match=f"{topic}/0, offset 20: no json"),
+    ):
+        query.feed()
+
+
+def test_keys_times_and_places_of_messages_can_be_columns(brokers):
+    topic = brokers.topic(2)
+    brokers.send(topic, [{"n": 1}, None], partition=1, key=b"k")
+    columns = "n long, kafka_key string, kafka_timestamp timestamp, kafka_topic string, kafka_partition int"
+    app = weir.kafka(brokers.servers, topic, columns).map(lambda row: row, name="same")
+    query = weir.testing.start(app, servers=1)
+    query.feed()
+    rows = query.output("same").to_pylist()
+    assert [row["n"] for row in rows] == [1, None]  # a message without a value is a row of nulls
+    assert {(row["kafka_key"], row["kafka_topic"], row["kafka_partition"]) for row in rows} == {
+        ("k", topic, 1)
+    }
+    assert abs(rows[0]["kafka_timestamp"] - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=5)
+
+
+def test_avro_and_arrow_payloads(brokers, tmp_path):
+    file = tmp_path / "post.avsc"
+    fields = [{"name": "place", "type": "string"}, {"name": "n", "type": ["null", "long"]}]
+    file.write_text(json.dumps({"type": "record", "name": "Post", "fields": fields}))
+    rows = [{"place": "FR", "n": 1}, {"place": "US", "n": None}, {"place": "FR", "n": 4}]
+    schema = pa.schema([("place", pa.string()), ("n", pa.int64())])
+    for format, messages in (("avro", 3), ("confluent-avro", 3), ("arrow", 1)):
+        payload = Payload(format, schema, file.read_text())
+        sent = list(payload.encode(pa.RecordBatch.from_pylist(rows, schema)))
+        assert len(sent) == messages
+        topic = brokers.topic(1)
+        brokers.send(topic, sent)
+        app = weir.kafka(brokers.servers, topic, schema, format=format, avro=file)
+        query = weir.testing.start(app.keyed("place", weir.Aggregate(total="sum(n)")), servers=2)
+        query.feed()
+        assert rows_of(query.state("place")) == [("FR", 5), ("US", None)]
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, json.loads(file.read_text()), rows[0])
+    assert next(
+        iter(Payload("avro", schema, file.read_text()).encode(pa.RecordBatch.from_pylist(rows, schema)))
+    ) == (out.getvalue())
+
+
+# ---------------------------------------------------------------------- what the mock brokers can't do
+
+
+class Shelf:
+    """Topics whose reach is set by hand."""
+
+    def __init__(self, **reach):
+        self.reach = reach
+
+    def partitions(self):
+        return list(self.reach)
+
+    def offsets(self, partitions, timestamp=None):
+        if timestamp is not None:  # one message per ms
+            return {p: (max(low, timestamp), high) for p, (low, high) in self.reach.items()}
+        return self.reach
+
+
+def test_new_partitions_are_read_from_their_first_message():
+    shelf = Shelf(**{"t/0": (0, 10)})
+    feed = TopicFeed(shelf, "latest")
+    assert feed.begin(None, 0) == {"t/0": 10}
+    shelf.reach = {"t/0": (0, 12), "t/1": (0, 3)}
+    assert feed.begin({"t/0": 10}, 1) == {"t/0": 10, "t/1": 0}
+    assert feed.cut({"t/0": 10, "t/1": 0}, None)[1] == {"t/0": 12, "t/1": 3}
+
+
+def test_a_time_to_start_from_is_looked_up_by_partition():
+    feed = TopicFeed(Shelf(**{"t/0": (0, 10), "t/1": (5, 6)}), 7)
+    assert feed.begin(None, 0) == {"t/0": 7, "t/1": 6}
+
+
+def test_messages_that_have_expired_are_an_error_or_skipped_and_counted():
+    shelf = Shelf(**{"t/0": (40, 100)})
+    with pytest.raises(SourceError, match="on_expired"):
+        TopicFeed(shelf).begin({"t/0": 30}, 1)
+    feed = TopicFeed(shelf, expired="skip")
+    assert feed.begin({"t/0": 30}, 1) == {"t/0": 40}
+    assert feed.about({"t/0": 40}) == {"lag": 60, "partitions": 1, "skipped": 10}
+
+
+def test_a_topic_that_was_made_anew_is_refused():
+    with pytest.raises(SourceError, match="made anew"):
+        TopicFeed(Shelf(**{"t/0": (0, 5)})).begin({"t/0": 30}, 1)
+    with pytest.raises(SourceError, match="is gone"):
+        TopicFeed(Shelf(**{"t/0": (0, 5)})).begin({"t/0": 3, "t/1": 3}, 1)
+
+
+@given(
+    st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, 50), st.integers(0, 200)), min_size=1),
+    st.integers(1, 60),
+)
+def test_batches_cover_every_offset_once(partitions, most):
+    reach = {f"t/{p}": (low, low + size) for p, (low, size) in partitions.items()}
+    feed = TopicFeed(Shelf(**reach), most=most)
+    position, seen = feed.begin(None, 0), {p: [] for p in reach}
+    while feed.size(position):
+        columns, position = feed.cut(position, most)
+        taken = list(zip(*columns.values(), strict=True))
+        assert 0 < sum(end - start for _, start, end in taken) <= most + len(reach)
+        for partition, start, end in taken:
+            seen[partition] += range(start, end)
+    assert seen == {p: list(range(*ends)) for p, ends in reach.items()}
+
+
+class Log:
+    """A consumer of a partition with gaps, as compaction and transactions leave them."""
+
+    def __init__(self, offsets, end):
+        self.offsets, self.end = offsets, end
+
+    def __call__(self, reset="error"):
+        return self
+
+    def assign(self, places):
+        (self.at,) = [p.offset for p in places]
+        self.ended = False
+
+    def consume(self, count, timeout):
+        due = [o for o in self.offsets if o >= self.at][:count]
+        if due:
+            self.at = due[-1] + 1
+            return [Sent(o) for o in due]
+        self.at = self.end
+        return [Sent(self.end, eof=True)]
+
+    def pause(self, places):
+        pass
+
+    def resume(self, places):
+        pass
+
+    def unassign(self):
+        pass
+
+
+class Sent:
+    def __init__(self, offset, eof=False):
+        self._offset, self._eof = offset, eof
+
+    def topic(self):
+        return "t"
+
+    def partition(self):
+        return 0
+
+    def offset(self):
+        return self._offset
+
+    def error(self):
+        from confluent_kafka import KafkaError
+
+        return KafkaError(KafkaError._PARTITION_EOF) if self._eof else None
+
+
+@settings(max_examples=60)
+@given(st.sets(st.integers(0, 40)), st.integers(0, 40), st.integers(0, 45), st.integers(0, 5))
+def test_a_range_ends_also_where_offsets_have_no_message(offsets, start, end, behind):
+    topics = Topics("nowhere", ("t",))
+    log = Log(sorted(offsets), max(end, *offsets, 0) + behind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Topics, "_client", lambda self, reset="error": log)
+        read = [m.offset() for chunk in topics.read([Range("t/0", start, end)]) for m in chunk]
+    assert read == [o for o in sorted(offsets) if start <= o < end]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"start": "yesterday"}, "earliest"),
+        ({"format": "jsom"}, "did you mean 'json'"),
+        ({"format": "avro"}, "needs avro="),
+        ({"on_expired": "ignore"}, '"fail" or "skip"'),
+        ({"max_rows_per_batch": 0}, "1 or more"),
+        ({"schema": "kafka_offset string"}, "comes from the message"),
+        ({"topic": []}, "a topic's name"),
+    ],
+)
+def test_mistakes_are_told_when_the_source_is_declared(wrong, why):
+    with pytest.raises(TopologyError, match=why):
+        weir.kafka(**{"servers": "nowhere", "topic": "t", "schema": "n long", **wrong})

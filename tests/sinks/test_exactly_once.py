@@ -1,0 +1,256 @@
+"""Whatever dies in a delivery, and whoever does not answer: each sink has each row once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import deltalake
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+import sink_app
+
+import weir.testing
+from topics import Cluster
+from weir.errors import CheckpointMismatch, EngineError, SinkError, SinkUnavailable, UnknownColumn
+from weir.sinks import Delta, Kafka, Parquet, Postgres, Sink
+
+POINTS = ("delivery-started", "sink-staged", "sink-committed", "commit-written")
+APP = Path(sink_app.__file__)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("weir.engine.patience.FIRST_PAUSE", 0.01)
+
+
+class Target:
+    """A sink, and how to read what it has."""
+
+    def __init__(self, kind, tmp_path, request, monkeypatch):
+        self.kind, self.place = kind, str(tmp_path / "out")
+        if kind == "kafka":
+            self.cluster = Cluster()
+            self.cluster.install(monkeypatch)
+        if kind == "postgres":
+            self.place = request.getfixturevalue("postgres")
+            self.table = f"rows_{os.getpid()}_{abs(hash(tmp_path))}"
+
+    def sink(self, keys=()):
+        match self.kind:
+            case "parquet":
+                return Parquet(self.place)
+            case "delta":
+                return Delta(self.place, keys=keys)
+            case "postgres":
+                return Postgres(self.place, self.table, keys=keys)
+            case _:
+                return Kafka("nowhere:1", "out", key="place")
+
+    def rows(self):
+        match self.kind:
+            case "parquet":
+                rows = pq.read_table(self.place).to_pylist()
+            case "delta":
+                rows = deltalake.DeltaTable(self.place).to_pyarrow_table().to_pylist()
+            case "postgres":
+                with psycopg.connect(self.place) as database:
+                    return sorted(database.execute(f"SELECT place, rows, total FROM {self.table}").fetchall())
+            case _:
+                rows = self.cluster.rows("out")
+        return sorted((row["place"], row["rows"], row["total"]) for row in rows)
+
+
+@pytest.fixture
+def target(request, tmp_path, monkeypatch):
+    return Target(request.param, tmp_path, request, monkeypatch)
+
+
+ALL = pytest.mark.parametrize("target", ["parquet", "delta", "postgres", "kafka"], indirect=True)
+
+
+@ALL
+def test_killed_between_any_two_steps_of_a_delivery(target):
+    faults = [f"{point}:{batch}" for batch, point in enumerate(POINTS)]
+    faults += [f"{point}:{(batch + 2) % 4}" for batch, point in enumerate(POINTS)]
+    query = weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink(), faults=faults)
+    assert query.pending_faults == []
+    assert target.rows() == sink_app.truth()[0]
+
+
+@pytest.mark.parametrize("target", ["delta", "postgres"], indirect=True)
+def test_rows_are_replaced_by_key(target):
+    faults = ["sink-staged:1", "sink-committed:2"]
+    weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink(["place"]), faults=faults)
+    assert target.rows() == sorted((place, *values) for place, values in sink_app.truth()[1].items())
+
+
+@ALL
+def test_a_second_run_adds_its_rows_or_is_refused(target):
+    weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink())
+    if target.kind == "parquet":
+        with pytest.raises(CheckpointMismatch, match="shared=True"):
+            weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink())
+        assert target.rows() == sink_app.truth()[0]
+        shared = target.place + "-shared"
+        for _ in range(2):
+            sink = Parquet(shared, shared=True)
+            weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sink, faults=["sink-staged:1"])
+        target.place = shared
+    else:
+        weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink())
+    assert target.rows() == sorted(2 * sink_app.truth()[0])
+
+
+def test_a_process_that_is_really_killed(postgres, tmp_path):
+    command = [sys.executable, str(APP), str(tmp_path / "checkpoint"), str(tmp_path), postgres]
+    for fault in ("sink-staged:1", "sink-committed:2"):
+        died = subprocess.run(command, env={**os.environ, "WEIR_FAULT": fault}, timeout=120)
+        assert died.returncode == -signal.SIGKILL, fault
+    subprocess.run(command, check=True, timeout=120)
+    updates, last = sink_app.truth()
+    delta = deltalake.DeltaTable(str(tmp_path / "delta")).to_pyarrow_table()
+    for table in (pq.read_table(tmp_path / "parquet"), delta):
+        rows = table.select(["place", "rows", "total"]).to_pylist()
+        assert sorted(tuple(row.values()) for row in rows) == updates
+    with psycopg.connect(postgres) as database:
+        assert sorted(database.execute("SELECT place, rows, total FROM killed_rows")) == updates
+        places = {p: (n, t) for p, n, t in database.execute("SELECT * FROM killed_places")}
+    assert places == last
+
+
+class Away(Sink):
+    """A sink that can't be reached for some tries, or for ever."""
+
+    def __init__(self, tries, error=SinkUnavailable):
+        self.tries, self.error, self.seen = tries, error, []
+
+    def deliver(self, delivery):
+        self.seen.append((delivery.batch, delivery.again, delivery.rows))
+        if self.tries:
+            self.tries -= 1
+            raise self.error("the lights are out")
+
+
+def test_a_sink_that_is_away_is_waited_for_and_the_query_says_so(caplog):
+    sink = Away(tries=3)
+    with caplog.at_level(logging.WARNING, "weir"):
+        query = weir.testing.run(sink_app.app(), sink_app.BATCHES[:2], servers=2, sink={"places": [sink]})
+    assert [(batch, again) for batch, again, _ in sink.seen] == [(0, False), *[(0, True)] * 3, (1, False)]
+    waits = query.recent_progress[0].sink_waits["places: Away"]
+    assert waits["tries"] == 3
+    assert "the lights are out" in waits["why"]
+    assert "waiting for the sink of 'places': the lights are out" in caplog.text
+    assert "sink_waits" not in query.recent_progress[1].to_dict()
+
+
+def test_a_query_that_waits_can_be_stopped_and_owes_the_batch(checkpoint, monkeypatch):
+    sink = Away(tries=1000)
+    query = weir.testing.start(sink_app.app(), checkpoint, servers=2, sink=sink)
+
+    def stop(message):
+        if "tried 2" in message:
+            assert "the lights are out" in query.status["message"]
+            query._driver.patience.stop()
+
+    real = query._driver._say
+    monkeypatch.setattr(query._driver.patience, "_say", lambda message: (real(message), stop(message)))
+    with pytest.raises(EngineError, match="Nothing is lost"):
+        query.feed(sink_app.BATCHES[0])
+    sink.tries = 0
+    again = weir.testing.start(sink_app.app(), checkpoint, servers=2, sink=sink)
+    again._driver.batch(again._rows(sink_app.BATCHES[0]), 0)
+    assert sink.seen[-1][:2] == (0, True)
+
+
+def test_an_error_that_will_not_pass_stops_the_query(checkpoint):
+    sink = Away(tries=1, error=SinkError)
+    with pytest.raises(SinkError, match="lights"):
+        weir.testing.run(sink_app.app(), sink_app.BATCHES, checkpoint, servers=2, sink=sink)
+    assert len(sink.seen) == 1
+
+
+def test_a_commit_whose_answer_is_lost_is_found_by_its_mark(monkeypatch):
+    cluster = Cluster()
+    cluster.install(monkeypatch)
+    cluster.lost_answers = 2
+    weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=Kafka("nowhere:1", "out"))
+    assert cluster.lost_answers == 0
+    rows = sorted((row["place"], row["rows"], row["total"]) for row in cluster.rows("out"))
+    assert rows == sink_app.truth()[0]
+    aborted = [m for m in cluster.log["out/0"] if m.state == "aborted"]
+    assert aborted == []  # nothing was written twice, not even in vain
+
+
+def test_a_driver_that_was_thought_dead_cannot_deliver_to_kafka(monkeypatch):
+    cluster = Cluster()
+    cluster.install(monkeypatch)
+    old, new = Kafka("nowhere:1", "out"), Kafka("nowhere:1", "out")
+    about = {"query": "q", "operator": "places"}
+    old._producer("q/places").begin_transaction()
+    old._producer("q/places").produce("out", b"{}")
+    new._producer("q/places")
+    with pytest.raises(SinkError, match="[Ff]enced"):
+        old.deliver(_delivery(**about))
+    assert cluster.rows("out") == []
+
+
+def _delivery(query, operator):
+    import pyarrow as pa
+
+    from weir.sinks import Delivery
+
+    table = pa.table({"n": [1]})
+    return Delivery(query, operator, 3, False, table.schema, 1, 1, lambda part: table, lambda n, task: [])
+
+
+def test_rows_arrive_on_kafka_brokers(brokers):
+    topic = brokers.topic(3)
+    sink = Kafka(brokers.servers, topic, key="place")
+    faults = ["delivery-started:0", "sink-committed:1", "sink-delivered:2"]
+    weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sink, faults=faults)
+    rows = sorted((row["place"], row["rows"], row["total"]) for row in brokers.read(topic))
+    assert rows == sink_app.truth()[0]
+
+
+def test_mistakes_are_told_before_any_batch_runs(postgres, tmp_path, brokers):
+    for sink in (
+        Postgres(postgres, "typos", keys=["plaace"]),
+        Delta(str(tmp_path / "x"), keys=["plaace"]),
+        Kafka(brokers.servers, brokers.topic(), key="plaace"),
+    ):
+        with pytest.raises(UnknownColumn, match="did you mean 'place'"):
+            weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sink)
+    nobody = postgres.replace("/postgres?", "/nonsense?")
+    with pytest.raises(SinkError, match="does not exist"):
+        weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=Postgres(nobody, "t"))
+    with pytest.raises(weir.WeirError, match="or a list of these"):
+        weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=[Postgres])
+
+
+def test_every_type_arrives_in_postgres(postgres):
+    import datetime as dt
+    from decimal import Decimal
+
+    schema = "k string, s string, b binary, f double, d date, t timestamp, x decimal(10,2), l array<string>, o boolean"
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+    rows = [
+        {"k": "full", "s": 'a "b",\n', "b": b"\x00\xff", "f": 1e-300, "d": at.date(), "t": at}
+        | {"x": Decimal("12.30"), "l": ["a", None], "o": True},
+        {"k": "empty", "s": "", "b": b"", "f": float("inf"), "l": []},
+        {"k": "null"},
+    ]
+    app = weir.source(schema).map(lambda row: row, name="same")
+    weir.testing.run(app, [rows], servers=2, sink=Postgres(postgres, "public.types"))
+    with psycopg.connect(postgres) as database:
+        names = [c.split()[0] for c in schema.split(", ")]
+        found = {
+            row[0]: dict(zip(names, row, strict=True)) for row in database.execute("SELECT * FROM types")
+        }
+    for row in rows:
+        assert found[row["k"]] == {**dict.fromkeys(names), **row}

@@ -11,6 +11,7 @@ import weir
 import weir.errors
 import weir.operators
 import weir.routing
+import weir.sinks
 
 TOP = [
     "Aggregate",
@@ -88,9 +89,12 @@ OPERATORS = [
     "keyed_schema",
 ]
 
+SINKS = ["Delivery", "Delta", "Kafka", "Parquet", "Postgres", "Sink"]
+
 
 @pytest.mark.parametrize(
-    ("module", "names"), [(weir, TOP), (weir.routing, ROUTING), (weir.operators, OPERATORS)]
+    ("module", "names"),
+    [(weir, TOP), (weir.routing, ROUTING), (weir.operators, OPERATORS), (weir.sinks, SINKS)],
 )
 def test_the_public_names_are_these_and_no_others(module, names):
     assert module.__all__ == names == sorted(names)
@@ -112,9 +116,10 @@ def test_every_error_is_a_weir_error():
 def test_the_library_is_imported_without_pyspark():
     program = (
         "import sys, weir, weir.routing, weir.operators, weir.advise, weir.testing, weir.engine.driver\n"
+        "import weir.sinks\n"
         "app = weir.Application(weir.source('place string').keyed('place', weir.Count()))\n"
         "app.topology(2)\n"
-        "assert 'pyspark' not in sys.modules"
+        "assert not {'pyspark', 'confluent_kafka', 'deltalake', 'psycopg', 'fastavro'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

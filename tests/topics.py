@@ -2,69 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
-import subprocess
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from weir.errors import SourceError
 from weir.messages.topics import Range, Topics
+from weir_evaluation.brokers import Brokers as MockBrokers
 
-_names = itertools.count()
 
-
-class Brokers:
-    """librdkafka's mock brokers in a process of their own (see mock_kafka.py)."""
-
-    def __init__(self, brokers: int = 1) -> None:
-        self._command = [sys.executable, str(Path(__file__).with_name("mock_kafka.py")), str(brokers)]
-
-    def __enter__(self) -> Brokers:
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen(self._command, text=True, stderr=subprocess.DEVNULL, **pipes)
-        self.servers = self._line()
-        self.do("topic weir-deliveries 1")  # these brokers let nobody else make topics
-        self._producer = Producer({"bootstrap.servers": self.servers, "log_level": 2})
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-
-    def do(self, command: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n")
-        self._process.stdin.flush()
-        assert self._line() == "0", command
-
-    def topic(self, partitions: int = 2) -> str:
-        """Make a topic, and return its name."""
-        name = f"topic-{next(_names)}"
-        self.do(f"topic {name} {partitions}")
-        return name
+class Brokers(MockBrokers):
+    """Mock brokers that rows can be written to and read from."""
 
     def send(self, topic: str, rows: Iterable[Any], partition: int = 0, key: bytes | None = None) -> None:
         """Write rows as JSON, or bytes as they are."""
-        for row in rows:
-            value = row if row is None or isinstance(row, bytes) else msgspec.json.encode(row)
-            self._producer.produce(topic, value, key, partition)
-        assert self._producer.flush(10) == 0
+        plain = (r if r is None or isinstance(r, bytes) else msgspec.json.encode(r) for r in rows)
+        super().send(topic, plain, partition, key)
 
     def read(self, topic: str) -> list[Any]:
         """Return the rows of a topic."""
         topics = Topics(self.servers, (topic,))
         ranges = [Range(p, *ends) for p, ends in topics.offsets(topics.partitions()).items()]
         return [msgspec.json.decode(m.value()) for chunk in topics.read(ranges) for m in chunk]
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
 
 
 class Message:

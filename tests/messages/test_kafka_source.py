@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import weir
 import weir.testing
 from support import counts, posts, rows_of
+from topics import Brokers
 from weir.errors import SourceError, TopologyError
 from weir.messages.feed import TopicFeed
 from weir.messages.payloads import Payload
@@ -44,7 +45,7 @@ def check(query, tables):
 
 
 def test_every_message_is_counted_once_through_crashes_scaling_and_restarts(brokers, checkpoint):
-    topic, tables = brokers.topic(3), [posts(400, seed) for seed in range(4)]
+    topic, tables = brokers.topic(3), [posts(290, seed) for seed in range(3)]
     app = counted(weir.kafka(brokers.servers, topic, SCHEMA, max_rows_per_batch=150))
     faults = [f"{point}:{batch}" for batch, point in enumerate(FAULTS)] + [
         "step-started:401",
@@ -54,15 +55,15 @@ def test_every_message_is_counted_once_through_crashes_scaling_and_restarts(brok
     for number, table in enumerate(tables):
         fill(brokers, topic, table, 3)
         query.feed()
-        if number == 1:
+        if number == 0:
             query.scale_out(1)
-        if number == 2:
+        if number == 1:
             query.restart(servers=2)
     assert query.pending_faults == []
     check(query, tables)
-    assert query.progress.batch + 1 == 12  # 400 messages are three batches of 150 or fewer
+    assert query.progress.batch + 1 == 6  # 290 messages are two batches of 150 or fewer
     assert max(p.rows for p in query.recent_progress) <= 150
-    assert query.progress.sources["kafka (paths)"]["lag"] == 0
+    assert query.progress.sources["kafka"]["lag"] == 0
     query.feed()  # a round without messages is an empty batch
     check(query, tables)
 
@@ -151,6 +152,70 @@ def test_avro_and_arrow_payloads(brokers, tmp_path):
     assert next(
         iter(Payload("avro", schema, file.read_text()).encode(pa.RecordBatch.from_pylist(rows, schema)))
     ) == (out.getvalue())
+
+
+def test_messages_that_the_brokers_have_deleted_stop_the_query_or_are_skipped(brokers, checkpoint):
+    topic = brokers.topic(1)
+    brokers.send(topic, [{"place": "first"}])
+    source = {"servers": brokers.servers, "topic": topic, "schema": "place string"}
+    with weir.testing.start(
+        weir.kafka(**source).keyed("place", weir.Count()), checkpoint, servers=2
+    ) as query:
+        query.feed()
+        brokers.send(topic, [{"place": "x" * 100_000}] * 80)  # these brokers keep 5 MB
+        (low, high) = Topics(brokers.servers, (topic,)).offsets([f"{topic}/0"])[f"{topic}/0"]
+        assert 1 < low < high == 81
+        with pytest.raises(SourceError, match="have expired"):
+            query.feed()
+    skipping = weir.kafka(**source, on_expired="skip").keyed("place", weir.Count())
+    with weir.testing.start(skipping, checkpoint, servers=2) as query:
+        query.feed()
+        assert query.progress.sources["kafka"]["skipped"] == low - 1
+        assert rows_of(query.state("place")) == [("first", 1), ("x" * 100_000, 81 - low)]
+
+
+def test_a_broker_that_is_away_is_waited_for(caplog, monkeypatch):
+    monkeypatch.setattr("weir.engine.patience.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("weir.messages.topics.CALL", 0.3)
+    with Brokers() as own:
+        topic = own.topic(1)
+        own.send(topic, [{"place": "FR"}])
+        app = weir.kafka(own.servers, topic, "place string").keyed("place", weir.Count())
+        with weir.testing.start(app, servers=1) as query:
+            query.feed()
+            own.do("down 1")
+            real = query._driver.patience._say
+
+            def mend(message):
+                real(message)
+                if message:
+                    assert "waiting for the sources" in query.status["message"]
+                    own.do("up 1")
+
+            monkeypatch.setattr(query._driver.patience, "_say", mend)
+            query.feed()
+            assert query.status["message"] == "waiting for data"
+    assert "the sources is back" in caplog.text
+
+
+def test_batches_are_as_large_as_their_time_allows(brokers, monkeypatch):
+    topic = brokers.topic(2)
+    for partition in range(2):
+        brokers.send(topic, [{"place": f"p{i % 7}"} for i in range(9_000)], partition)
+    app = weir.kafka(brokers.servers, topic, "place string", max_rows_per_batch=8_000).keyed(
+        "place", weir.Count()
+    )
+    query = weir.testing.start(app, servers=2, target_batch="2 s")
+    real = query._driver.intake.took  # a machine that takes a second for two thousand rows
+    monkeypatch.setattr(
+        query._driver.intake,
+        "took",
+        lambda seconds: real(query._driver.intake._taken["kafka (paths)"] / 2000),
+    )
+    query.feed()
+    rows = [p.rows for p in query.recent_progress]
+    assert rows == [8_000, 4_000, 4_000, 2_000]  # the first one takes twice as long as it should
+    assert [p.sources["kafka"]["lag"] for p in query.recent_progress] == [10_000, 6_000, 2_000, 0]
 
 
 # ---------------------------------------------------------------------- what the mock brokers can't do

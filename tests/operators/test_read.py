@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import weir
 from support import POSTS, counts, places_and_topics, rows_of, sums, write_parts
 from weir.engine.documents import BatchPlan
 from weir.engine.ledger import read_commit
+from weir.operators.file_feed import FileFeed
 from weir.operators.file_reader import CHUNK_ROWS, read_file
 from weir.operators.read import Read
 from weir.state.storage import Storage
@@ -232,3 +234,30 @@ def test_what_a_path_says_must_be_of_the_columns_type(tmp_path):
         list(read_file(path, "parquet", pa.schema([("a", pa.int64()), ("day", pa.date32())])))
     with pytest.raises(weir.errors.TopologyError):
         Read(pa.schema([]))
+
+
+def test_a_listing_is_cut_into_batches_that_keep_to_their_limit(tmp_path, checkpoint, monkeypatch):
+    folder = write_parts(tmp_path / "posts", batches=3)
+    rounds = batches_of(folder)
+    limit = 2 * max(path.stat().st_size for files in rounds for path in files)
+    monkeypatch.setattr("weir.engine.opening.FileFeed", partial(FileFeed, limit))
+    app = places_and_topics(weir.files(None, folder, schema=POSTS))
+    faults = ["plan-written:1", "commit-written:2", "job-done:4"]
+    query = start(app, checkpoint, servers=4, target_batch="1000 s", faults=faults)
+    for files in rounds:
+        query.feed(files)
+    assert query.pending_faults == []
+    check(query, folder)
+    assert query.progress.batch + 1 == 6  # the four files of a round are two batches
+    assert query.progress.rows == 600
+    assert query.progress.sources["files"]["lag"] == 0
+    query.restart(target_batch=None)
+    query.feed(rounds[0])
+    assert query.progress.rows == 1200
+
+
+def test_a_target_needs_a_source_that_can_be_cut():
+    with pytest.raises(weir.WeirError, match=r"weir\.kafka and weir\.files"):
+        run(weir.source(POSTS).keyed("place", weir.Count()), [], servers=2, target_batch="1 s")
+    with pytest.raises(weir.WeirError, match="a positive duration"):
+        weir.Options(servers=2, target_batch=0)

@@ -61,7 +61,7 @@ def test_a_stream_of_messages_is_noticed_and_joins_files(spark, brokers, tmp_pat
         query.process_all_available()
         expected = counts([table, pq.read_table(folder)], "place")
         assert rows_of(query.state("places")) == expected
-        assert query.progress.sources["kafka (paths)"]["lag"] == 0
+        assert query.progress.sources["kafka"]["lag"] == 0
     finally:
         query.stop()
     import deltalake

@@ -50,8 +50,10 @@ class Deliveries:
             schema = self._schema(topology, name)
             for sink in sinks:
                 if isinstance(sink, Sink):
-                    about = (self.ledger.query, name, schema, last is None)
-                    self._persist(name, lambda _, sink=sink, about=about: sink.open(*about))
+                    self._open(sink, name, schema, last is None)
+
+    def _open(self, sink: Sink, name: str, schema: pa.Schema, fresh: bool) -> None:
+        self._persist(name, lambda again: sink.open(self.ledger.query, name, schema, fresh))
 
     def deliver(self, commit: Commit, topology: Topology) -> dict[str, Any]:
         """Hand a batch's outputs to the sinks, unless they have had it; return what it had to wait for."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from weir.engine.documents import Commit, Input
+from weir.graph.declare import LISTED
 
 Position = dict[str, int]
 Columns = dict[str, list[Any]]  # the rows that a reading operator gets, by column
@@ -105,9 +106,9 @@ class Intake:
                 self._limits[name] = max(float(feed.smallest), min(wanted, float(feed.most or wanted)))
 
     def about(self, positions: Mapping[str, Position]) -> dict[str, dict[str, Any]]:
-        """Return what the progress says of the sources at some positions."""
+        """Return what the progress says of the sources at some positions, by the names that users know."""
         return {
-            name: {**feed.about(positions[name]), "limit": self._limits[name]}
+            name.removesuffix(LISTED): {**feed.about(positions[name]), "limit": self._limits[name]}
             for name, feed in self.feeds.items()
         }
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from weir.errors import SourceUnavailable
 from weir.messages.feed import RANGES
 from weir.messages.topics import Topics
-from weir.spark.session import to_ddl
+from weir.spark.session import to_ddl, to_ddl_type
 
 if TYPE_CHECKING:
     from weir.flow import Application
@@ -60,12 +60,9 @@ def frames_of(application: Application, session: SparkSession, *, streaming: boo
         elif streaming:
             frames[name] = _bell(session, feed.topics)
         else:
-            frames[name] = session.range(0).selectExpr(
-                *(
-                    f"cast(null as {kind.split()[-1]}) as {kind.split()[0]}"
-                    for kind in to_ddl(RANGES).split(", ")
-                )
-            )
+            # columns of constants would be routed as one constant, which Spark takes for one partition
+            columns = (f"cast(id as {to_ddl_type(field.type)}) as `{field.name}`" for field in RANGES)
+            frames[name] = session.range(0).selectExpr(*columns)
     return frames
 
 

@@ -22,6 +22,7 @@ SUBCOMMANDS = {
         "partition",
         "reconfigure",
         "source",
+        "kafka",
         "consistent",
         "squirrel",
         "stela",

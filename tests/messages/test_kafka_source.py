@@ -44,14 +44,16 @@ def check(query, tables):
     assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
-def test_every_message_is_counted_once_through_crashes_scaling_and_restarts(brokers, checkpoint):
+@pytest.mark.parametrize("execution", ["jobs", "live"])
+def test_every_message_is_counted_once_through_crashes_scaling_and_restarts(brokers, checkpoint, execution):
     topic, tables = brokers.topic(3), [posts(290, seed) for seed in range(3)]
     app = counted(weir.kafka(brokers.servers, topic, SCHEMA, max_rows_per_batch=150))
     faults = [f"{point}:{batch}" for batch, point in enumerate(FAULTS)] + [
         "step-started:401",
         "plan-written:5",
     ]
-    query = weir.testing.start(app, checkpoint, servers=3, routing=weir.Locality(period=2), faults=faults)
+    settings = {"routing": weir.Locality(period=2), "execution": execution}
+    query = weir.testing.start(app, checkpoint, servers=3, faults=faults, **settings)
     for number, table in enumerate(tables):
         fill(brokers, topic, table, 3)
         query.feed()
@@ -206,11 +208,10 @@ def test_batches_are_as_large_as_their_time_allows(brokers, monkeypatch):
         "place", weir.Count()
     )
     query = weir.testing.start(app, servers=2, target_batch="2 s")
-    real = query._driver.intake.took  # a machine that takes a second for two thousand rows
+    real = query._driver.intake.reached  # a machine that takes a second for two thousand rows
+    taken = query._driver.intake._taken
     monkeypatch.setattr(
-        query._driver.intake,
-        "took",
-        lambda seconds: real(query._driver.intake._taken["kafka (paths)"] / 2000),
+        query._driver.intake, "reached", lambda positions, _: real(positions, taken["kafka (paths)"] / 2000)
     )
     query.feed()
     rows = [p.rows for p in query.recent_progress]

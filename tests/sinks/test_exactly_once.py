@@ -164,7 +164,7 @@ def test_a_query_that_waits_can_be_stopped_and_owes_the_batch(checkpoint, monkey
         query.feed(sink_app.BATCHES[0])
     sink.tries = 0
     again = weir.testing.start(sink_app.app(), checkpoint, servers=2, sink=sink)
-    again._driver.batch(again._rows(sink_app.BATCHES[0]), 0)
+    again.feed(sink_app.BATCHES[0], number=0)
     assert sink.seen[-1][:2] == (0, True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -73,8 +73,8 @@ class Routers:
             return None
         return distances([places[self._server]], [places[s] for s in node.placement])[0].astype(np.int8)
 
-    def planned(self) -> Iterator[tuple[Edge, Rows]]:
-        """Return this server's part of what the plan says is to be read, and the edges on which it arrives."""
+    def hand_out(self, deliver: Callable[[Edge, Rows], None]) -> None:
+        """Deliver this server's part of what the plan says is to be read."""
         topology, planned = self._job.topology, self._job.plan.input
         for source, columns in ({} if planned is None else planned.listing).items():
             schema = topology.sources[source]
@@ -83,7 +83,7 @@ class Routers:
             for edge in topology.out_edges[source] if len(rows) else []:
                 node = topology.by_name[edge.target]
                 homes = np.asarray(node.placement)[self.router(edge, node).route(rows.hash(node.key))]
-                yield edge, rows.select(homes == self._server)
+                deliver(edge, rows.select(homes == self._server))
 
     def shares(self) -> dict[int, list[int]]:
         """Return the weights of receivers by edge, where weights decide."""

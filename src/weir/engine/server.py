@@ -48,10 +48,8 @@ class Server:
     as_they_come: ClassVar[bool] = False  # whether routers that depend on order take rows as they come
 
     def __init__(self, job: Job, step: int, server: int, task: int = 0, folder: str | None = None) -> None:
-        self.job = job
-        self.topology, self.plan = job.topology, job.plan
+        self.job, self.topology, self.plan, self.storage = job, job.topology, job.plan, job.storage
         self.step, self.server, self.task = step, server, task
-        self.storage = job.storage
         host, self.depot = host_name(), job.depot(folder)
         self.outbox = wire.Outbox(job.slots, self.depot)
         self.parcels = Parcels()
@@ -79,8 +77,7 @@ class Server:
         receive = self._receive_source if self.step == 0 else self._receive
         with contextlib.closing(self.depot) if self.depot is not None else contextlib.nullcontext():
             if self.step == 1:
-                for edge, rows in self.routers.planned():
-                    self._deliver(edge, rows)
+                self.routers.hand_out(self._deliver)
                 yield from self._read()
             for batch in batches:
                 if batch.num_rows:
@@ -413,8 +410,6 @@ class Server:
         stats = self.sightings.stats() if self.sightings is not None else None
         for payload in self.statistics + ([stats.to_ipc()] if stats is not None else []):
             self.outbox.put(home, wire.STATISTICS, 0, payload)
-
-    # ------------------------------------------------------------------ small helpers
 
     def _step_of(self, node: Node) -> int:
         """Return the step of an operator's running copy."""

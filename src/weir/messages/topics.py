@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -151,15 +152,16 @@ class Topics:
             consumer.unassign()
 
     def _client(self, reset: str = "error") -> Any:
-        """Return a consumer of this process; it is kept, since connecting takes longer than most reads."""
+        """Return a consumer of this thread; it is kept, since connecting takes longer than most reads."""
         config = self.consumer(reset)
-        key = tuple(sorted((name, str(value)) for name, value in config.items()))
-        if key not in _clients:
-            _clients[key] = require("confluent_kafka", "kafka").Consumer(config)
-        return _clients[key]
+        key = repr(sorted(config.items()))
+        clients = _clients.__dict__
+        if key not in clients:
+            clients[key] = require("confluent_kafka", "kafka").Consumer(config)
+        return clients[key]
 
 
-_clients: dict[tuple[tuple[str, str], ...], Any] = {}
+_clients = threading.local()  # two threads must not assign partitions to one consumer
 
 
 def _asked(question: Any, *about: Any) -> Any:

@@ -44,6 +44,7 @@ from weir.spark.executors import ensure_slots, executors, holders, on_one_host, 
 from weir.spark.homes import Homes
 from weir.spark.probing import locate, measure
 from weir.spark.session import own_session
+from weir.spark.sources import collected, without
 from weir.spark.state import output_frame
 from weir.state.storage import Storage
 
@@ -145,21 +146,10 @@ class SparkRunner:
         self.row_bytes = progress.bytes_in / progress.rows if progress.rows else 0.0
 
     def listings(self, rows: DataFrame, sources: Collection[str]) -> dict[str, pa.Table]:
-        """Collect what Spark has listed; the ranges of topics come from the driver."""
-        out = {}
-        for number, (name, schema) in enumerate(self.topology.sources.items()):
-            if name in sources and name not in self.bells:
-                part = rows.where(F.col(SOURCE_NUMBER) == number) if len(self.topology.sources) > 1 else rows
-                columns = [F.col(f"`{column_name(number, c)}`").alias(c) for c in schema.names]
-                out[name] = part.select(*columns).toArrow().cast(schema)
-        return out
+        return collected(rows, self.topology, set(sources) - set(self.bells))
 
     def without(self, rows: DataFrame, sources: Collection[str] | None = None) -> DataFrame:
-        names = list(self.topology.sources)
-        if sources is None or set(names) <= set(sources):
-            return rows.limit(0)
-        gone = [number for number, name in enumerate(names) if name in sources]
-        return rows.where(~F.col(SOURCE_NUMBER).isin(gone))
+        return without(rows, self.topology, sources)
 
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         sink(output_frame(self._rows_session, self.storage, files, schema), batch)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from weir.engine.job import SOURCE_NUMBER, column_name
 from weir.errors import EngineError, TopologyError
+from weir.graph.model import Topology
 from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH
 
 # a streaming reader wants to be told; content is never asked for, so Spark never opens a file
@@ -40,3 +44,23 @@ def _partition(by: str) -> Column:
     if by in ("folder", "file"):
         return F.element_at(F.split(F.col("path"), "/"), -2 if by == "folder" else -1)
     return F.regexp_extract(F.col("path"), by, 1)
+
+
+def collected(rows: DataFrame, topology: Topology, sources: Collection[str]) -> dict[str, pa.Table]:
+    """Return what Spark has listed for some sources, of the rows of all."""
+    out = {}
+    for number, (name, schema) in enumerate(topology.sources.items()):
+        if name in sources:
+            part = rows.where(F.col(SOURCE_NUMBER) == number) if len(topology.sources) > 1 else rows
+            columns = [F.col(f"`{column_name(number, c)}`").alias(c) for c in schema.names]
+            out[name] = part.select(*columns).toArrow().cast(schema)
+    return out
+
+
+def without(rows: DataFrame, topology: Topology, sources: Collection[str] | None) -> DataFrame:
+    """Return the rows of all sources but some; None: no rows."""
+    names = list(topology.sources)
+    if sources is None or set(names) <= set(sources):
+        return rows.limit(0)
+    gone = [number for number, name in enumerate(names) if name in sources]
+    return rows.where(~F.col(SOURCE_NUMBER).isin(gone))

@@ -106,6 +106,9 @@ class LiveServer(Server):
         with Busy(self.report):
             self.keeper.change_owners(self.report)
             self.keeper.merge_segments()
+        self.routers.hand_out(self._deliver)
+        for _ in self._read():  # what the plan says is to be read here
+            pass
         for step in range(1, steps + 1):
             self.step = step
             while (frame := self.inbox.take(step)) is not None:

@@ -34,7 +34,7 @@ def summarise(
     crossed, partials = by_distance(topology, reports, locator)
     edges = _edges(topology, reports, crossed)
     local, remote = sum(e.local for e in edges.values()), sum(e.remote for e in edges.values())
-    entered = _entered(reports)
+    entered = _entered(topology, reports)
     return Progress(
         batch=plan.batch,
         rows=sum(r.rows for r in entered) + sum(r.read_rows for r in reports),
@@ -62,8 +62,13 @@ def summarise(
     )
 
 
-def _entered(reports: Reports) -> list[TaskReport]:
-    """Return the reports of tasks that rows of sources came to: source tasks, or servers in the first step."""
+def _entered(topology: Topology, reports: Reports) -> list[TaskReport]:
+    """Return the reports of tasks that rows of sources came to: source tasks, or servers in the first step.
+
+    Where servers read all that there is, nothing comes from sources.
+    """
+    if topology.listings == topology.sources.keys():
+        return []
     sources = [r for r in reports if r.server == -1]
     if sources:
         return [r for r in sources if r.step == 0]

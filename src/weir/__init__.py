@@ -6,6 +6,7 @@ added and removed while the stream runs. Start with :func:`source`.
 All groupings are in :mod:`weir.routing`, all operators in :mod:`weir.operators`, all errors in :mod:`weir.errors`.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from weir.elasticity.autoscale import Autoscale
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from weir.spark.state import read_state
 
 __version__ = "0.2.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet, unless the program wants to hear
 
 __all__ = [
     "Aggregate",

@@ -120,7 +120,7 @@ class LocalQuery(QueryHandle):
             except Crash:
                 self._crashed = True
             except Exception as error:
-                self._driver.status.error = error
+                self._driver.ending.fail(error)
                 raise
 
     def finish(self) -> None:
@@ -138,7 +138,8 @@ class LocalQuery(QueryHandle):
             self._application = _application(application)
         if settings:
             self._options = Options.of(self._options, settings)
-        self._driver = self._open()
+        listeners, self._driver = self._driver.ending.listeners, self._open()
+        self._driver.ending.listeners = listeners
         self._crashed = False
 
     @property
@@ -196,6 +197,7 @@ class LocalQuery(QueryHandle):
         self._driver.close()
         self._active = False
         self._driver.status.message = "stopped"
+        self._driver.ending.end()
 
     def __enter__(self) -> LocalQuery:
         return self

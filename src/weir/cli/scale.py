@@ -11,12 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from weir.elasticity.explain import text
-from weir.engine.documents import Commit
 from weir.engine.ledger import latest_commit
-from weir.engine.metrics.load import situation
-from weir.engine.metrics.progress import Progress
-from weir.engine.requests import Request, await_answer, decide, submit
+from weir.engine.requests import Request, await_answer, foretell, submit
 from weir.errors import CheckpointError, EngineError
 from weir.state.storage import Storage
 
@@ -51,30 +47,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         whole_hosts=args.whole_hosts,
     )
     if args.dry_run:
-        return _dry_run(storage, commit, request)
+        return foretell(commit, request)
     name = submit(storage, request)
     with console.status("waiting for the query's next batches"):
         answer = await_answer(storage, name, args.timeout)
     if answer["state"] == "refused":
         raise EngineError(answer["error"])
     return answer
-
-
-def _dry_run(storage: Storage, commit: Commit, request: Request) -> dict[str, Any]:
-    """Return what the query would decide if the last batch's load were the present one."""
-    progress = Progress.from_dict(commit.progress)
-    if not progress.load.rates:
-        raise EngineError(f"{storage.root}: its last batch had no rows, so there is nothing to decide by")
-    now = situation(progress.load)
-    decision = decide(request, now, [server.host for server in progress.servers])
-    return {
-        "state": "dry run",
-        "operation": request.operation,
-        "from": len(decision.before.machines),
-        "to": len(decision.after.machines),
-        "steps": [[step.operator, step.source, step.target, step.why] for step in decision.steps],
-        "text": text(decision, now),
-    }
 
 
 def show(result: dict[str, Any], console: Console) -> None:

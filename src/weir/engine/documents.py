@@ -193,6 +193,7 @@ class Commit(msgspec.Struct, kw_only=True):
     end_of_input: bool = False
     layout: Layout | None = None
     source: str = ""  # whose batches these are: the id of Spark's own query
+    graph: dict[str, Any] = {}  # the application for those who look at it: Topology.outline
     # the source's number of the last batch that it has handed over; batches without rows are ours alone
     source_batch: int | None = None
     input: Input | None = None

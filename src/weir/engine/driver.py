@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -18,12 +16,14 @@ import pyarrow as pa
 from weir.engine.alarms import NextAlarms
 from weir.engine.delivery import Deliveries, Sinks
 from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
+from weir.engine.ending import Ending, Status
 from weir.engine.intake import Intake, next_input
 from weir.engine.invariants import check
 from weir.engine.learning import Learning, learner_of
 from weir.engine.ledger import Ledger
+from weir.engine.metrics.latency import now
 from weir.engine.metrics.load import Load
-from weir.engine.metrics.progress import Progress
+from weir.engine.metrics.progress import Progress, Seconds
 from weir.engine.metrics.summary import summarise
 from weir.engine.outcome import Outcome
 from weir.engine.patience import Patience
@@ -42,7 +42,6 @@ from weir.state.storage import Storage
 
 CLEAN_EVERY = 10
 SAVE_MANAGER_EVERY = 10
-RECENT = 100  # batches whose progress is kept at hand
 
 
 class Runner(Protocol):
@@ -102,15 +101,6 @@ class Runner(Protocol):
         """End what runs between batches; a batch that runs ends with an error."""
 
 
-@dataclass
-class Status:
-    """What the loop is doing right now."""
-
-    message: str = "starting"
-    error: Exception | None = None
-    recent: deque[Progress] = field(default_factory=lambda: deque(maxlen=RECENT))
-
-
 class Driver:
     """Carries out the batches of one query, each exactly once."""
 
@@ -132,9 +122,11 @@ class Driver:
         self.status = Status()
         self.patience = Patience(self._say)
         self.deliveries = Deliveries(sinks, storage, ledger, runner, self.patience)
+        self.ending = Ending(self.status, ledger)
         self.learner = learner_of(topology, storage)
         self.load = Load(topology)
-        self.scaler = Scaler(storage, self.load, runner, options.autoscale)
+        reconfigure = None if self.learner is None else self.learner.request
+        self.scaler = Scaler(storage, self.load, runner, options.autoscale, reconfigure)
         by_hosts = self.learner is not None and self.learner.config.racks == "hosts"
         racks = None if options.racks is None else Racks.of(options.racks)
         self.whereabouts = Whereabouts(topology, racks, wants_places=by_hosts)
@@ -145,6 +137,7 @@ class Driver:
         self._busy = threading.RLock()  # one batch at a time, whoever asks for it
         self._started = False
         self._ended = 0.0
+        self._last_seconds: Seconds | None = None
         self._servers_before = topology.servers
         self._before: Manifest | None = None  # the state by the servers' old numbers, while these change
         if ledger.last is not None and ledger.last.progress:
@@ -216,10 +209,15 @@ class Driver:
         counts = check(self.topology, outcome.reports, self.ledger.manifest, self.ledger.counts)
         reach("job-done", batch)
         ran = time.perf_counter()
-        progress = self._progress(plan, outcome, ran - began, began - self._ended if self._ended else 0.0)
-        progress.seconds.plan, progress.seconds.job = planned - began, ran - planned
+        rested = began - self._ended if self._ended else 0.0
+        progress = self._progress(plan, outcome, ran - began, rested)
+        progress.seconds = Seconds(waiting=rested, plan=planned - began, job=ran - planned)
+        progress.scalings = self.scaler.news(scaling, progress.scaled) or None
         memory = self._memory(batch)
         commit = self.ledger.commit(plan, outcome.reports, progress, counts, memory, self.source, number)
+        committed = time.perf_counter()
+        progress.seconds.commit = committed - ran
+        self.ending.listeners.tell_of(self.storage.location, progress)
         if self.learner is not None and outcome.stats:
             self.learner.observe(outcome.stats)
         self.runner.committed(progress)
@@ -230,7 +228,8 @@ class Driver:
         if batch % CLEAN_EVERY == CLEAN_EVERY - 1:
             self.ledger.clean()
         self._ended = time.perf_counter()
-        progress.seconds.batch = self._ended - began
+        progress.seconds.deliver, progress.seconds.batch = self._ended - committed, self._ended - began
+        self._last_seconds = progress.seconds
         if self.intake is not None and plan.input is not None and plan.input.listing:
             self.intake.reached(plan.input.positions, progress.seconds.batch)
         self.status.recent.append(progress)
@@ -308,6 +307,8 @@ class Driver:
         self.whereabouts.observe(plan.servers, reports)
         before = self.ledger.last.keys if self.ledger.last else {}
         progress = summarise(self.topology, plan, reports, before, self.whereabouts.locator)
+        progress.time, progress.before = now() / 1e6, self._last_seconds
+        progress.restarted = not self._ended and self.ledger.last is not None
         progress.moved_servers = self.whereabouts.moved
         progress.probe = self.whereabouts.probed or None
         progress.ran_again, progress.execution = outcome.ran_again, outcome.execution

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -12,6 +13,7 @@ from weir.errors import CheckpointError
 from weir.state.storage import Storage
 
 DRIVERS = "drivers"
+ENDED = "-ended"
 PATIENCE = 2.0  # seconds within which a file system that is shared shows a new file everywhere
 _seen: set[tuple[str, str]] = set()  # location and nonce of claims that this process has seen
 
@@ -29,7 +31,13 @@ class Fence:
 
     def _claim(self) -> int:
         self._nonce = uuid.uuid4().hex
-        claim = {"nonce": self._nonce, "host": host_name(), "process": os.getpid(), "time": int(time.time())}
+        claim = {
+            "nonce": self._nonce,
+            "host": host_name(),
+            "process": os.getpid(),
+            "began": began(os.getpid()),
+            "time": int(time.time()),
+        }
         while True:
             turn = max(self._turns(), default=0) + 1
             try:
@@ -58,11 +66,31 @@ class Fence:
                 f"{other['host']}). This one stops; nothing that it has not committed counts. Stop one of the two."
             )
 
+    def end(self, batch: int, error: str | None) -> None:
+        """Note that this driver has ended, after which batch, and why: for those who look at the checkpoint."""
+        body = {"batch": batch, "error": error, "time": int(time.time())}
+        with contextlib.suppress(CheckpointError):  # noted already, or the storage is what has failed
+            self._storage.write_document(f"{DRIVERS}/{self.turn:08d}{ENDED}", "end", body)
+
     def forget_older(self) -> None:
         """Delete the claims of drivers before this one."""
-        for turn in self._turns():
-            if turn < self.turn:
-                self._storage.delete(f"{DRIVERS}/{turn:08d}")
+        for name in self._storage.names(DRIVERS):
+            turn = name.removesuffix(ENDED)
+            if turn.isdigit() and int(turn) < self.turn:
+                self._storage.delete(f"{DRIVERS}/{name}")
+
+
+def began(process: int) -> str:
+    """Return when a process of this machine began, in ticks of its clock; empty if there is none, or no telling.
+
+    Numbers of processes are used again; together with this they are not.
+    """
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file,
+    ):
+        return file.read().rpartition(")")[2].split()[19]
+    return ""
 
 
 def check_shared(storage: Storage, claim: Claim) -> None:

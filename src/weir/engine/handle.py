@@ -9,6 +9,7 @@ from typing import Any
 from weir.elasticity.decision import Decision, Situation
 from weir.elasticity.explain import text
 from weir.engine.driver import Driver
+from weir.engine.events import Listener
 from weir.engine.metrics.progress import Progress
 from weir.engine.requests import SLOT_WAIT, Request
 from weir.engine.tables import table_in_force
@@ -67,6 +68,17 @@ class QueryHandle(ABC):
     def exception(self) -> Exception | None:
         """Return why the query stopped, if it failed."""
         return self._driver.status.error
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call a function with every event of the query from now on; :mod:`weir.events` has their classes.
+
+        It is called on the thread that runs the batches, so it should return soon. What it raises is logged.
+        """
+        self._driver.ending.listeners.add(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Call a listener no more."""
+        self._driver.ending.listeners.remove(listener)
 
     def explain(self) -> None:
         """Print the application as it is placed, and the steps of a batch."""

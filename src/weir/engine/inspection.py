@@ -24,7 +24,17 @@ from weir.state.segment import DEAD, H1, H2, SegmentRef
 from weir.state.storage import FORMAT, Storage
 
 # Spark's own files, and documents, which are verified when they are parsed
-_NOT_DATA = ("source/", "commits/", "plans/", "delivered/", "drivers/", "requests/", "answers/", "probe/")
+_NOT_DATA = (
+    "source/",
+    "commits/",
+    "plans/",
+    "delivered/",
+    "drivers/",
+    "requests/",
+    "answers/",
+    "probe/",
+    "history/",
+)
 
 _COUNTERS = ("rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality")
 
@@ -251,7 +261,7 @@ def _batches(commits: list[Commit], last: int) -> list[dict[str, Any]]:
 
 def _batch(number: int, progress: dict[str, Any]) -> dict[str, Any]:
     operators: dict[str, Any] = progress.get("operators", {})
-    seconds = {phase: s for phase, s in progress.get("seconds", {}).items() if phase != "batch"}
+    seconds = [s for phase, s in progress.get("seconds", {}).items() if phase in ("plan", "job")]
 
     def total(counter: str) -> int:
         return sum(operator.get(counter, 0) for operator in operators.values())
@@ -265,7 +275,7 @@ def _batch(number: int, progress: dict[str, Any]) -> dict[str, Any]:
         **{name: total(name) for name in ("null_keys", "late", "ahead", "diverted")},
         "table_version": progress.get("table_version", 0),
         "moved_keys": progress.get("moved_keys", 0),
-        "seconds": sum(seconds.values()) if seconds else None,
+        "seconds": sum(seconds) if seconds else None,
     }
 
 

@@ -8,6 +8,7 @@ happens; the batch that carries it is PROPAGATE and MIGRATE in one, and its comm
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import uuid
@@ -37,7 +38,7 @@ from weir.routing.base import Grouping
 from weir.routing.table import Table
 from weir.state.storage import Storage
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("weir.engine")
 TASK_CAPACITY = 100_000  # pairs and keys that one task reports at most
 _REDUCE_AT = 1 << 20
 
@@ -142,6 +143,7 @@ class Learner:
         self._computing: Future[Proposal] | None = None
         self._lock = threading.Lock()
         self.hot: dict[str, NDArray[np.uint64]] = {}
+        self._told: Any = None  # the last decision that progress has told of
 
     # ------------------------------------------------------------------ begin, or begin again
 
@@ -157,6 +159,7 @@ class Learner:
             self.manager.resize(self.topology.servers, buckets=buckets)
         else:
             self.manager.fall_back(buckets)
+        self._told = next(reversed(self.manager.decisions), None)
         self.agree(tables)
 
     def rescale(self, topology: Topology, tables: dict[str, TableRef], layout: Layout | None) -> None:
@@ -318,8 +321,11 @@ class Learner:
     def summary(self, plan: BatchPlan) -> RoutingProgress:
         """Return what progress says of routing."""
         decisions = self.manager.decisions
+        new = list(itertools.takewhile(lambda one: one is not self._told, reversed(decisions)))[::-1]
+        self._told = decisions[-1] if decisions else None
         return RoutingProgress(
             decisions=len(decisions),
+            new=[one.to_dict() for one in new],
             last_decision=decisions[-1].to_dict() if decisions else None,
             tables={name: len(load_table(self.storage, ref)) for name, ref in plan.tables.items()},
         )

@@ -19,6 +19,7 @@ tasks wrote is known. A batch has happened exactly when its commit exists. Nothi
 ``requests/ID``               what ``weir scale`` asks of the running query
 ``answers/ID…``               its answer: accepted or withdrawn, the decision, what came of it
 ``drivers/N``                 who drives: the driver with the highest number
+``history/LEVEL-FIRST-LAST``  what commits that are deleted leave behind, see :mod:`weir.engine.history`
 ``probe/ID``                  where tasks on different hosts meet while the network is measured
 ``source/``                   Spark's own record of the source's offsets (streaming queries only)
 ============================  ======================================================================
@@ -36,6 +37,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from weir.engine import history
 from weir.engine.clock import Clock
 from weir.engine.compatibility import compare
 from weir.engine.documents import (
@@ -297,6 +299,7 @@ class Ledger:
             source=source,
             source_batch=source_batch,
             input=None if plan.input is None else msgspec.structs.replace(plan.input, listing={}),
+            graph=self.topology.outline(),
         )
         self._write_commit(commit)
         self._warm = True
@@ -329,6 +332,7 @@ class Ledger:
             source=last.source,
             source_batch=last.source_batch,
             input=last.input,
+            graph=self.topology.outline(),
         )
         self._write_commit(commit)
         reach("migration-written", last.batch)
@@ -369,9 +373,10 @@ class Ledger:
         horizon = int(keep[-1].split("-")[0])
         oldest = int(keep[0].split("-")[0])
         living: set[str] = set()
-        for name in keep:
-            commit = read_commit(storage, name)
+        kept = [read_commit(storage, name) for name in keep]
+        for commit in kept:
             living.update(_files_of(commit))
+        history.add(storage, [read_commit(storage, name) for name in old], kept[0])
         deleted = 0
         for folder in ("state", "outputs", "tables", "routers", "moves", "manager", "side"):
             for file in storage.files(folder):

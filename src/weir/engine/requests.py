@@ -15,11 +15,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from weir.elasticity.decision import Decision, Situation
+from weir.elasticity.explain import text
 from weir.elasticity.strategies import STRATEGIES
+from weir.engine.documents import Commit
+from weir.engine.metrics.load import situation
+from weir.engine.metrics.progress import Progress
 from weir.errors import CheckpointError, EngineError, did_you_mean
 from weir.state.storage import Storage
 
 REQUESTS, ANSWERS = "requests", "answers"
+RECONFIGURE = "reconfigure"  # asks for other homes of keys instead of other servers
 SLOT_WAIT = 60.0  # seconds that executors get to come
 
 
@@ -27,7 +32,7 @@ SLOT_WAIT = 60.0  # seconds that executors get to come
 class Request:
     """What somebody asked for."""
 
-    operation: str  # "out" or "in"
+    operation: str  # "out", "in" or "reconfigure"
     machines: int = 1
     hosts: tuple[str, ...] = ()
     strategy: str = "stela"
@@ -64,6 +69,25 @@ def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decis
     if not leaving:
         return strategy.scale_in(now, request.machines)
     return strategy.scale_in(now, machines=[i for i in range(n) if hosts[i] in leaving])
+
+
+def foretell(commit: Commit, request: Request) -> dict[str, Any]:
+    """Return what a query would decide on a request if the load of its last batch were the present one."""
+    progress = Progress.from_dict(commit.progress)
+    if not progress.load.rates:
+        raise EngineError(
+            f"batch {commit.batch}, the last one, had no rows, so there is nothing to decide by"
+        )
+    now = situation(progress.load)
+    decision = decide(request, now, [server.host for server in progress.servers])
+    return {
+        "state": "dry run",
+        "operation": request.operation,
+        "from": len(decision.before.machines),
+        "to": len(decision.after.machines),
+        "steps": [[step.operator, step.source, step.target, step.why] for step in decision.steps],
+        "text": text(decision, now),
+    }
 
 
 def submit(storage: Storage, request: Request) -> str:

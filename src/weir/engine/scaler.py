@@ -15,7 +15,7 @@ from weir.elasticity.autoscale import Autoscale
 from weir.elasticity.decision import Decision
 from weir.elasticity.explain import text
 from weir.engine.metrics.load import Load
-from weir.engine.requests import ANSWERS, REQUESTS, Request, decide
+from weir.engine.requests import ANSWERS, RECONFIGURE, REQUESTS, Request, decide
 from weir.engine.rescale import check
 from weir.errors import CheckpointError, EngineError, WeirError
 from weir.state.storage import Storage
@@ -27,6 +27,7 @@ class Pending:
 
     request: Request
     decision: Decision
+    why: str  # the decision in plain text
     answer: str | None = None  # the request's document, if it came from another process
     done: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
@@ -45,8 +46,17 @@ class Machines(Protocol):
 class Scaler:
     """Takes requests for one query and hands them to its batches, one at a time."""
 
-    def __init__(self, storage: Storage, load: Load, machines: Machines, autoscale: Autoscale | None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        load: Load,
+        machines: Machines,
+        autoscale: Autoscale | None,
+        reconfigure: Callable[[], None] | None = None,
+    ) -> None:
         self.storage, self.load, self.machines = storage, load, machines
+        self._reconfigure = reconfigure  # None where homes are not learnt
+        self._news: list[dict[str, Any]] = []  # refusals that no commit tells of yet
         self._watcher = None if autoscale is None else autoscale.watcher()
         self.hosts: list[str] = []
         self.pending: Pending | None = None
@@ -56,7 +66,9 @@ class Scaler:
 
     def ask(self, request: Request, *, dry_run: bool = False) -> Pending:
         """Decide, make sure of the slots, and let the next batch carry it out."""
-        pending = Pending(request, decide(request, self.load.situation(), self.hosts))
+        now = self.load.situation()
+        decision = decide(request, now, self.hosts)
+        pending = Pending(request, decision, text(decision, now))
         return pending if dry_run else self._queue(pending)
 
     def ask_for(self, decision: Decision) -> Pending:
@@ -64,7 +76,7 @@ class Scaler:
         if decision.before != self.load.situation().placement:
             raise EngineError("the decision is about another placement than the query has now")
         request = Request(decision.operation, len(decision.machines), share_slots=True)
-        return self._queue(Pending(request, decision))
+        return self._queue(Pending(request, decision, text(decision, self.load.situation())))
 
     def _queue(self, pending: Pending) -> Pending:
         request = pending.request
@@ -96,9 +108,26 @@ class Scaler:
             pending, self.pending = self.pending, None
         return pending
 
+    def news(self, pending: Pending | None, scaled: Mapping[str, int] | None) -> list[dict[str, Any]]:
+        """Return what the commit of a batch tells: the change that it makes, and what was refused since the last."""
+        news, self._news = self._news, []
+        if pending is not None:
+            decision = pending.decision
+            made = {"operation": decision.operation, "strategy": decision.strategy, "why": pending.why}
+            news.append({**made, **(scaled or {})})
+        elif scaled:
+            news.append(dict(scaled))  # planned before a restart
+        return news
+
+    def _refuse(self, about: dict[str, Any], error: Exception) -> None:
+        told = {**about, "refused": str(error)}
+        self.history.append(told)
+        self._news.append(told)
+
     def refused(self, pending: Pending, error: Exception) -> None:
         """No plan could be made of it."""
         pending.error = error
+        self._news.append({"operation": pending.decision.operation, "refused": str(error)})
         self._tell(pending.answer, {"state": "refused", "error": str(error)})
         pending.done.set()
 
@@ -145,7 +174,7 @@ class Scaler:
         try:
             self.ask(Request(operation, abs(change), whole_hosts=whole_hosts))
         except WeirError as error:  # too few slots: the stream goes on as it is, and it is said
-            self.history.append({"operation": operation, "machines": abs(change), "refused": str(error)})
+            self._refuse({"operation": operation, "machines": abs(change)}, error)
 
     def _in_background(self, work: Callable[..., None], *about: Any) -> None:
         # executors may take a minute to come, and the stream is not to wait for them
@@ -161,16 +190,31 @@ class Scaler:
             except CheckpointError:
                 continue  # withdrawn in this very moment
             self._forget_old(name)
-            self._in_background(self._serve, name, Request(**{**asked, "hosts": tuple(asked["hosts"])}))
+            request = Request(**{**asked, "hosts": tuple(asked["hosts"])})
+            if request.operation == RECONFIGURE:
+                self._ask_to_reconfigure(name)
+            else:
+                self._in_background(self._serve, name, request)
+
+    def _ask_to_reconfigure(self, name: str) -> None:
+        if self._reconfigure is None:
+            error = (
+                "the query was started without routing=weir.Locality(…), so there is nothing to reconfigure"
+            )
+            self._tell(name, {"state": "refused", "error": error})
+        else:
+            self._reconfigure()
+            self._tell(name, {"state": "done", "operation": RECONFIGURE})
 
     def _serve(self, name: str, request: Request) -> None:
         try:
             now = self.load.situation()
-            pending = Pending(request, decide(request, now, self.hosts), answer=name)
-            shown = {"text": text(pending.decision, now)}
-            self.storage.write_document(f"{ANSWERS}/{name}-decision", "answer", shown)
+            decision = decide(request, now, self.hosts)
+            pending = Pending(request, decision, text(decision, now), answer=name)
+            self.storage.write_document(f"{ANSWERS}/{name}-decision", "answer", {"text": pending.why})
             self._queue(pending)
         except WeirError as error:
+            self._refuse({"operation": request.operation, "machines": request.machines}, error)
             self._tell(name, {"state": "refused", "error": str(error)})
 
     def _tell(self, name: str | None, body: dict[str, Any]) -> None:

@@ -273,6 +273,23 @@ class Topology:
             },
         }
 
+    def outline(self) -> dict[str, Any]:
+        """Return what a drawing of the application needs, as JSON-able data."""
+        return {
+            "sources": list(self.sources),
+            "operators": {
+                n.name: {
+                    "what": n.operator.describe(),
+                    "key": [[k, str(n.input.field(k).type)] for k in n.key],
+                    "stateful": n.operator.stateful,
+                    "placement": list(n.placement),
+                }
+                for n in self.nodes
+            },
+            "edges": [[e.source, e.target, e.grouping.name] for e in self.edges],
+            "sinks": sorted(self.sinks),
+        }
+
     def grouping_of(self, node: Node) -> Grouping:
         """Return the grouping by which an operator's keys find their home (all its edges share it)."""
         return next(e.grouping for e in self.edges if e.target == node.name)

@@ -184,6 +184,9 @@ class Count(Aggregate):
     def __init__(self, name: str = "count", *, emit: Emit = "rows") -> None:
         super().__init__(emit=emit, **{name: "count"})
 
+    def describe(self) -> str:
+        return "Count"
+
 
 class AggregateInstance(Instance):
     """Reduces rows to partial states per key, and merges them into the saved state once per batch."""

@@ -126,6 +126,9 @@ class ConsistentRouter(RandomChoicesRouter):
         """How many virtual workers each worker has at present."""
         return np.bincount(self.owner, minlength=self.n)
 
+    def shares(self) -> list[int]:
+        return [int(count) for count in self.owned()]
+
     def feedback(self, signals: ArrayLike, slot: ArrayLike) -> int:
         """Takes in one signal per worker and moves virtual workers; returns how many moved.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,8 @@ from weir.state.storage import Storage
 
 if TYPE_CHECKING:
     from weir.flow import Application
+
+logger = logging.getLogger("weir.spark")
 
 
 class Query(QueryHandle):
@@ -91,12 +93,25 @@ class Query(QueryHandle):
             self._stream.stop()
         self._driver.close()
         self._driver.status.message = "stopped"
+        self._driver.ending.end()
 
     def _failure(self, error: Exception) -> Exception:
         status = self._driver.status
         if status.error is None:
-            status.error = translated(error) if isinstance(error, PySparkException) else error
+            self._driver.ending.fail(translated(error) if isinstance(error, PySparkException) else error)
+        assert status.error is not None
         return status.error
+
+    def _await_end(self) -> None:
+        """Let live servers go when Spark's own query has ended, however that came about, and note it."""
+        try:
+            self._stream.awaitTermination()
+        except PySparkException as error:
+            self._failure(error)
+        except Exception as error:  # the JVM is gone
+            logger.info("%s: Spark is gone (%s)", self.checkpoint, type(error).__name__)
+        self._driver.runner.close()
+        self._driver.ending.end()
 
     def _raise(self) -> None:
         if self._driver.status.error is not None:
@@ -117,7 +132,7 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
             driver.batch(frame, batch)
         except Exception as error:
             if isinstance(error, WeirError) or driver.status.error is None:
-                driver.status.error = error
+                driver.ending.fail(error)
             traceback.clear_frames(error.__traceback__)
             raise
 
@@ -133,16 +148,8 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
     started.set()
     if Ticker.is_needed(driver.topology, options.trigger):
         query._ticker = Ticker(driver, query._stream, rows.sparkSession.sparkContext, options.trigger)
-    if options.execution != "jobs":
-        threading.Thread(target=_close_at_end, args=(query,), daemon=True, name="weir-end").start()
+    threading.Thread(target=query._await_end, name="weir-end", daemon=True).start()
     return query
-
-
-def _close_at_end(query: Query) -> None:
-    """Let live servers go when Spark's own query has ended, however that came about."""
-    with contextlib.suppress(Exception):
-        query._stream.awaitTermination()
-    query._driver.runner.close()
 
 
 def run(application: Application, checkpoint: str, options: Options) -> Query:
@@ -161,11 +168,12 @@ def run(application: Application, checkpoint: str, options: Options) -> Query:
         if driver.needs_end_of_input:
             driver.batch(rows.limit(0), 1, end_of_input=True)
     except Exception as error:
-        driver.status.error = error
+        driver.ending.fail(error)
         raise
     finally:
         driver.close()
     driver.status.message = "finished"
+    driver.ending.end()
     return query
 
 

@@ -93,6 +93,7 @@ class OperatorProgress(Record):
     diverted: int = 0
     imbalance: float | None = None
     latency: Percentiles | None = None
+    rows_by_server: list[int] = []
     execution: list[float | None] = []
     waiting: list[float | None] = []
     queued: list[int] = []
@@ -124,20 +125,27 @@ class LoadProgress(Record):
 
 
 class RoutingProgress(Record):
-    """What locality-aware routing has decided so far."""
+    """What locality-aware routing has decided so far; ``new`` is what was decided for this batch."""
 
     decisions: int = 0
+    new: list[dict[str, Any]] = []
     last_decision: dict[str, Any] | None = None
     tables: dict[str, int] = {}  # operator → listed keys
 
 
 class Seconds(Record):
-    """Where the time of a batch went; ``batch`` is all of it, known when it has been delivered."""
+    """Where the time of a batch went, after the seconds of ``waiting`` for it.
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"batch"})
+    ``commit``, ``deliver`` and ``batch``, which is all but waiting, are known when it has been delivered.
+    """
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"waiting", "commit", "deliver", "batch"})
+
+    waiting: float | None = None
     plan: float = 0.0
     job: float = 0.0
+    commit: float | None = None
+    deliver: float | None = None
     batch: float | None = None
 
 
@@ -145,10 +153,22 @@ class Progress(Record):
     """One batch."""
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset(
-        {"probe", "ran_again", "scaled", "routing", "moved_keys", "sink_waits", "sources"}
+        {
+            "probe",
+            "ran_again",
+            "scaled",
+            "scalings",
+            "routing",
+            "moved_keys",
+            "before",
+            "sink_waits",
+            "sources",
+        }
     )
 
     batch: int = 0
+    time: float = 0.0  # seconds since 1970, when its tasks had ended
+    restarted: bool = False  # whether it is the first one after a restart
     rows: int = 0  # what came from the sources
     bytes_in: int = 0
     rows_local: int = 0  # rows between operators that stayed on their server
@@ -176,6 +196,10 @@ class Progress(Record):
     execution: str = "jobs"  # or "live"
     load: LoadProgress = msgspec.field(default_factory=LoadProgress)
     scaled: dict[str, int] | None = None  # "from", "to" (servers), "moved_keys"
+    scalings: list[dict[str, Any]] | None = (
+        None  # what was decided about servers since the last batch, and why
+    )
+    before: Seconds | None = None  # of the batch before, now that all of it is known
     routing: RoutingProgress | None = None
     moved_keys: int | None = None
     # sources that are cut into batches → "lag": what was left when the batch was planned, and more

@@ -105,6 +105,7 @@ def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
         **{name: sum(getattr(p, name) for p in parts) for name in _ADDED},
         imbalance=max(rows) / average if average else None,
         latency=percentiles(merged(p.ages for p in parts)),
+        rows_by_server=rows,
         execution=[execution for execution, _ in times],
         waiting=[waiting for _, waiting in times],
         queued=[sum(p.queued for p in mine) for mine in by_server],

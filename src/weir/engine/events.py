@@ -1,0 +1,136 @@
+"""What a query tells those who listen to it, and the log: typed events.
+
+Events are about this process: one that dies between a commit and its event tells nothing, and goes on with the
+next batch when it is started again. What a checkpoint says is complete; see :mod:`weir.watch`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weir.engine.metrics.progress import Progress
+from weir.errors import EngineError
+
+logger = logging.getLogger("weir.engine")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that has happened to a query."""
+
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class BatchCommitted(Event):
+    """A batch has happened; its delivery to the sinks comes next."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Reconfigured(Event):
+    """Keys have new homes from this batch on. ``decision`` is an entry of ``query.decisions``."""
+
+    batch: int
+    moved_keys: int
+    decision: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scaled(Event):
+    """The number of servers has changed with this batch."""
+
+    batch: int
+    before: int
+    after: int
+    moved_keys: int
+
+
+@dataclass(frozen=True)
+class RanAgain(Event):
+    """A batch had to run twice before it could be committed."""
+
+    batch: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """The query has failed."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Terminated(Event):
+    """The query takes no more batches: it was stopped, has come to the end of its input, or has failed."""
+
+    error: Exception | None
+
+
+Listener = Callable[[Event], Any]
+_LEVELS = {BatchCommitted: logging.DEBUG, RanAgain: logging.WARNING, Failed: logging.ERROR}
+
+
+class Listeners:
+    """Those who listen to one query. What one of them raises is logged, and stops neither others nor the stream."""
+
+    def __init__(self) -> None:
+        self._all: list[Listener] = []
+
+    def add(self, listener: Listener) -> None:
+        """Call a function with every event from now on."""
+        if not callable(listener):
+            raise EngineError(f"a listener is a function of an event, not {listener!r}")
+        self._all.append(listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Forget a listener."""
+        if listener not in self._all:
+            raise EngineError(f"{listener!r} is no listener of this query")
+        self._all.remove(listener)
+
+    def tell(self, event: Event) -> None:
+        """Log an event and call all listeners with it, in the order in which they came."""
+        logger.log(_LEVELS.get(type(event), logging.INFO), "%s", _line(event))
+        for listener in list(self._all):
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a listener failed on %s", type(event).__name__)
+
+    def tell_of(self, checkpoint: str, progress: Progress) -> None:
+        """Tell all that the progress of a committed batch says."""
+        batch = progress.batch
+        self.tell(BatchCommitted(checkpoint, progress))
+        if progress.ran_again:
+            self.tell(RanAgain(checkpoint, batch, progress.ran_again))
+        for decision in progress.routing.new if progress.routing else []:
+            if decision["adopted"]:
+                self.tell(Reconfigured(checkpoint, batch, progress.moved_keys or 0, decision))
+        if progress.scaled:
+            scaled = progress.scaled
+            self.tell(Scaled(checkpoint, batch, scaled["from"], scaled["to"], scaled["moved_keys"]))
+
+
+def _line(event: Event) -> str:
+    """Return an event as one line of a log."""
+    match event:
+        case BatchCommitted(progress=did):
+            return f"{event.checkpoint}: batch {did.batch} committed, {did.rows:,} rows"
+        case Reconfigured():
+            return f"{event.checkpoint}: batch {event.batch} moves {event.moved_keys:,} keys to new homes"
+        case Scaled():
+            return (
+                f"{event.checkpoint}: batch {event.batch} goes from {event.before} to {event.after} servers"
+            )
+        case RanAgain():
+            return f"{event.checkpoint}: batch {event.batch} ran again: {event.why}"
+        case Failed(error=error):
+            return f"{event.checkpoint}: failed: {error}"
+        case _:
+            return f"{event.checkpoint}: ended"

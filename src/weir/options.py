@@ -18,7 +18,7 @@ from weir.sinks.parquet import Parquet
 OneSink = Sink | Callable[[Any, int], Any] | str  # a sink, a callable (DataFrame, batch_id), or a path
 SinkLike = OneSink | Sequence[OneSink]
 EXECUTIONS = ("live", "jobs", "auto")
-ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint")
+ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint", "watch")
 
 
 class Settings(TypedDict, total=False):
@@ -43,6 +43,7 @@ class Settings(TypedDict, total=False):
     storage_options: Mapping[str, str | int | float | bool] | None
     source_checkpoint: str | None
     target_batch: Duration | None
+    watch: bool | int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +103,9 @@ class Options:
     target_batch
         How long a batch should take, e.g. ``"2 s"``: what :func:`weir.kafka` and :func:`weir.files` bring is cut into
         batches of a size that follows what the last ones took, within the source's own limits.
+    watch
+        Serve a page that shows the query as it runs, on this machine alone: True, or the port to serve it on.
+        ``query.page`` is the link to it. Needs ``pip install 'weir[watch]'``. For ``start`` only.
 
     Examples
     --------
@@ -131,6 +135,7 @@ class Options:
     storage_options: Mapping[str, str | int | float | bool] | None = field(default=None, repr=False)
     source_checkpoint: str | None = None
     target_batch: Duration | None = None
+    watch: bool | int | None = None
 
     def __post_init__(self) -> None:
         check_count("servers", self.servers)
@@ -167,6 +172,8 @@ class Options:
             raise TopologyError(f"name={self.name!r}: expected a text")
         if self.source_checkpoint is not None and not isinstance(self.source_checkpoint, str):
             raise TopologyError(f"source_checkpoint={self.source_checkpoint!r}: expected a folder or a URI")
+        if self.watch is not None and not (isinstance(self.watch, int) and 0 <= self.watch < 1 << 16):
+            raise TopologyError(f"watch={self.watch!r}: expected True, or the port to serve the page on")
         object.__setattr__(self, "drop_state", _names("drop_state", self.drop_state))
 
     @classmethod

@@ -45,6 +45,7 @@ from weir.graph.model import LATE, Topology
 from weir.options import Options, Settings, sinks_of
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
+from weir.watch.server import page_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +83,7 @@ class LocalQuery(QueryHandle):
         self.deliveries: list[tuple[str, int, pa.Table]] = []  # every call of a sink: operator, batch, rows
         self._active, self._crashed = True, False
         super().__init__(self._open())
+        self._page = page_of(options.watch, self._driver.storage)
 
     def feed(self, batch: Batch = None, *, end_of_input: bool = False, number: int | None = None) -> None:
         """Process one micro-batch. After a crash, start again from the checkpoint and process it then.
@@ -195,6 +197,8 @@ class LocalQuery(QueryHandle):
     def stop(self) -> None:
         """Stop it; a later start on its checkpoint goes on from the last commit."""
         self._driver.close()
+        if self._page is not None:
+            self._page.stop()
         self._active = False
         self._driver.status.message = "stopped"
         self._driver.ending.end()

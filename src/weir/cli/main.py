@@ -1,4 +1,4 @@
-"""The command ``weir``: ``demo``, ``inspect``, ``scale``, ``advise``, and what other distributions add.
+"""The command ``weir``: ``demo``, ``inspect``, ``scale``, ``watch``, ``advise``, and what other distributions add.
 
 A command is a module with ``arguments(parser)``, ``run(args, console)`` and ``show(result, console)``: the first
 declares its options, the second does the work, reports progress on standard error and returns data that JSON can
@@ -33,6 +33,7 @@ COMMANDS = {
     ),
     "inspect": ("weir.cli.inspect", "what a checkpoint holds, and whether it is sound"),
     "scale": ("weir.cli.scale", "add servers to a running query, or remove some"),
+    "watch": ("weir.cli.watch", "a page that shows a query as it runs, from its checkpoint"),
     "advise": ("weir.cli.advise", "would locality-aware routing help with this data?"),
 }
 GROUP = "weir.commands"  # of the entry points by which other distributions add commands

@@ -85,12 +85,12 @@ def began(process: int) -> str:
 
     Numbers of processes are used again; together with this they are not.
     """
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file,
-    ):
-        return file.read().rpartition(")")[2].split()[19]
-    return ""
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]  # dead ones stay until their parents have heard of it
 
 
 def check_shared(storage: Storage, claim: Claim) -> None:

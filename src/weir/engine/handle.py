@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from weir.elasticity.decision import Decision, Situation
 from weir.elasticity.explain import text
@@ -18,11 +18,23 @@ from weir.graph.model import Topology
 from weir.routing.table import Table
 
 
+class Page(Protocol):
+    """A page that is served beside a query."""
+
+    @property
+    def url(self) -> str:
+        """The link to it."""
+
+    def stop(self) -> None:
+        """Serve it no longer."""
+
+
 class QueryHandle(ABC):
     """What every query offers. It only asks its driver; the driver does the work."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._page: Page | None = None
 
     @property
     def id(self) -> str:
@@ -33,6 +45,11 @@ class QueryHandle(ABC):
     def checkpoint(self) -> str:
         """Folder or URI of the checkpoint."""
         return self._driver.storage.location
+
+    @property
+    def page(self) -> str | None:
+        """Link to the page that shows the query as it runs, if it was started with ``watch=``."""
+        return None if self._page is None else self._page.url
 
     @property
     def topology(self) -> Topology:

@@ -25,6 +25,7 @@ from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
 from weir.spark.topics import frames_of
 from weir.state.storage import Storage
+from weir.watch.server import page_of
 
 if TYPE_CHECKING:
     from weir.flow import Application
@@ -92,6 +93,8 @@ class Query(QueryHandle):
         if self._stream is not None and self._stream.isActive:
             self._stream.stop()
         self._driver.close()
+        if self._page is not None:
+            self._page.stop()
         self._driver.status.message = "stopped"
         self._driver.ending.end()
 
@@ -143,6 +146,7 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
     if options.name:
         writer = writer.queryName(options.name)
     driver.status.message = "waiting for data"
+    query._page = page_of(options.watch, driver.storage)
     query._stream = writer.start()
     driver.source = str(query._stream.id)
     started.set()

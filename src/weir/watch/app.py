@@ -1,0 +1,254 @@
+"""The application behind the page: a little JSON, a stream of events, metrics, and the page's files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from weir.engine.requests import RECONFIGURE, SLOT_WAIT, await_answer, foretell, submit
+from weir.engine.requests import Request as Ask
+from weir.errors import EngineError, WeirError
+from weir.state.storage import Storage
+from weir.watch.guard import Guard
+from weir.watch.keys import find_key, hottest_keys
+from weir.watch.metrics import Metrics
+from weir.watch.reader import CheckpointReader
+from weir.watch.snapshot import snapshot
+from weir.watch.timeline import decisions, steering, timeline
+
+STATIC = Path(str(files("weir.watch") / "static"))
+POINTS = 1200  # of a time line: about as many as a screen has pixels for
+ALIVE = 15.0  # seconds between two signs of life of a stream of events
+ANSWER_WAIT = 120.0  # seconds that the query has to take up a request
+
+logger = logging.getLogger("weir.watch")
+
+
+class Page:
+    """What the routes share: the reader, who listens, and what was asked of the query."""
+
+    def __init__(self, checkpoint: str | Storage, control: bool) -> None:
+        self.metrics = Metrics()
+        self.reader = CheckpointReader(checkpoint, self.metrics.add)
+        self.metrics.reader = self.reader
+        self.control = control
+        self.listeners = 0
+        self._version = 0
+        self._message = ""
+        self._status: dict[str, Any] = {}
+        self._changed = asyncio.Condition()
+        self._closing = False
+
+    async def follow(self) -> None:
+        """Look at the checkpoint again and again; tell those who listen when something has changed."""
+        while not self._closing:
+            try:
+                changed = await run_in_threadpool(self._look)
+            except (WeirError, OSError) as error:
+                logger.warning("cannot read the checkpoint: %s", error)
+                changed = False
+            if changed:
+                await self._tell()
+            await asyncio.sleep(self.reader.poll)
+
+    def _look(self) -> bool:
+        changed = self.reader.refresh()
+        if self.listeners:
+            status = self.reader.status()
+            changed, self._status = changed or status != self._status, status
+        return changed
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._version += 1
+            self._message = ""
+            self._changed.notify_all()
+
+    async def watch_for_the_end(self, stopping: Callable[[], bool]) -> None:
+        """End the streams of events when the server stops; it waits for them."""
+        while not stopping():
+            await asyncio.sleep(0.25)
+        await self.close()
+
+    async def close(self) -> None:
+        self._closing = True
+        await self._tell()
+
+    def now(self) -> dict[str, Any]:
+        """Return what the page shows of the present."""
+        points, marks = self.reader.points, self.reader.marks
+        return {
+            **snapshot(self.reader),
+            "control": self.control,
+            "steering": steering(points),
+            "decisions": decisions(points, marks),
+        }
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield server-sent events: the present at once, and again whenever it has changed."""
+        seen = -1
+        self.listeners += 1
+        try:
+            while not self._closing:
+                if seen != self._version:
+                    seen = self._version
+                    yield await self._present()
+                try:
+                    async with asyncio.timeout(ALIVE), self._changed:
+                        if seen == self._version and not self._closing:
+                            await self._changed.wait()
+                except TimeoutError:
+                    yield ": still here\n\n"
+        finally:
+            self.listeners -= 1
+
+    async def _present(self) -> str:
+        """Return the present as an event, computed once for all who listen."""
+        if not self._message:
+            now = await run_in_threadpool(self.now)
+            self._message = f"event: now\ndata: {_json(now)}\n\n"
+        return self._message
+
+    async def ask(self, ask: Ask) -> dict[str, Any]:
+        """Leave a request for the query, and wait until it is done, refused or withdrawn."""
+        storage = self.reader.storage
+        name = await run_in_threadpool(submit, storage, ask)
+        return await run_in_threadpool(await_answer, storage, name, ANSWER_WAIT)
+
+
+def make_app(
+    checkpoint: str | Storage,
+    *,
+    token: str,
+    host: str,
+    port: int,
+    control: bool = False,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Starlette:
+    """Return the application; it is guarded by a token, and read-only unless ``control``.
+
+    ``stopping`` says whether the server is about to stop.
+    """
+    page = Page(checkpoint, control)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(page.follow()), asyncio.create_task(page.watch_for_the_end(stopping))]
+        yield
+        for task in tasks:
+            task.cancel()
+
+    async def index(request: Request) -> Response:
+        return Response((STATIC / "index.html").read_bytes(), media_type="text/html")
+
+    async def now(request: Request) -> Response:
+        await run_in_threadpool(page.reader.refresh)
+        return _answer(await run_in_threadpool(page.now))
+
+    async def events(request: Request) -> Response:
+        return StreamingResponse(page.events(), media_type="text/event-stream")
+
+    async def lines(request: Request) -> Response:
+        begin, end = (_seconds(request, name, worst) for name, worst in (("from", 0.0), ("to", math.inf)))
+        reader = page.reader
+        return _answer(
+            await run_in_threadpool(lambda: timeline(reader.points, reader.marks, POINTS, begin, end))
+        )
+
+    async def keys(request: Request) -> Response:
+        commit = page.reader.latest
+        if commit is None:
+            return _answer({})
+        return _answer(await run_in_threadpool(hottest_keys, page.reader.storage, commit))
+
+    async def key(request: Request) -> Response:
+        commit, text = page.reader.latest, request.query_params.get("key", "")
+        if commit is None or not text:
+            return _answer([])
+        return _answer(await run_in_threadpool(find_key, page.reader.storage, commit, text))
+
+    async def dry_run(request: Request) -> Response:
+        ask, commit = await _asked(request, page), page.reader.latest
+        if commit is None:
+            raise EngineError("no batch has been committed yet, so there is nothing to decide by")
+        return _answer(await run_in_threadpool(foretell, commit, ask))
+
+    async def steer(request: Request) -> Response:
+        return _answer(await page.ask(await _asked(request, page)))
+
+    async def metrics(request: Request) -> Response:
+        await run_in_threadpool(page.reader.refresh)
+        body = await run_in_threadpool(page.metrics.text)
+        return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    routes = [
+        Route("/", index),
+        Route("/api/now", now),
+        Route("/api/events", events),
+        Route("/api/timeline", lines),
+        Route("/api/keys", keys),
+        Route("/api/key", key),
+        Route("/api/dry-run", dry_run, methods=["POST"]),
+        Route("/api/steer", steer, methods=["POST"]),
+        Route("/metrics", metrics),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    return Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[
+            Middleware(Guard, token=token, host=host, port=port),
+            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=3),
+        ],
+        exception_handlers={WeirError: _refused},
+    )
+
+
+async def _asked(request: Request, page: Page) -> Ask:
+    """Return what the page asks for; raise unless it may."""
+    if not page.control:
+        raise HTTPException(403, "read-only: start `weir watch` with --control to steer from here")
+    try:
+        body = await request.json()
+        operation, machines = str(body["operation"]), int(body.get("machines", 1))
+    except (ValueError, KeyError, TypeError):
+        raise HTTPException(400, "expected {operation: out, in or reconfigure, machines: K}") from None
+    if operation not in ("out", "in", RECONFIGURE):
+        raise HTTPException(400, f"no operation {operation!r}: expected out, in or reconfigure")
+    return Ask(operation, machines, timeout=SLOT_WAIT, share_slots=bool(body.get("share_slots", False)))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return JSONResponse({"state": "refused", "error": str(error)}, 409)
+
+
+def _answer(data: Any) -> Response:
+    return Response(_json(data), media_type="application/json")
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"), default=str)
+
+
+def _seconds(request: Request, name: str, otherwise: float) -> float:
+    try:
+        return float(request.query_params.get(name, otherwise))
+    except ValueError:
+        raise HTTPException(400, f"{name}: expected seconds since 1970") from None

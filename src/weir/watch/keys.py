@@ -1,0 +1,157 @@
+"""Where keys live, and which are hot: read from a commit's state files, tables and statistics."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.engine.arrays import load_arrays
+from weir.engine.documents import Commit, TableRef
+from weir.engine.saved_state import described_operator, readable_state, state_schema
+from weir.errors import ParameterError
+from weir.hashing import hash_columns
+from weir.locality.saved import company, hottest
+from weir.state.columns import H1
+from weir.state.storage import Storage
+from weir.state.view import StateView
+
+HOTTEST, COMPANY, ENTRIES = 20, 8, 10  # how many of each are shown
+Hashes = NDArray[np.uint64]
+
+
+def hottest_keys(storage: Storage, commit: Commit) -> dict[str, list[dict[str, Any]]]:
+    """Return the keys with most recent rows and their homes, of every operator whose homes are learnt."""
+    if commit.manager is None:
+        return {}
+    saved = load_arrays(storage, commit.manager)
+    out = {}
+    for name in _stateful(commit):
+        hashes, rows = hottest(saved, name, HOTTEST)
+        if len(hashes):
+            homes = _look_up(storage, commit, name, hashes)
+            counted = zip(hashes.tolist(), rows.tolist(), strict=True)
+            out[name] = [{**homes[h], "rows": round(count, 1)} for h, count in counted if h in homes]
+    return out
+
+
+def find_key(storage: Storage, commit: Commit, text: str) -> list[dict[str, Any]]:
+    """Return where a key lives on every operator that has it: server, since when, company, state.
+
+    ``text`` is the key as people write it; the parts of a key of several columns are separated by commas, or given
+    as a JSON list.
+    """
+    saved = None if commit.manager is None else load_arrays(storage, commit.manager)
+    out = []
+    for name in _stateful(commit):
+        described = described_operator(commit, name)
+        key = _parse(text, described)
+        if key is None:
+            continue
+        h1 = hash_columns(key)
+        entries = _entries(storage, commit, name, h1)
+        if not entries:
+            continue
+        server, states = entries[0]
+        table = commit.tables.get(name)
+        out.append(
+            {
+                "operator": name,
+                "key": [k for k, _ in described["key"]],
+                "servers": [s for s, _ in entries],
+                "host": _host(commit, server),
+                **_since(storage, table, int(h1[0])),
+                "state": states.to_pylist()[:ENTRIES],
+                "company": [] if saved is None else _company(storage, commit, saved, name, int(h1[0])),
+            }
+        )
+    return json.loads(json.dumps(out, default=str))  # states may hold what JSON has no type for
+
+
+def _stateful(commit: Commit) -> list[str]:
+    operators: dict[str, Any] = commit.signature.get("operators", {})  # type: ignore[assignment]
+    return list(operators)
+
+
+def _parse(text: str, described: dict[str, Any]) -> list[pa.Array] | None:
+    """Return a key's columns from text, None if it is no key of this operator."""
+    schema, names = state_schema(described), [k for k, _ in described["key"]]
+    parts: list[Any] = [text]
+    if len(names) > 1:
+        try:
+            parts = (
+                json.loads(text) if text.lstrip().startswith("[") else [p.strip() for p in text.split(",")]
+            )
+        except json.JSONDecodeError as error:
+            raise ParameterError(f"{text}: begins like a JSON list, but is none ({error})") from None
+    if not isinstance(parts, list) or len(parts) != len(names):
+        return None
+    try:
+        return [
+            pa.array([str(part)]).cast(schema.field(name).type)
+            for part, name in zip(parts, names, strict=True)
+        ]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None  # a text where this operator has numbers
+
+
+def _entries(storage: Storage, commit: Commit, name: str, h1: Hashes) -> list[tuple[int, pa.Table]]:
+    """Return the servers that have state of a key, and what they have."""
+    described = described_operator(commit, name)
+    schema, out = state_schema(described), []
+    for server, refs in enumerate(commit.manifest.get(name, [])):
+        table = StateView(storage, refs, schema).all_of(h1) if refs else None
+        if table is not None and table.num_rows:
+            out.append((server, readable_state(described, table)))
+    return out
+
+
+def _look_up(storage: Storage, commit: Commit, name: str, hashes: Hashes) -> dict[int, dict[str, Any]]:
+    """Return key and home of each hash that has state."""
+    described = described_operator(commit, name)
+    schema, columns = state_schema(described), [k for k, _ in described["key"]]
+    wanted, out = np.unique(hashes), {}
+    for server, refs in enumerate(commit.manifest.get(name, [])):
+        if len(out) == len(wanted):
+            break
+        table = StateView(storage, refs, schema).all_of(wanted) if refs else None
+        if table is None or not table.num_rows:
+            continue
+        keys = [[str(row[k]) for k in columns] for row in table.select(columns).to_pylist()]
+        for h, key in zip(table[H1].to_pylist(), keys, strict=True):
+            out[h] = {"key": ", ".join(key), "server": server, "host": _host(commit, server)}
+    return out
+
+
+def _company(
+    storage: Storage, commit: Commit, saved: dict[str, Any], name: str, h1: int
+) -> list[dict[str, Any]]:
+    out = []
+    for other, (hashes, rows) in company(saved, name, h1, COMPANY).items():
+        homes = _look_up(storage, commit, other, hashes) if len(hashes) and other in _stateful(commit) else {}
+        counted = zip(hashes.tolist(), rows.tolist(), strict=True)
+        out += [{"operator": other, **homes[h], "rows": round(n, 1)} for h, n in counted if h in homes]
+    return sorted(out, key=lambda one: -one["rows"])[:COMPANY]
+
+
+def _since(storage: Storage, table: TableRef | None, h1: int) -> dict[str, Any]:
+    """Return by what a key has its home, and since which batch: the newest part of the table that lists it."""
+    for ref in reversed(table.files if table is not None else []):
+        entries = pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all()
+        at = np.flatnonzero(entries["hash"].to_numpy() == np.uint64(h1))
+        if len(at):
+            if entries["instance"][int(at[0])].as_py() < 0:
+                break  # it has left the table
+            return {"by": "table", "since_batch": int(ref.name.split("/")[-2])}
+    return {"by": "hash", "since_batch": None}
+
+
+def _host(commit: Commit, server: int) -> str:
+    places: Any = commit.progress.get("places") or []
+    servers: Any = commit.progress.get("servers") or []
+    if server < len(places):
+        return str(places[server]["host"])
+    return str(servers[server]["host"]) if server < len(servers) else ""

@@ -1,0 +1,154 @@
+"""Follow a checkpoint: read each commit once, as it comes, and the history that older ones have left."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from weir.engine.documents import Commit
+from weir.engine.fence import DRIVERS, ENDED, began
+from weir.engine.history import (
+    HISTORY,
+    Chunk,
+    ChunkName,
+    Point,
+    chunk_names,
+    marks,
+    point,
+    read_chunk,
+    seconds_of,
+)
+from weir.engine.inspection import open_checkpoint
+from weir.engine.job import host_name
+from weir.engine.ledger import HEAD, read_commit
+from weir.errors import CheckpointError
+from weir.state.storage import Storage
+
+RECENT = 1000  # points of commits that are held before those that the history has are dropped
+LOCAL_POLL, REMOTE_POLL = 0.5, 2.0  # seconds between two looks at the checkpoint
+
+logger = logging.getLogger("weir.watch")
+
+
+class CheckpointReader:
+    """What commits and history say of a query, up to the last :meth:`refresh`.
+
+    It reads, and never writes. ``on_commit`` is called with every commit that comes after the first look.
+    """
+
+    def __init__(self, checkpoint: str | Storage, on_commit: Callable[[Commit], None] | None = None) -> None:
+        self.storage = open_checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
+        self.head: dict[str, Any] = self.storage.read_document(HEAD, "checkpoint")
+        self.latest: Commit | None = None
+        self.poll = LOCAL_POLL if self.storage.is_local else REMOTE_POLL
+        self._on_commit = on_commit
+        self._seen = ""  # name of the last commit that was read
+        self._chunks: dict[ChunkName, Chunk] = {}
+        self._points: dict[int, Point] = {}  # of batches that no chunk has
+        self._marks: dict[int, list[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Read what is new; return whether anything is."""
+        with self._lock:
+            names = [name for name in self.storage.names("commits") if not name.endswith(".tmp")]
+            new = [name for name in names if name > self._seen]
+            if not new:
+                return False
+            if not self._seen or int(new[0].split("-")[0]) > self.last + 1 or len(self._points) > RECENT:
+                self._read_history()
+            first = not self._seen
+            for name in new:
+                self._read(name, first)
+            self._seen = new[-1]
+            return True
+
+    @property
+    def last(self) -> int:
+        """The number of the last batch, −1 before the first."""
+        return -1 if self.latest is None else self.latest.batch
+
+    @property
+    def points(self) -> list[Point]:
+        """What time lines show, oldest first."""
+        with self._lock:
+            return [*chain.from_iterable(c.points for c in self._chunks.values()), *self._points.values()]
+
+    @property
+    def marks(self) -> list[dict[str, Any]]:
+        """What happened beside rows, oldest first."""
+        with self._lock:
+            return [
+                *chain.from_iterable(c.marks for c in self._chunks.values()),
+                *chain.from_iterable(self._marks.values()),
+            ]
+
+    def status(self) -> dict[str, Any]:
+        """Return whether the query runs: ``state``, ``since`` and, where there is more to say, ``text``.
+
+        A driver on this machine is looked for by its process. Of one elsewhere it is only known that it has not
+        said that it ended.
+        """
+        turns = [name for name in self.storage.names(DRIVERS) if name.isdigit()]
+        if not turns:
+            return {"state": "stopped", "since": None, "text": "nobody has driven it yet"}
+        try:
+            driver = self.storage.read_document(f"{DRIVERS}/{turns[-1]}", "driver")
+            if self.storage.exists(f"{DRIVERS}/{turns[-1]}{ENDED}"):
+                end = self.storage.read_document(f"{DRIVERS}/{turns[-1]}{ENDED}", "end")
+                if end["batch"] >= self.last:  # otherwise a batch has succeeded since
+                    state = "stopped" if end["error"] is None else "failed"
+                    return {"state": state, "since": end["time"], "text": end["error"] or ""}
+        except CheckpointError as error:  # another driver has just taken over, or the document is damaged
+            return {"state": "presumed running", "since": None, "text": str(error)}
+        who = f"process {driver['process']} on {driver['host']}"
+        if driver["host"] == host_name() and driver.get("began"):
+            if began(driver["process"]) != driver["began"]:
+                return {"state": "gone", "since": None, "text": f"{who} is gone without having stopped"}
+            return {"state": "running", "since": driver["time"], "text": who}
+        return {
+            "state": "presumed running",
+            "since": driver["time"],
+            "text": f"{who}, out of sight from here",
+        }
+
+    def _read(self, name: str, first: bool) -> None:
+        try:
+            commit = read_commit(self.storage, name)
+        except CheckpointError as error:
+            if self.storage.exists(f"commits/{name}"):
+                logger.warning("passed over: %s", error)
+            return  # cleaned away meanwhile: the history has it
+        if commit.progress and commit.batch > self.last:
+            if self.latest is not None and self.latest.batch in self._points:
+                took = seconds_of(self.latest, commit)
+                if took is not None:
+                    self._points[self.latest.batch] = point(self.latest, took)
+            if commit.batch > max((n.last for n in self._chunks), default=-1):
+                self._points[commit.batch] = point(commit)
+                self._marks[commit.batch] = marks(commit)
+            if self._on_commit is not None and not first:
+                self._on_commit(commit)
+        self.latest = commit
+
+    def _read_history(self) -> None:
+        """Read the chunks that are new, and drop what they replace."""
+        for _ in range(3):  # chunks may become part of larger ones meanwhile
+            chunks, gone = {}, False
+            for name in chunk_names(self.storage):
+                try:
+                    chunks[name] = self._chunks.get(name) or read_chunk(self.storage, name)
+                except CheckpointError as error:
+                    gone = not self.storage.exists(f"{HISTORY}/{name}")
+                    if not gone:
+                        logger.warning("passed over: %s", error)
+            if not gone:
+                break
+        self._chunks = chunks
+        last = max((name.last for name in chunks), default=-1)
+        self._points = {batch: p for batch, p in self._points.items() if batch > last}
+        self._marks = {batch: m for batch, m in self._marks.items() if batch > last}

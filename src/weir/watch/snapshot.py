@@ -1,0 +1,178 @@
+"""What the page shows of the last batch, as data that JSON can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weir.engine.documents import Commit
+from weir.engine.metrics.progress import OperatorProgress, Progress
+from weir.watch.reader import CheckpointReader
+
+UNEVEN = 2.0  # times the average of all servers from which a server stands out
+SLOW = 2.0  # times the median seconds per row
+NOTABLE = 0.1  # share of a batch's seconds below which a slow server delays nobody
+
+
+def snapshot(reader: CheckpointReader) -> dict[str, Any]:
+    """Return the application, its last batch, its servers and how it fares."""
+    commit, status = reader.latest, reader.status()
+    about = {
+        "checkpoint": reader.storage.location,
+        "id": reader.head["id"],
+        "mode": reader.head["mode"],
+        "created": reader.head["created"],
+        "status": status,
+    }
+    if commit is None or not commit.progress:
+        waiting = {"level": "idle", "text": "No batch has been committed yet.", "details": []}
+        return {**about, "batch": None, "health": waiting}
+    did = Progress.from_dict(commit.progress)
+    span = max((did.seconds.waiting or 0.0) + did.seconds.plan + did.seconds.job, 1e-9)
+    servers = _servers(did)
+    return {
+        **about,
+        "batch": commit.batch,
+        "time": did.time or commit.clock / 1e6,
+        "servers_count": commit.servers,
+        "rows": did.rows,
+        "rows_per_s": did.rows / span,
+        "seconds": did.seconds.to_dict(),
+        "span": span,
+        "locality": did.locality,
+        "by_hash": 1 / commit.servers,
+        "bytes_exchanged": did.bytes_exchanged,
+        "lag": did.load.lag,
+        "utilisation": did.load.utilisation,
+        "table_version": commit.table_version,
+        "graph": commit.graph or _graph(did),
+        "operators": {name: _operator(name, op, did, commit, span) for name, op in did.operators.items()},
+        "edges": _edges(did, commit),
+        "sinks": did.sinks,
+        "servers": servers,
+        "weights": did.weights,
+        "health": health(did, status, servers),
+    }
+
+
+def _graph(did: Progress) -> dict[str, Any]:
+    """Return the operators of a commit of an earlier version, which says nothing of sources and sinks."""
+    plain: dict[str, Any] = {"what": "", "key": [], "stateful": False}
+    operators = {name: {**plain, "placement": where} for name, where in did.load.placement.items()}
+    edges = [[a, b, ""] for a, b in did.load.edges]
+    return {"sources": [], "operators": operators, "edges": edges, "sinks": sorted(did.sinks)}
+
+
+def _operator(name: str, op: OperatorProgress, did: Progress, commit: Commit, span: float) -> dict[str, Any]:
+    rates = did.load.rates.get(name)
+    instances = len(did.load.placement.get(name, [])) or commit.servers
+    state = [s for servers in (commit.manifest.get(name, []),) for server in servers for s in server]
+    return {
+        "rows_in": op.rows_in,
+        "rows_out": op.rows_out,
+        "rows_per_s": op.rows_in / span,
+        "busy": min(1.0, op.busy / (instances * span)),
+        "latency": op.latency,
+        "keys": did.state_keys.get(name),
+        "state_bytes": sum(s.bytes for s in state) if name in commit.manifest else None,
+        "watermark": did.watermarks.get(name),
+        "congested": name in did.load.congested,
+        "input_rate": rates[0] if rates else None,
+        "processing_rate": rates[1] if rates else None,
+        "imbalance": op.imbalance,
+        "instances": instances,
+        "dropped": {n: op[n] for n in ("null_keys", "late", "diverted") if op[n]},
+    }
+
+
+def _edges(did: Progress, commit: Commit) -> list[dict[str, Any]]:
+    """Return every edge with its rows, those that come from sources included."""
+    graph = commit.graph or _graph(did)
+    out = []
+    for source, target, grouping in graph["edges"]:
+        edge = did.edges.get(f"{source} → {target}")
+        if edge is None:  # from a source: all its rows, as far as one operator tells them apart
+            rows = did.operators[target].rows_in if target in did.operators else 0
+            known: dict[str, Any] = {"rows": rows, "local": None, "bytes": None, "distance": {"source": rows}}
+        else:
+            far = {name: counts["rows"] for name, counts in edge.distance.items()}
+            known = {
+                "rows": edge.local + edge.remote,
+                "local": edge.local,
+                "bytes": edge.bytes,
+                "distance": far,
+            }
+        out.append({"source": source, "target": target, "grouping": grouping, **known})
+    return out
+
+
+def _servers(did: Progress) -> list[dict[str, Any]]:
+    """Return each server with its place, and its load by operator: rows over the average of the operator."""
+    loads, slow = {}, {}
+    for name, op in did.operators.items():
+        rows = np.array(op.rows_by_server, float)
+        where = did.load.placement.get(name) or list(range(len(rows)))
+        if len(rows) and rows.sum():
+            loads[name] = rows / max(rows[where].mean(), 1e-12)
+            loads[name][[i for i in range(len(rows)) if i not in set(where)]] = np.nan
+            times = np.array([np.nan if t is None else t for t in op.execution], float)
+            middle = np.nanmedian(times) if not np.isnan(times).all() else np.nan
+            slow[name] = times / middle if middle > 0 else np.full(len(rows), np.nan)
+    out = []
+    for i, server in enumerate(did.servers):
+        place = did.places[i] if i < len(did.places) else {}
+        out.append(
+            {
+                "host": place.get("host") or server.host,
+                "rack": place.get("rack", ""),
+                "rows": server.rows,
+                "busy": server.busy,
+                "load": {name: _number(load[i]) for name, load in loads.items()},
+                "pace": {name: _number(pace[i]) for name, pace in slow.items()},
+                "moved": i in did.moved_servers,
+            }
+        )
+    return out
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else round(float(value), 3)
+
+
+def _weight(op: OperatorProgress, server: int) -> float:
+    """Return the seconds that an operator took on a server."""
+    return (op.execution[server] or 0.0) * op.rows_by_server[server]
+
+
+def health(did: Progress, status: dict[str, Any], servers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how a query fares: ``level`` (good, warn, bad, idle), one sentence, and what else to know."""
+    if status["state"] == "failed":
+        return {"level": "bad", "text": "The query has failed.", "details": [status["text"]]}
+    if status["state"] == "gone":
+        return {"level": "bad", "text": "The query has stopped: it was killed.", "details": [status["text"]]}
+    details = []
+    for name in did.load.congested:
+        rates = did.load.rates.get(name, [0.0, 0.0])
+        can, wants = f"{rates[1]:,.0f}", f"{rates[0]:,.0f}"
+        details.append(f"{name} cannot keep up: {wants} rows/s want in, {can} get through.")
+    for name, operator in did.operators.items():
+        loads = [server["load"].get(name) or 0.0 for server in servers]
+        if loads and max(loads) >= UNEVEN:
+            busiest = int(np.argmax(loads))
+            details.append(f"Server {busiest} gets {loads[busiest]:.1f} × the average of {name}.")
+        paces = [server["pace"].get(name) or 0.0 for server in servers]
+        slowest = int(np.argmax(paces)) if paces else 0
+        if paces and paces[slowest] >= SLOW and _weight(operator, slowest) > NOTABLE * did.seconds.job:
+            details.append(f"Server {slowest} is slow: {paces[slowest]:.1f} × the usual time in {name}.")
+        if operator.diverted:
+            details.append(f"{operator.diverted:,} rows of {name} went to the dead letters.")
+    if did.ran_again:
+        details.append(f"The last batch had to run twice: {did.ran_again}")
+    if status["state"] == "stopped":
+        return {"level": "idle", "text": "The query has stopped.", "details": details}
+    if did.load.congested:
+        return {"level": "warn", "text": "The stream is faster than the query.", "details": details}
+    if details:
+        return {"level": "warn", "text": "It runs, with something to look at.", "details": details}
+    return {"level": "good", "text": "All is well.", "details": []}

@@ -1,0 +1,68 @@
+// Every reconfiguration and scaling: what was foretold, what came of it, and why.
+
+import { $, h } from "./dom.js";
+import { bytes, count, exact, moment, percent } from "./format.js";
+
+let latest = null;
+
+export function setUp() {
+  $("refused").addEventListener("change", () => draw(latest));
+}
+
+export function draw(now) {
+  latest = now;
+  const all = now?.decisions ?? [];
+  const shown = all.filter((one) => $("refused").checked || !one.kind.startsWith("not "));
+  const hidden = all.length - shown.length;
+  if (!shown.length) {
+    const why = hidden ? `${hidden} were refused; tick the box to see why.` : "None yet.";
+    $("decided").replaceChildren(h("p", { class: "dim" }, why));
+    return;
+  }
+  $("decided").replaceChildren(
+    h("table", { class: "decisions" },
+      h("thead", {}, h("tr", {}, ...["when", "what", "why", "foretold", "came of it"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, ...shown.map(row))),
+  );
+}
+
+function row(one) {
+  const scaling = one.kind.endsWith("scaled");
+  const cells = scaling ? [scalingWhat(one), scalingWhy(one), "–", came(one, true)] : [what(one), why(one), foretold(one), came(one, false)];
+  const named = ["what", "why", "foretold", "came of it"];
+  return h("tr", { class: one.kind.startsWith("not ") ? "not" : "" },
+    h("td", { "data-name": "when" }, moment(one.time), h("span", { class: "dim" }, ` batch ${one.batch}`)),
+    ...cells.map((cell, i) => h("td", { "data-name": named[i] }, cell)));
+}
+
+const what = (one) => h("span", {}, h("b", {}, one.adopted ? "◆ Reconfigured" : "Not reconfigured"), one.forecast ? `: ${exact(one.forecast.moved)} keys` : "");
+const why = (one) => one.error ?? one.forecast?.why ?? "–";
+
+function foretold(one) {
+  const f = one.forecast;
+  if (!f) return "–";
+  const gain = f.gain > 0 ? `, saves ${bytes(f.gain)} a batch` : "";
+  return `${percent(f.locality_now)} → ${percent(f.locality_then)} stay${gain}`;
+}
+
+function came(one, scaling) {
+  const { before, after } = one;
+  if (!after) return one.kind.startsWith("not ") ? "–" : "not known yet";
+  const parts = [];
+  if (after.locality !== null) parts.push(`${before ? `${percent(before.locality)} → ` : ""}${percent(after.locality)} stay`);
+  if (scaling) parts.push(`${before ? `${count(before.rows_per_s)} → ` : ""}${count(after.rows_per_s)} rows/s`);
+  parts.push(`over ${count(after.batches)} ${after.batches === 1 ? "batch" : "batches"}`);
+  return parts.join(", ");
+}
+
+function scalingWhat(one) {
+  if (one.refused) return h("b", {}, `Not scaled ${one.operation}`);
+  return h("span", {}, h("b", {}, `▲ Scaled ${one.operation ?? ""}`), `: ${one.from} → ${one.to} servers, ${exact(one.moved_keys)} keys moved`);
+}
+
+function scalingWhy(one) {
+  if (one.refused) return one.refused;
+  if (!one.why) return "–";
+  return h("details", {}, h("summary", {}, `${one.strategy}'s reasons`), h("pre", {}, one.why));
+}
+

@@ -1,0 +1,123 @@
+// The page: one stream of events, and every section draws what it says.
+
+import { $, h } from "./dom.js";
+import { ago, bytes, count, exact, percent, seconds } from "./format.js";
+import * as decisions from "./decisions.js";
+import * as flow from "./flow.js";
+import * as keys from "./keys.js";
+import * as lines from "./lines.js";
+import * as servers from "./servers.js";
+import * as steer from "./steer.js";
+
+const MARKS = { good: "✓", warn: "!", bad: "✕", idle: "■" };
+const THEMES = ["auto", "light", "dark"];
+let now = null, seen = null;
+
+function tile(name, value, note, id) {
+  return h("div", { class: "tile", id }, h("span", { class: "dim" }, name), h("b", {}, value), h("small", { class: "dim" }, note));
+}
+
+function tiles() {
+  const { steering } = now;
+  const before = steering.since ? steering.before?.locality : null;
+  const stayed = now.locality === null ? "one operator" : before ? `${percent(before)} before steering` : `${percent(now.by_hash)} by chance`;
+  const p99 = Math.max(0, ...[...Object.values(now.sinks), ...Object.values(now.operators).map((op) => op.latency)].map((age) => age?.p99 ?? 0));
+  const state = Object.values(now.operators).reduce((sum, op) => sum + (op.state_bytes ?? 0), 0);
+  const known = Object.values(now.operators).reduce((sum, op) => sum + (op.keys ?? 0), 0);
+  $("tiles").replaceChildren(
+    tile("rows per second", count(now.rows_per_s), `${exact(now.rows)} in batch ${now.batch}`, "tile-rows"),
+    tile("stayed on their server", percent(now.locality), stayed, "tile-locality"),
+    tile("rows not sent", steering.since ? count(steering.kept_rows) : "–", steering.since ? "thanks to steering" : "homes are not learnt", "tile-kept"),
+    tile("latency p99", seconds(p99), `lag ${seconds(now.lag)}`, "tile-latency"),
+    tile("busy", percent(now.utilisation), `${now.servers_count} servers, ${bytes(now.bytes_exchanged)} sent`, "tile-busy"),
+    tile("state", bytes(state), `${exact(known)} keys`, "tile-state"),
+  );
+}
+
+function summary() {
+  const speed = `${count(now.rows_per_s)} rows/s on ${now.servers_count} ${now.servers_count === 1 ? "server" : "servers"}, which are ${percent(now.utilisation)} busy`;
+  const { before, since } = now.steering;
+  if (!before?.locality || !since?.locality) return `${speed}.`;
+  return `${speed}. Steering keeps ${percent(since.locality)} of the rows on their server; before it, ${percent(before.locality)} stayed.`;
+}
+
+function header() {
+  const { state, text } = now.status;
+  $("name").textContent = now.checkpoint.split("/").slice(-1)[0];
+  $("name").title = now.checkpoint;
+  document.title = `${state} · ${now.checkpoint.split("/").slice(-1)[0]} · Weir`;
+  $("status").textContent = now.batch === null ? state : `${state === "gone" ? "stopped" : state} · batch ${now.batch}`;
+  $("status").title = text ?? "";
+  $("status").className = `pill ${state.replace(" ", "-")}`;
+  $("health").className = `health ${now.health.level}`;
+  $("health").querySelector(".mark").textContent = MARKS[now.health.level];
+  $("verdict").textContent = now.health.text;
+  const details = now.health.level === "good" && now.batch !== null ? [summary()] : now.health.details;
+  $("details").replaceChildren(...details.slice(0, 5).map((text) => h("li", {}, text)));
+  $("where").textContent = `${now.checkpoint} · ${now.mode} run · begun ${new Date(now.created * 1000).toLocaleString("en-CA")}`;
+}
+
+function draw() {
+  header();
+  steer.setUp(now.control);
+  if (now.batch === null) return;
+  tiles();
+  flow.draw(now);
+  servers.draw(now);
+  decisions.draw(now);
+  if (lines.live() && seen !== now.batch) lines.load().then(drawn);
+  keys.hottest(now.batch);
+  seen = now.batch;
+}
+
+// Says when everything has been drawn for the first time, for those who measure.
+function drawn() {
+  if ("drawn" in document.documentElement.dataset) return;
+  requestAnimationFrame(() => (document.documentElement.dataset.drawn = performance.now() / 1000));
+}
+
+function theme() {
+  const chosen = document.documentElement.dataset.theme ?? "auto";
+  $("theme").textContent = { auto: "◐ auto", light: "☀ light", dark: "☾ dark" }[chosen];
+  return chosen;
+}
+
+$("theme").addEventListener("click", () => {
+  const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
+  if (next === "auto") {
+    delete document.documentElement.dataset.theme;
+    localStorage.removeItem("weir-theme");
+  } else {
+    document.documentElement.dataset.theme = next;
+    localStorage.setItem("weir-theme", next);
+  }
+  theme();
+  lines.recolour();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => lines.recolour());
+
+let narrow = innerWidth < 700;
+addEventListener("resize", () => {
+  if (narrow !== innerWidth < 700 && now?.batch !== null && now) flow.draw(now);
+  narrow = innerWidth < 700;
+});
+setInterval(() => {
+  if (now?.time) $("status").title = `${now.status.text}; last batch ${ago(now.time)}`;
+}, 5000);
+
+theme();
+flow.legend();
+lines.setUp();
+servers.setUp();
+decisions.setUp();
+keys.setUp();
+
+const events = new EventSource("/api/events");
+events.addEventListener("now", (event) => {
+  now = JSON.parse(event.data);
+  draw();
+});
+events.addEventListener("error", () => {
+  $("status").textContent = "page out of touch";
+  $("status").className = "pill failed";
+});

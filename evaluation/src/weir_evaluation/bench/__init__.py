@@ -27,5 +27,6 @@ SUBCOMMANDS = {
         "squirrel",
         "stela",
         "lab",
+        "watch",
     )
 }

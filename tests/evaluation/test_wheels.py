@@ -90,7 +90,8 @@ def entry_points(wheel: Path) -> str:
 
 def test_the_wheel_of_weir_has_all_of_it_and_nothing_else(wheels):
     packaged = [name for name in names(wheels[0]) if ".dist-info/" not in name]
-    sources = (p for p in (ROOT / "src").rglob("*") if p.suffix == ".py" or p.name == "py.typed")
+    pages = [p for p in (ROOT / "src/weir/watch/static").rglob("*") if p.is_file()]
+    sources = [p for p in (ROOT / "src").rglob("*") if p.suffix == ".py" or p.name == "py.typed"] + pages
     assert sorted(packaged) == sorted(str(p.relative_to(ROOT / "src")) for p in sources)
     assert {name.split("/")[0] for name in packaged} == {"weir"}
     for name in packaged:

@@ -45,7 +45,8 @@ def company(saved: Mapping[str, Any], operator: str, key: int, count: int) -> di
                 seen.append(saved[f"{part}{them}"][ours])
                 rows.append(saved[f"{part}count"][ours])
             hashes, at = np.unique(np.concatenate(seen), return_inverse=True)
-            out[operators[other]] = _most(hashes, np.bincount(at, np.concatenate(rows), len(hashes)), count)
+            together = np.bincount(at, np.concatenate(rows), len(hashes)).astype(np.float64)
+            out[operators[other]] = _most(hashes, together, count)
     return out
 
 

@@ -113,7 +113,8 @@ def _look_up(storage: Storage, commit: Commit, name: str, hashes: Hashes) -> dic
     """Return key and home of each hash that has state."""
     described = described_operator(commit, name)
     schema, columns = state_schema(described), [k for k, _ in described["key"]]
-    wanted, out = np.unique(hashes), {}
+    wanted = np.unique(hashes)
+    out: dict[int, dict[str, Any]] = {}
     for server, refs in enumerate(commit.manifest.get(name, [])):
         if len(out) == len(wanted):
             break

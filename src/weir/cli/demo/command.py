@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import logging
 import os
@@ -42,6 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--master", default="local[2]", help="Spark master (default local[2])")
     add("--keep", metavar="FOLDER", help="keep the stream and the checkpoint in this new folder")
     add("--seed", type=int, default=0, help="fixes the stream (default 0)")
+    add("--no-page", action="store_true", help="do not serve the page that shows the stream")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -52,12 +54,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise EngineError(f"{args.keep}: exists already; --keep needs a new folder")
     work = Path(args.keep or tempfile.mkdtemp(prefix="weir-demo-"))
     work.mkdir(parents=True, exist_ok=True)
-    try:
-        result = _run(args, work, console if args.json else Console())
-        return {**result, "kept": str(work) if args.keep else None}
-    finally:
-        if not args.keep:
-            shutil.rmtree(work, ignore_errors=True)
+    if not args.keep:
+        atexit.register(
+            shutil.rmtree, work, ignore_errors=True
+        )  # at the very end: the page shows it until then
+    result = _run(args, work, console if args.json else Console())
+    return {**result, "kept": str(work) if args.keep else None}
 
 
 def exit_code(result: dict[str, Any]) -> int:
@@ -76,10 +78,10 @@ def _run(args: argparse.Namespace, work: Path, console: Console) -> dict[str, An
     _handle_interrupts()
     try:
         ready = time.perf_counter()
-        job = Job(spark, work, args.servers, args.seconds)
+        job = Job(spark, work, args.servers, args.seconds, page=not args.no_page)
         by_hash = args.batches if args.routing == "hash" else min(args.by_hash, args.batches)
         terms = {"servers": args.servers, "expected": args.batches}
-        with Screen(console, job.batches, job.trending, **terms) as screen:
+        with Screen(console, job.batches, job.trending, lambda: job.page, **terms) as screen:
             result = job.run(args.batches, by_hash, screen.update)
         streamed = time.perf_counter()
         with console.status("comparing with plain Spark"):
@@ -88,7 +90,7 @@ def _run(args: argparse.Namespace, work: Path, console: Console) -> dict[str, An
     finally:
         spark.stop()
     seconds = {"start": ready - began, "stream": streamed - ready, "total": total}
-    return {"routing": args.routing, **result, "seconds": seconds, "check": check}
+    return {"routing": args.routing, **result, "seconds": seconds, "check": check, "page": job.page}
 
 
 def _start_spark(master: str, log: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from weir.engine.ledger import latest_commit
 from weir.engine.metrics.progress import Progress
 from weir.errors import EngineError
 from weir.state.storage import Storage
+from weir.watch.server import PageServer
 
 WAITING, POSTS, CHECKPOINT = "waiting", "posts", "checkpoint"  # folders of the demo
 _SHOWN = ("batch", "rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality", "table_version")
@@ -24,13 +26,16 @@ class Job:
 
     The stream's files are in the subfolder ``waiting`` of the folder ``work``; after ``seconds`` the stream ends,
     even if there are files left. ``batches`` is what the demo shows of each batch so far, ``trending`` the alarms.
+    With ``page``, the page that shows it is served while this process lives.
     """
 
-    def __init__(self, spark: Any, work: Path, servers: int, seconds: float) -> None:
+    def __init__(self, spark: Any, work: Path, servers: int, seconds: float, *, page: bool = False) -> None:
         self.spark, self.work, self.servers = spark, work, servers
         self.seconds, self.end = seconds, time.perf_counter() + seconds
         self.batches: list[dict[str, Any]] = []
         self.trending: list[dict[str, Any]] = []
+        self.page: str | None = None  # the link to the page, once it is served
+        self._wants_page = page
 
     def run(self, batches: int, by_hash: int, update: Callable[[], None]) -> dict[str, Any]:
         """Run ``by_hash`` batches by hash, and the others from the same checkpoint with ``weir.Locality``.
@@ -83,6 +88,7 @@ class Job:
             sink=lambda frame, batch: self.trending.extend(row.asDict() for row in frame.collect()),
             trigger={"availableNow": True},
         )
+        self._serve()
         try:
             active = True
             while active and time.perf_counter() < self.end:
@@ -95,6 +101,15 @@ class Job:
                 query.await_termination()  # raises the query's error, if it failed
         finally:
             query.stop()
+
+    def _serve(self) -> None:
+        """Serve the page as soon as there is a checkpoint, until the program ends."""
+        if self._wants_page and self.page is None:
+            try:
+                self.page = PageServer(str(self.work / CHECKPOINT)).start().url
+            except EngineError as error:  # the demo is about the stream
+                self._wants_page = False
+                logging.getLogger("weir.cli").warning("no page: %s", error)
 
     def _offer(self, files: int) -> None:
         """Move files to the folder that the stream reads, until it has ``files``."""

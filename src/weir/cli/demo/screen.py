@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -18,7 +19,8 @@ _BATCHES, _ALARMS = 12, 4  # the latest ones are on the screen
 class Screen:
     """The stream as it runs: a table that is redrawn on a terminal, a line per batch elsewhere.
 
-    ``batches`` and ``trending`` grow while the stream runs; :meth:`update` draws what is new in them.
+    ``batches`` and ``trending`` grow while the stream runs, and ``page`` says where its page is once there is one;
+    :meth:`update` draws what is new.
     """
 
     def __init__(
@@ -26,12 +28,14 @@ class Screen:
         console: Console,
         batches: list[dict[str, Any]],
         trending: list[dict[str, Any]],
+        page: Callable[[], str | None],
         *,
         servers: int,
         expected: int,
     ) -> None:
         self.console, self.batches, self.trending = console, batches, trending
-        self.servers, self.expected = servers, expected
+        self.servers, self.expected, self._page_link = servers, expected, page
+        self._link_printed = False
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
         self._printed = 0
 
@@ -50,6 +54,9 @@ class Screen:
         if self._live:
             self._live.update(self._page())
             return
+        if (link := self._page_link()) and not self._link_printed:
+            self._link_printed = True
+            self.console.print(f"watch it: {link}", highlight=False, soft_wrap=True)
         for batch in self.batches[self._printed :]:
             self.console.print(
                 f"batch {batch['batch']:3}  {batch['rows']:,} posts  {batch['rows_per_s']:9,.0f}/s  "
@@ -66,6 +73,8 @@ class Screen:
             ("posts → places → topics", "bold"),
             f"   on {self.servers} servers, {done if self.batches else 'the first batch warms up'}",
         )
+        if link := self._page_link():
+            head.append("\nwatch it: ").append(link, style=f"bold cyan link {link}")
         alarms = [_alarm(alarm) for alarm in self.trending[-_ALARMS:]] or [Text("–", "dim")]
         panel = Panel(Text("\n").join(alarms), title="trending", title_align="left", border_style="dim")
         return Group(head, self._table(), panel)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,13 @@ from rich.panel import Panel
 from rich.text import Text
 
 from weir.cli.drawing import plural
+
+_OWN_DATA = """
+With your own data:
+  [bold]weir advise posts.parquet --keys place,topic --servers 4[/]  [dim]# would it help?[/]
+  [bold]app = weir.source(df).keyed("place", weir.Count()).keyed("topic", weir.Count())[/]
+  [bold]app.start("ckpt", servers=4, routing=weir.Locality(), watch=True).page[/]
+"""
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -26,8 +35,15 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(Panel(body, title="what you saw", title_align="left", padding=(1, 2), width=width))
     if result["kept"]:
         console.print(
-            f"look into it: weir inspect {result['kept']}/checkpoint", highlight=False, soft_wrap=True
+            f"look into it: weir inspect {result['kept']}/checkpoint, weir watch {result['kept']}/checkpoint",
+            highlight=False,
+            soft_wrap=True,
         )
+    console.print(Text.from_markup(_OWN_DATA), soft_wrap=True)
+    if importlib.util.find_spec("starlette") is None:
+        console.print("A page shows streams as they run: pip install 'weir\\[watch]'", highlight=False)
+    if result["page"] and sys.stdin.isatty() and console.is_terminal:
+        console.input(f"The page stays at {result['page']} until you press Enter.", markup=False)
 
 
 def _job(result: dict[str, Any]) -> str:

@@ -44,10 +44,9 @@ def tab(chrome):
 @pytest.fixture
 def live(checkpoint):
     """A query with homes that are learnt, and its page, which may steer it."""
-    with start(two_counts(), checkpoint, servers=2, routing=weir.Locality(period=1)) as query:
-        query.feed(posts(400, 0))
-        with PageServer(checkpoint, port=0, control=True) as server:
-            yield query, server
+    query = start(two_counts(), checkpoint, servers=2, routing=weir.Locality(period=1))
+    with query, PageServer(checkpoint, port=0, control=True) as server:
+        yield query, server
 
 
 def shows(tab, selector, text):
@@ -60,6 +59,8 @@ def test_the_page_follows_a_query(live, tab):
     tab.goto(server.url)
     tab.wait_for_selector(DRAWN)
     assert "token" not in tab.url
+    shows(tab, "#verdict", "No batch has been committed yet.")
+    query.feed(posts(400, 0))
     shows(tab, "#status", "running · batch 0")
     shows(tab, "#tile-rows", "400 in batch 0")
     shows(tab, "#tile-locality", f"{100 * query.progress.locality:.0f} %")
@@ -95,6 +96,7 @@ def test_the_page_follows_a_query(live, tab):
 
 def test_steering_shows_first_what_it_would_do(live, tab):
     query, server = live
+    query.feed(posts(400, 0))
     tab.goto(server.url)
     tab.wait_for_selector(DRAWN)
     tab.click("#scale-out")
@@ -150,7 +152,7 @@ def test_a_killed_query_is_shown_as_stopped(tab, checkpoint):
 
 def test_it_can_be_read_on_small_screens_in_the_dark_and_by_keyboard(live, tab):
     query, server = live
-    for seed in range(3):
+    for seed in range(4):
         query.feed(posts(100, seed))
     for width, scheme in ((390, "dark"), (1280, "light")):
         tab.set_viewport_size({"width": width, "height": 800})

@@ -20,7 +20,7 @@ from weir.watch.keys import find_key, hottest_keys
 from weir.watch.reader import CheckpointReader
 from weir.watch.server import PageServer
 from weir.watch.snapshot import snapshot
-from weir.watch.timeline import decisions, steering, timeline
+from weir.watch.timeline import Steering, decisions, timeline
 
 HERE = Path(__file__).parent
 
@@ -88,10 +88,13 @@ def test_time_lines_have_every_batch_and_may_be_cut(steered):
 def test_what_steering_brought_is_measured_against_what_was_before(steered):
     query, _ = steered
     reader = CheckpointReader(query.checkpoint)
-    brought = steering(reader.points)
+    steering = Steering()
+    brought = steering.of(reader.points[:2])
+    assert steering.of(reader.points) == Steering().of(reader.points) != brought
+    brought = steering.of(reader.points)
     by_hash = [p for p in query.recent_progress if not p.table_version]
-    assert brought["before"]["locality"] == pytest.approx(by_hash[0].locality)
-    assert brought["since"]["locality"] > brought["before"]["locality"]
+    assert brought["before"] == pytest.approx(by_hash[0].locality)
+    assert brought["since"] > brought["before"]
     assert brought["kept_rows"] > 0
     assert timeline(reader.points, reader.marks, 2, 0, float("inf"))["batches"] == [2, 2]
     assert [d["batch"] for d in decisions(reader.points, reader.marks)] == sorted(

@@ -31,7 +31,7 @@ from weir.watch.keys import find_key, hottest_keys
 from weir.watch.metrics import Metrics
 from weir.watch.reader import CheckpointReader
 from weir.watch.snapshot import snapshot
-from weir.watch.timeline import decisions, steering, timeline
+from weir.watch.timeline import Steering, decisions, timeline
 
 STATIC = Path(str(files("weir.watch") / "static"))
 POINTS = 1200  # of a time line: about as many as a screen has pixels for
@@ -49,6 +49,8 @@ class Page:
         self.reader = CheckpointReader(checkpoint, self.metrics.add)
         self.metrics.reader = self.reader
         self.control = control
+        self._steering = Steering()
+        self._lines: tuple[tuple[int, float, float], str] | None = None
         self.listeners = 0
         self._version = 0
         self._message = ""
@@ -97,9 +99,17 @@ class Page:
         return {
             **snapshot(self.reader),
             "control": self.control,
-            "steering": steering(points),
+            "steering": self._steering.of(points),
             "decisions": decisions(points, marks),
         }
+
+    def lines(self, begin: float, end: float) -> str:
+        """Return time lines as JSON; pages that ask for the same share one answer."""
+        asked = (self.reader.last, begin, end)
+        if self._lines is None or self._lines[0] != asked:
+            told = timeline(self.reader.points, self.reader.marks, POINTS, begin, end)
+            self._lines = asked, _json(told)
+        return self._lines[1]
 
     async def events(self) -> AsyncIterator[str]:
         """Yield server-sent events: the present at once, and again whenever it has changed."""
@@ -167,10 +177,7 @@ def make_app(
 
     async def lines(request: Request) -> Response:
         begin, end = (_seconds(request, name, worst) for name, worst in (("from", 0.0), ("to", math.inf)))
-        reader = page.reader
-        return _answer(
-            await run_in_threadpool(lambda: timeline(reader.points, reader.marks, POINTS, begin, end))
-        )
+        return Response(await run_in_threadpool(page.lines, begin, end), media_type="application/json")
 
     async def keys(request: Request) -> Response:
         commit = page.reader.latest

@@ -103,16 +103,31 @@ def _summary(points: Sequence[Point]) -> dict[str, Any] | None:
     }
 
 
-def steering(points: Sequence[Point]) -> dict[str, Any]:
-    """Return what steering has brought: the locality before any table was in force, or by chance, and since."""
-    before = _summary([p for p in points if not p.table_version])
-    since = _summary([p for p in points if p.table_version])
-    kept = sum(p.local for p in points if p.table_version)
-    total = kept + sum(p.remote for p in points if p.table_version)
-    chance = sum((p.local + p.remote) / max(p.servers, 1) for p in points if p.table_version)
-    return {
-        "before": before,
-        "since": since,
-        "by_chance": chance / total if total else None,
-        "kept_rows": max(0, round(kept - chance)),
-    }
+class Steering:
+    """What steering has brought: how many rows stayed before any table was in force, and since.
+
+    It goes through each point once, however often it is asked.
+    """
+
+    def __init__(self) -> None:
+        self._last = -1
+        self._before = [0, 0]  # rows that stayed, and all
+        self._since = [0, 0]
+        self._chance = 0.0  # of the rows since, those that would have stayed by chance
+
+    def of(self, points: Sequence[Point]) -> dict[str, Any]:
+        """Return the locality before and since, by chance, and the rows that did not have to be sent."""
+        new = bisect.bisect_right(points, self._last, key=lambda point: point.batch)
+        for point in points[new:]:
+            sums, rows = self._since if point.table_version else self._before, point.local + point.remote
+            sums[0] += point.local
+            sums[1] += rows
+            self._chance += rows / max(point.servers, 1) if point.table_version else 0.0
+            self._last = point.batch
+        kept, total = self._since
+        return {
+            "before": self._before[0] / self._before[1] if self._before[1] else None,
+            "since": kept / total if total else None,
+            "by_chance": self._chance / total if total else None,
+            "kept_rows": max(0, round(kept - self._chance)),
+        }

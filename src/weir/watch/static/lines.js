@@ -86,7 +86,8 @@ export async function load() {
   }
 }
 
-export const live = () => !zoomed;
+// Whether new batches would change the picture: within a long range a few more are less than a pixel.
+export const due = (time) => !zoomed && (data === null ? !pending : !data.last || time - data.last >= Math.min(range, data.last - data.first) / 600);
 
 export function recolour() {
   plots.forEach((plot) => plot.u.destroy());

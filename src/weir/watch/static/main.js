@@ -19,7 +19,7 @@ function tile(name, value, note, id) {
 
 function tiles() {
   const { steering } = now;
-  const before = steering.since ? steering.before?.locality : null;
+  const before = steering.since ? steering.before : null;
   const stayed = now.locality === null ? "one operator" : before ? `${percent(before)} before steering` : `${percent(now.by_hash)} by chance`;
   const p99 = Math.max(0, ...[...Object.values(now.sinks), ...Object.values(now.operators).map((op) => op.latency)].map((age) => age?.p99 ?? 0));
   const state = Object.values(now.operators).reduce((sum, op) => sum + (op.state_bytes ?? 0), 0);
@@ -37,8 +37,8 @@ function tiles() {
 function summary() {
   const speed = `${count(now.rows_per_s)} rows/s on ${now.servers_count} ${now.servers_count === 1 ? "server" : "servers"}, which are ${percent(now.utilisation)} busy`;
   const { before, since } = now.steering;
-  if (!before?.locality || !since?.locality) return `${speed}.`;
-  return `${speed}. Steering keeps ${percent(since.locality)} of the rows on their server; before it, ${percent(before.locality)} stayed.`;
+  if (before === null || since === null) return `${speed}.`;
+  return `${speed}. Steering keeps ${percent(since)} of the rows on their server; before it, ${percent(before)} stayed.`;
 }
 
 function header() {
@@ -65,16 +65,13 @@ function draw() {
   flow.draw(now);
   servers.draw(now);
   decisions.draw(now);
-  if (lines.live() && seen !== now.batch) lines.load().then(drawn);
+  if (seen !== now.batch && lines.due(now.time)) lines.load();
   keys.hottest(now.batch);
   seen = now.batch;
 }
 
 // Says when everything has been drawn for the first time, for those who measure.
-function drawn() {
-  if ("drawn" in document.documentElement.dataset) return;
-  requestAnimationFrame(() => (document.documentElement.dataset.drawn = performance.now() / 1000));
-}
+const drawn = () => requestAnimationFrame(() => (document.documentElement.dataset.drawn = performance.now() / 1000));
 
 function theme() {
   const chosen = document.documentElement.dataset.theme ?? "auto";
@@ -113,10 +110,14 @@ decisions.setUp();
 keys.setUp();
 
 const events = new EventSource("/api/events");
-events.addEventListener("now", (event) => {
-  now = JSON.parse(event.data);
-  draw();
+const first = new Promise((resolve) => {
+  events.addEventListener("now", (event) => {
+    now = JSON.parse(event.data);
+    draw();
+    resolve();
+  });
 });
+Promise.all([first, lines.load()]).then(drawn);
 events.addEventListener("error", () => {
   $("status").textContent = "page out of touch";
   $("status").className = "pill failed";

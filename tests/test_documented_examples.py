@@ -22,6 +22,6 @@ def examples(page):
             yield pytest.param(part[2], id=heading)
 
 
-@pytest.mark.parametrize("code", [*examples("operators.md")])
-def test_examples_of_operators_run(code):
-    exec(compile(code, "docs/operators.md", "exec", dont_inherit=True), {"__name__": "example"})
+@pytest.mark.parametrize("code", [*examples("operators.md"), *examples("watch.md")])
+def test_examples_run(code):
+    exec(compile(code, "docs", "exec", dont_inherit=True), {"__name__": "example"})

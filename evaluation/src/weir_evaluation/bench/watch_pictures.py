@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from rich.console import Console
 
 import weir
@@ -80,4 +81,5 @@ def _open(opened: Any, url: str) -> Any:
 
 def _shot(what: Any, path: Path) -> str:
     what.screenshot(path=str(path))
+    Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)  # a third of the size
     return str(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -251,7 +251,7 @@ def _answer(data: Any) -> Response:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(data, separators=(",", ":"), default=str)
+    return msgspec.json.encode(data, enc_hook=str).decode()
 
 
 def _seconds(request: Request, name: str, otherwise: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weir.engine.documents import Commit
 from weir.engine.metrics.progress import OperatorProgress, Progress
@@ -109,16 +110,18 @@ def _edges(did: Progress, commit: Commit) -> list[dict[str, Any]]:
 
 def _servers(did: Progress) -> list[dict[str, Any]]:
     """Return each server with its place, and its load by operator: rows over the average of the operator."""
-    loads, slow = {}, {}
+    loads: dict[str, list[float | None]] = {}
+    slow: dict[str, list[float | None]] = {}
     for name, op in did.operators.items():
         rows = np.array(op.rows_by_server, float)
         where = did.load.placement.get(name) or list(range(len(rows)))
         if len(rows) and rows.sum():
-            loads[name] = rows / max(rows[where].mean(), 1e-12)
-            loads[name][[i for i in range(len(rows)) if i not in set(where)]] = np.nan
+            load = np.full(len(rows), np.nan)
+            load[where] = rows[where] / max(rows[where].mean(), 1e-12)
+            loads[name] = _numbers(load)
             times = np.array([np.nan if t is None else t for t in op.execution], float)
             middle = np.nanmedian(times) if not np.isnan(times).all() else np.nan
-            slow[name] = times / middle if middle > 0 else np.full(len(rows), np.nan)
+            slow[name] = _numbers(times / middle if middle > 0 else np.full(len(rows), np.nan))
     out = []
     for i, server in enumerate(did.servers):
         place = did.places[i] if i < len(did.places) else {}
@@ -128,16 +131,17 @@ def _servers(did: Progress) -> list[dict[str, Any]]:
                 "rack": place.get("rack", ""),
                 "rows": server.rows,
                 "busy": server.busy,
-                "load": {name: _number(load[i]) for name, load in loads.items()},
-                "pace": {name: _number(pace[i]) for name, pace in slow.items()},
+                "load": {name: load[i] for name, load in loads.items()},
+                "pace": {name: pace[i] for name, pace in slow.items()},
                 "moved": i in did.moved_servers,
             }
         )
     return out
 
 
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else round(float(value), 3)
+def _numbers(values: NDArray[np.float64]) -> list[float | None]:
+    """Return numbers as JSON can hold them, None for those that are none."""
+    return [None if value != value else value for value in values.round(3).tolist()]
 
 
 def _weight(op: OperatorProgress, server: int) -> float:

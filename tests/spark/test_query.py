@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import time
+
 import pyarrow.compute as pc
 import pytest
 
@@ -10,6 +14,7 @@ from support import NOW, POSTS, counted, counts, every_type, posts, rows_of, str
 from weir import testing
 from weir.cli.main import main
 from weir.engine.inspection import inspect
+from weir.events import BatchCommitted, Terminated
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,9 @@ def folder(tables, tmp_path_factory):
 def finished(spark, folder, tmp_path_factory):
     """A query that has counted the posts."""
     checkpoint = str(tmp_path_factory.mktemp("finished") / "checkpoint")
-    query = two_counts(stream(spark, folder)).start(checkpoint, servers=3, trigger=NOW)
+    query = two_counts(stream(spark, folder)).start(checkpoint, servers=3, trigger=NOW, watch=True)
+    query.heard = []
+    query.add_listener(query.heard.append)
     query.await_termination()
     return query
 
@@ -41,6 +48,21 @@ def test_routed_in_the_jvm_every_row_goes_where_it_goes_in_this_process(spark, t
         assert ours["state_keys"] == theirs["state_keys"]
         for edge in ("local", "remote"):
             assert ours["edges"]["places → topics"][edge] == theirs["edges"]["places → topics"][edge]
+
+
+def test_its_page_goes_on_when_it_ends_and_the_end_is_told(finished):
+    end = time.monotonic() + 30
+    while not isinstance(finished.heard[-1], Terminated) and time.monotonic() < end:
+        time.sleep(0.05)  # it is told by the thread that waits for Spark's query
+    committed = [event.progress for event in finished.heard if isinstance(event, BatchCommitted)]
+    assert committed[-1] is finished.progress
+    assert finished.heard[-1] == Terminated(finished.checkpoint, None)
+    host, token = finished.page.split("/")[2], finished.page.partition("token=")[2]
+    connection = http.client.HTTPConnection(host, timeout=30)
+    connection.request("GET", "/api/now", headers={"authorization": f"Bearer {token}"})
+    now = json.loads(connection.getresponse().read())
+    assert (now["batch"], now["locality"]) == (2, finished.progress.locality)
+    assert now["status"]["state"] == "stopped"
 
 
 def test_state_is_readable_from_elsewhere_by_path(spark, tables, finished):

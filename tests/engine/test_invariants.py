@@ -56,6 +56,25 @@ def test_rows_and_partial_states_that_do_not_arrive_once(monkeypatch, kind, chan
         assert sum(query.state("topic")["count"].to_pylist()) == 2 * len(ROWS)
 
 
+def test_rows_that_reach_other_servers_than_they_were_sent_to(monkeypatch):
+    real = in_process.InProcessRunner._exchange
+
+    def exchange(self, sent):
+        inboxes = real(self, sent)
+        boxes = [inbox for inbox in inboxes if any(b.column("kind")[0].as_py() == wire.DATA for b in inbox)]
+        one, two = boxes[:2]
+        at = [
+            next(i for i, b in enumerate(x) if b.column("kind")[0].as_py() == wire.DATA) for x in (one, two)
+        ]
+        one[at[0]], two[at[1]] = two[at[1]], one[at[0]]
+        return inboxes
+
+    with weir.testing.start(app(), servers=3) as query:
+        monkeypatch.setattr(in_process.InProcessRunner, "_exchange", exchange)
+        with pytest.raises(EngineError, match="edge .* were sent to the servers"):
+            query.feed(ROWS)
+
+
 def test_states_that_do_not_arrive_when_servers_come(monkeypatch):
     with weir.testing.start(app(), servers=2) as query:
         query.feed(ROWS)

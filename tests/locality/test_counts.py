@@ -94,7 +94,7 @@ def test_statistics_survive_the_ride_home(one, two):
     for pairs in (one, two):
         left, right = columns(pairs)
         parts.append(BatchStats.of({0: left, 1: right}, {(0, 1): (left, right)}))
-    home = BatchStats.merge([BatchStats.from_ipc(p.to_ipc()) for p in parts])
+    home = BatchStats.merge([BatchStats.decode(p.encode()) for p in parts])
     other_way = BatchStats.merge(parts[::-1])
     assert home.rows == other_way.rows == {0: len(one + two), 1: len(one + two)}
     assert (

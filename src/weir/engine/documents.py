@@ -111,23 +111,17 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     input: Input | None = None
 
 
-class EdgeReport(msgspec.Struct):
+class EdgeReport(msgspec.Struct, array_like=True):
     """What crossed one edge in one task."""
 
     local: int = 0  # rows handed on in memory
     remote: int = 0
     bytes: int = 0
-    sent: dict[int, tuple[int, int]] = {}  # receiving server → rows, bytes
+    arrived: dict[int, tuple[int, int]] = {}  # distance → rows, bytes that were sent here
     entered: tuple[int, int] = (0, 0)  # rows, bytes that the JVM brought here from a source
 
 
-def add_sent(sent: dict[int, tuple[int, int]], server: int, rows: int, size: int) -> None:
-    """Count rows and bytes that were sent to a server."""
-    before = sent.get(server, (0, 0))
-    sent[server] = before[0] + rows, before[1] + size
-
-
-class MadeSegment(msgspec.Struct, frozen=True):
+class MadeSegment(msgspec.Struct, frozen=True, array_like=True):
     """A segment that a task wrote; ``replaces`` a run of older ones if it merged them."""
 
     operator: str
@@ -135,11 +129,17 @@ class MadeSegment(msgspec.Struct, frozen=True):
     replaces: tuple[int, int] | None = None
 
 
-class TaskReport(msgspec.Struct, kw_only=True):
-    """What one task (a server in a step; server −1: a source task) did and wrote."""
+class TaskReport(msgspec.Struct, kw_only=True, array_like=True):
+    """What one task (a server in a step; server −1: a source task) did and wrote, or a server in all its steps.
+
+    Its size does not depend on the number of servers. It travels as MessagePack and is never saved.
+    """
 
     server: int
     step: int
+    steps: list[
+        int
+    ] = []  # those it is about, where reports of several were put together (weir.engine.reports)
     host: str = ""
     process: str = ""
     rows: int = 0
@@ -154,16 +154,26 @@ class TaskReport(msgspec.Struct, kw_only=True):
     segments: list[MadeSegment] = []
     outputs: dict[str, list[FileRef]] = {}  # sink → files
     counters: dict[str, FileRef] = {}
-    partials: dict[int, tuple[int, int]] = {}  # home → rows, bytes of partial states sent there
+    partials: dict[int, tuple[int, int]] = {}  # distance → rows, bytes of partial states that came here
     sink_ages: dict[str, dict[int, int]] = {}  # sink → rows by their time since the source
     weights: dict[int, list[int]] = {}  # edge → the weight of each instance, where weights decide
-    posted: list[tuple[int, int, int, int]] = []  # kind, edge or operator, receiving server, rows
+    posted: list[tuple[int, int, int, int, int]] = []  # kind, edge or operator, tally: see exchange.wire
     received: list[tuple[int, int, int]] = []  # kind, edge or operator, rows
     entries: dict[
         str, tuple[int, int]
     ] = {}  # operator → keys that its files add to the state, and that they end
     moved: dict[str, tuple[int, int]] = {}  # operator → keys that moves bring here, and that they take away
     event_times: dict[str, int] = {}  # where event time is read → the greatest, in µs
+
+
+def encode_report(report: TaskReport) -> bytes:
+    """Return a report as bytes, for a control row."""
+    return msgspec.msgpack.encode(report)
+
+
+def decode_report(data: Any) -> TaskReport:
+    """Return the report of a control row, given any buffer."""
+    return msgspec.msgpack.decode(data, type=TaskReport)
 
 
 class Commit(msgspec.Struct, kw_only=True):

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from weir.engine.ahead import Ahead
 from weir.engine.alarms import NextAlarms
 from weir.engine.delivery import Deliveries, Sinks
 from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
 from weir.engine.ending import Ending, Status
 from weir.engine.intake import Intake, next_input
 from weir.engine.invariants import check
-from weir.engine.learning import Learning, learner_of
+from weir.engine.learning import learner_of
 from weir.engine.ledger import Ledger
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.load import Load
@@ -30,10 +31,12 @@ from weir.engine.patience import Patience
 from weir.engine.relayout import lay_out
 from weir.engine.rescale import Build, change, moved_keys
 from weir.engine.scaler import Pending, Scaler
+from weir.engine.sightings import Learning
 from weir.engine.whereabouts import Whereabouts
 from weir.errors import CheckpointMismatch, WeirError
 from weir.faults import reach
 from weir.graph.model import Topology
+from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import Profile
 from weir.network.racks import Racks
@@ -41,7 +44,6 @@ from weir.options import Options
 from weir.state.storage import Storage
 
 CLEAN_EVERY = 10
-SAVE_MANAGER_EVERY = 10
 
 
 class Runner(Protocol):
@@ -72,6 +74,9 @@ class Runner(Protocol):
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch."""
+
+    def count_ahead(self, rows: Any, ahead: Ahead) -> BatchStats:
+        """Count the keys of a batch before it is planned."""
 
     def listings(self, rows: Any, sources: Collection[str]) -> dict[str, pa.Table]:
         """Return the rows of sources that list what is to be read, of those that have some."""
@@ -129,7 +134,7 @@ class Driver:
         self.scaler = Scaler(storage, self.load, runner, options.autoscale, reconfigure)
         by_hosts = self.learner is not None and self.learner.config.racks == "hosts"
         racks = None if options.racks is None else Racks.of(options.racks)
-        self.whereabouts = Whereabouts(topology, racks, wants_places=by_hosts)
+        self.whereabouts = Whereabouts(topology, racks, wants_places=by_hosts or racks is not None)
         self._build, self._declared = build, declared
         self._dropped = set(options.drop_state)
         self.source = ""  # whose batches it is handed: the id of Spark's own query
@@ -203,7 +208,7 @@ class Driver:
         batch = 0 if self.ledger.last is None else self.ledger.last.batch + 1
         began = time.perf_counter()
         self.status.message = f"batch {batch}"
-        plan, scaling = self._plan(batch, end_of_input, quiet_until)
+        plan, scaling = self._plan(rows, batch, end_of_input, quiet_until)
         planned = time.perf_counter()
         outcome = self.runner.run(rows, plan, self.ledger.manifest, self._before)
         counts = check(self.topology, outcome.reports, self.ledger.manifest, self.ledger.counts)
@@ -328,17 +333,13 @@ class Driver:
         return progress
 
     def _memory(self, batch: int) -> FileRef | None:
-        """Save what the locality manager remembers: with every batch if it is little, else every few."""
-        learner = self.learner
-        if learner is None:
-            return None
-        due = learner.light or batch % SAVE_MANAGER_EVERY == SAVE_MANAGER_EVERY - 1
-        return learner.save(batch) if due else None
+        """Return the file of what the locality manager remembers: one per batch if it is little, else now and then."""
+        return None if self.learner is None else self.learner.memory(batch)
 
     # ------------------------------------------------------------------ plan
 
     def _plan(
-        self, batch: int, end_of_input: bool, quiet_until: int | None
+        self, rows: Any, batch: int, end_of_input: bool, quiet_until: int | None
     ) -> tuple[BatchPlan, Pending | None]:
         """Return what the batch will do, and the scaling it carries out; a batch planned before does the same again."""
         planned = self.ledger.planned(batch)
@@ -348,7 +349,7 @@ class Driver:
             pending = self.scaler.next()
             if pending is not None and (plan := self._scaling_plan(batch, pending, terms)) is not None:
                 return plan, pending
-            return self._ordinary_plan(batch, {**terms, "quiet_until": quiet_until}), None
+            return self._ordinary_plan(rows, batch, {**terms, "quiet_until": quiet_until}), None
         if planned.origin is not None:
             self._change_servers(planned)
         elif self.learner is not None:
@@ -404,7 +405,7 @@ class Driver:
         self.runner.rescale(self.topology, plan.origin, self.learning)
         self.load.rescale(self.topology)
 
-    def _ordinary_plan(self, batch: int, terms: dict[str, Any]) -> BatchPlan:
+    def _ordinary_plan(self, rows: Any, batch: int, terms: dict[str, Any]) -> BatchPlan:
         ledger, learner = self.ledger, self.learner
         network = self.whereabouts.network(self.topology.servers)
         if learner is None:
@@ -412,8 +413,9 @@ class Driver:
         last = ledger.last
         if learner.config.racks == "hosts":
             learner.manager.set_racks(self.whereabouts.tree(learner.manager.servers))
+        coming = None if learner.ahead is None else self.runner.count_ahead(rows, learner.ahead)
         tables, version, moves = learner.next_plan(
-            batch, dict(last.tables) if last else {}, last.table_version if last else 0
+            batch, dict(last.tables) if last else {}, last.table_version if last else 0, coming
         )
         return ledger.plan(
             batch,

@@ -31,10 +31,10 @@ def instance_load(
     """Return the load of an operator's instances in a batch, without the steps that only merge."""
     rows, busy, waited = np.zeros((3, topology.servers))
     for report in reports:
-        if report.server >= 0 and report.step <= node.level and node.name in report.operators:
+        if report.server >= 0 and node.name in report.operators:
             done = report.operators[node.name]
             rows[report.server] += done.rows_in
-            busy[report.server] += done.busy
+            busy[report.server] += done.busy - done.merging
             waited[report.server] += done.waited
     at = np.asarray(node.placement)
     return InstanceLoad(plan.batch, rows[at], busy[at], waited[at], warm)

@@ -15,19 +15,22 @@ import numpy as np
 import pyarrow as pa
 
 from weir.engine import invariants
+from weir.engine.ahead import Ahead
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.fence import check_shared
-from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, column_name
-from weir.engine.learning import Learning
+from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, Segments, column_name
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
 from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
+from weir.engine.sightings import Learning
 from weir.errors import EngineError
 from weir.faults import reach
 from weir.graph.model import Topology
+from weir.hashing import hash_columns
+from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import PAPER, Profile
 from weir.state.storage import Storage
@@ -96,6 +99,13 @@ class InProcessRunner:
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
         return [msgspec.json.decode(msgspec.json.encode(task(number))) for number in range(count)]
 
+    def count_ahead(self, rows: Tables, ahead: Ahead) -> BatchStats:
+        parts = []
+        for source, keys in ahead.keys.items():
+            table = rows[source].select(ahead.columns(source)).drop_null()
+            parts.append(ahead.stats({o: hash_columns([table[c] for c in key]) for o, key in keys.items()}))
+        return BatchStats.merge(parts)
+
     def committed(self, progress: Progress) -> None:
         pass
 
@@ -138,12 +148,12 @@ class InProcessRunner:
         return Job(
             self.topology,
             plan,
-            manifest,
+            Segments(manifest),
             self.storage,
             list(range(self.topology.servers)),
             EntryLayout(tagged=True),
             self.learning,
-            before,
+            None if before is None else Segments(before),
             began=now(),
             query=self._query,
             invariants=invariants.enabled,
@@ -179,7 +189,7 @@ class InProcessRunner:
     def _step(self, job: Job, step: int, server: int, inbox: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         if self._rng is not None:
             inbox = [inbox[i] for i in self._rng.permutation(len(inbox))]
-        running = Server(job, step, server)
+        running = Server(job, step, server, host=self._place(server)[0])
         sent = list(running.run(inbox))
         reach("step-started", job.plan.batch * 100 + step)  # at its end, when something could be sent twice
         return sent

@@ -40,7 +40,7 @@ def check(topology: Topology, reports: Sequence[TaskReport], manifest: Manifest,
 
 def _check_reports(topology: Topology, reports: Sequence[TaskReport]) -> None:
     servers, steps = topology.servers, topology.steps
-    seen = sorted((r.server, r.step) for r in reports if r.server >= 0 and r.step > 0)
+    seen = sorted((r.server, step) for r in reports if r.server >= 0 for step in r.steps)
     if seen != [(i, s) for i in range(servers) for s in range(1, steps + 1)]:
         raise EngineError(
             f"the batch's reports are not one per server and step (got {seen} for {servers} servers and "
@@ -50,25 +50,43 @@ def _check_reports(topology: Topology, reports: Sequence[TaskReport]) -> None:
 
 def _check_exchanges(topology: Topology, reports: Sequence[TaskReport]) -> None:
     """Rows sent to a server on an edge are the rows it receives; so are states."""
-    sent: Counter[tuple[int, int, int]] = Counter()  # kind, edge, server → rows
-    received: Counter[tuple[int, int, int]] = Counter()
+    sent: wire.Tallies = {}  # kind, edge → tally
+    received: wire.Tallies = {}
     for report in reports:
-        for kind, edge, server, rows in report.posted:
-            sent[kind, edge, server] += rows
+        for kind, edge, rows, place, mark in report.posted:
+            total = sent.get((kind, edge), (0, 0, 0))
+            sent[kind, edge] = total[0] + rows, total[1] + place, (total[2] + mark) % wire.PRIME
         for kind, edge, rows in report.received:
-            received[kind, edge, report.server] += rows
+            wire.add_tally(received, (kind, edge), report.server, rows)
     for where in sorted(sent.keys() | received.keys()):
-        if sent[where] != received[where]:
-            kind, edge, server = where
-            about = (
-                f"edge {topology.edges[edge].source} → {topology.edges[edge].target}"
-                if kind == wire.DATA
-                else f"operator {topology.nodes[edge].name!r}"
-            )
-            raise EngineError(
-                f"{about}: {sent[where]} {WHAT[kind]} were sent to server {server}, but it has got "
-                f"{received[where]}. Nothing was committed, and the batch can run again. Please report this."
-            )
+        one, two = sent.get(where, (0, 0, 0)), received.get(where, (0, 0, 0))
+        if one != two:
+            raise EngineError(_difference(topology, reports, where, one, two))
+
+
+def _difference(
+    topology: Topology,
+    reports: Sequence[TaskReport],
+    where: tuple[int, ...],
+    sent: wire.Tally,
+    got: wire.Tally,
+) -> str:
+    kind, edge = where
+    about = f"operator {topology.nodes[edge].name!r}"
+    if kind == wire.DATA:
+        about = f"edge {topology.edges[edge].source} → {topology.edges[edge].target}"
+    rows, place = sent[0] - got[0], sent[1] - got[1]
+    server = place // rows if rows and place % rows == 0 else -1
+    whom, to, arrived = "the servers", "they have", got[0]
+    if 0 <= server < topology.servers and (got[2] + wire.factor(server) * rows) % wire.PRIME == sent[2]:
+        whom, to = f"server {server}", "it has"
+        mine = [r for r in reports if r.server == server]
+        arrived = sum(n for r in mine for k, e, n in r.received if (k, e) == where)
+    return (
+        f"{about}: {arrived + rows} {WHAT[kind]} were sent to {whom}, but {to} got {arrived}"
+        f"{'' if rows else ', and not as they were addressed'}. Nothing was committed, and the batch can run again. "
+        "Please report this."
+    )
 
 
 def _check_moves(reports: Sequence[TaskReport]) -> None:
@@ -92,10 +110,14 @@ def _check_keys(
     topology: Topology, reports: Sequence[TaskReport], manifest: Manifest, counts: Counts
 ) -> Counts:
     after: Counts = {}
+    of_server: list[list[TaskReport]] = [[] for _ in range(topology.servers)]
+    for report in reports:
+        if 0 <= report.server < topology.servers:
+            of_server[report.server].append(report)
     for node in topology.stateful:
         before = counts.get(node.name) or [None] * topology.servers
         after[node.name] = [
-            _keys_on(node.name, server, [r for r in reports if r.server == server], manifest, before[server])
+            _keys_on(node.name, server, of_server[server], manifest, before[server])
             for server in range(topology.servers)
         ]
     return after

@@ -15,21 +15,21 @@ import uuid
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.engine.ahead import Ahead
 from weir.engine.arrays import load_arrays, save_arrays, write_table
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
 from weir.engine.metrics.progress import RoutingProgress
+from weir.engine.sightings import Learning
 from weir.engine.tables import buckets_in_force, changed_table, load_table
 from weir.errors import CheckpointError, CheckpointMismatch, TopologyError
 from weir.graph.model import Node, Topology
 from weir.locality.config import Locality
-from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
 from weir.locality.key_homes import Where
 from weir.locality.manager import LocalityManager
 from weir.locality.proposal import Proposal, propose
@@ -39,52 +39,8 @@ from weir.routing.table import Table
 from weir.state.storage import Storage
 
 logger = logging.getLogger("weir.engine")
-TASK_CAPACITY = 100_000  # pairs and keys that one task reports at most
-_REDUCE_AT = 1 << 20
-
-
-@dataclass(frozen=True)
-class Learning:
-    """What tasks are to count: operators by number, and the edges between consecutive ones."""
-
-    operators: dict[str, int]
-    edges: frozenset[tuple[int, int]]
-    capacity: int
-    seed: int
-
-
-class Sightings:
-    """Counts keys and pairs of keys in one task; the same rows give the same counts in any order."""
-
-    def __init__(self, learning: Learning) -> None:
-        self.learning = learning
-        self._keys: dict[int, list[PairCounts]] = {}
-        self._pairs: dict[tuple[int, int], list[PairCounts]] = {}
-        self._rows: dict[int, float] = {}
-
-    def key(self, operator: str, hashes: NDArray[np.uint64]) -> None:
-        number = self.learning.operators.get(operator)
-        if number is not None:
-            self._keys.setdefault(number, []).append(count_keys(hashes))
-            self._rows[number] = self._rows.get(number, 0.0) + len(hashes)
-
-    def pair(self, origin: tuple[str, NDArray[np.uint64]], operator: str, hashes: NDArray[np.uint64]) -> None:
-        edge = (self.learning.operators.get(origin[0], -1), self.learning.operators.get(operator, -1))
-        if edge in self.learning.edges:
-            parts = self._pairs.setdefault(edge, [])
-            parts.append(count_pairs(origin[1], hashes))
-            if sum(map(len, parts)) > _REDUCE_AT:
-                self._pairs[edge] = [merge(parts)]
-
-    def stats(self) -> BatchStats | None:
-        if not self._keys and not self._pairs:
-            return None
-        capacity, seed = self.learning.capacity, self.learning.seed
-        return BatchStats(
-            {o: merge(p, capacity, seed) for o, p in sorted(self._keys.items())},
-            {e: merge(p, capacity, seed) for e, p in sorted(self._pairs.items())},
-            dict(sorted(self._rows.items())),
-        )
+AT_ONCE = 1 << 18  # entries of a batch up to which they are taken in before the next one is planned
+SAVE_EVERY = 10  # batches, where the manager remembers much
 
 
 def governed(topology: Topology) -> list[Node]:
@@ -133,17 +89,18 @@ class Learner:
             free=[i for i, n in enumerate(nodes) if not n.operator.stateful],
         )
         self._merges = {n.name: topology.grouping_of(n).splits_keys for n in nodes}
-        self.learning = Learning(
-            {name: i for i, name in enumerate(self.names)},
-            frozenset(self.manager.edges),
-            min(config.capacity, TASK_CAPACITY),
-            config.seed,
-        )
+        self.learning = Learning.of(self.names, self.manager.edges, topology.servers, config)
+        self.ahead = Ahead.of(topology, self.names, self.manager.edges) if config.look_ahead else None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weir-manager")
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="weir-manager-beside")
+        self._taking_in: Future[None] | None = None
         self._computing: Future[Proposal] | None = None
+        self._saving: Future[FileRef] | None = None
         self._lock = threading.Lock()
         self.hot: dict[str, NDArray[np.uint64]] = {}
         self._told: Any = None  # the last decision that progress has told of
+        self._listed: dict[str, int] = {}  # operator → keys in its table
+        self.counted: dict[str, float] = {}  # operator → share of the last batch's rows that were counted
 
     # ------------------------------------------------------------------ begin, or begin again
 
@@ -164,8 +121,11 @@ class Learner:
 
     def rescale(self, topology: Topology, tables: dict[str, TableRef], layout: Layout | None) -> None:
         """Go on with other servers: what was learnt stays, and a reconfiguration is asked for."""
+        if self._taking_in is not None:
+            self._taking_in.result()
         with self._lock:
             self.topology = topology
+            self.learning = Learning.of(self.names, self.manager.edges, topology.servers, self.config)
             self._computing = None  # it was for other servers
             self.manager.resize(topology.servers, buckets=self._buckets(layout))
             self.agree(tables)
@@ -224,11 +184,22 @@ class Learner:
     # ------------------------------------------------------------------ learn
 
     def observe(self, parts: list[BatchStats]) -> None:
-        """Take in what the tasks of a batch counted, and start computing if it is time."""
+        """Take in what the tasks of a batch counted, and start computing if it is time.
+
+        Much is taken in beside the next batch, whose plan does not wait for it: then tables change one batch later.
+        """
+        if sum(stats.entries for stats in parts) <= AT_ONCE:
+            self._take_in(parts)
+            return
+        if self._taking_in is not None:
+            self._taking_in.result()
+        self._taking_in = self._beside.submit(self._take_in, parts)
+
+    def _take_in(self, parts: list[BatchStats]) -> None:
         with self._lock, self._steering("take in statistics"):
-            self.manager.observe(
-                BatchStats.merge(parts, capacity=self.config.capacity, seed=self.config.seed)
-            )
+            whole = BatchStats.merge(parts, capacity=self.config.capacity, seed=self.config.seed)
+            self.counted = {self.names[o]: round(share, 4) for o, share in whole.counted.items()}
+            self.manager.observe(whole)
             if self._computing is None and self.manager.due:
                 self._computing = self._pool.submit(propose, self.manager.snapshot())
             if self.config.split_hot:
@@ -264,11 +235,19 @@ class Learner:
     # ------------------------------------------------------------------ plan
 
     def next_plan(
-        self, batch: int, tables: dict[str, TableRef], version: int
+        self, batch: int, tables: dict[str, TableRef], version: int, coming: BatchStats | None = None
     ) -> tuple[dict[str, TableRef], int, list[Move]]:
-        """Return the tables and moves of the next batch, written to the checkpoint before any plan names them."""
+        """Return the tables and moves of the next batch, written to the checkpoint before any plan names them.
+
+        ``coming`` is what the batch will bring, where that is known.
+        """
         kept = {n.name for n in self.topology.stateful}  # among them fixed tables that scaling has changed
         tables = {name: ref for name, ref in tables.items() if name in self.learnt or name in kept}
+        if self._taking_in is not None:
+            if not self._taking_in.done():
+                return tables, version, []
+            taken, self._taking_in = self._taking_in, None
+            taken.result()
         with self._lock:
             if self._computing is not None and self._computing.done():
                 computing, self._computing = self._computing, None
@@ -287,9 +266,12 @@ class Learner:
                     return tables, version + 1, []
             plan, failures = None, self.manager.failures
             with self._steering("plan the next tables"):
+                if coming is not None:
+                    self.manager.foresee(coming)
                 plan = self.manager.plan_next()
             if self.manager.failures > failures:
                 self.agree(tables)  # nothing of what it had begun to change is in force
+            self._listed = {name: self.manager.listed(o) for o, name in enumerate(self.names)}
         if plan is None or not plan.patches:
             return tables, version, []
         tables = dict(tables)
@@ -304,6 +286,14 @@ class Learner:
                 moves.append(Move(name, _write_moves(self.storage, name, batch, leaving)))
         return tables, version + 1, moves
 
+    def memory(self, batch: int) -> FileRef | None:
+        """Return the file of the manager's memory: of this batch if it is little, else one written meanwhile."""
+        if self.light:
+            return self.save(batch)
+        if batch % SAVE_EVERY == SAVE_EVERY // 2:  # long before the next clean-up
+            self.save_beside(batch)
+        return self.saved()
+
     @property
     def light(self) -> bool:
         """Whether the manager remembers so little that it may be saved with every batch."""
@@ -312,11 +302,22 @@ class Learner:
     def save(self, batch: int) -> FileRef:
         """Return the manager's memory, to go on from after a restart."""
         with self._lock:
-            return save_arrays(
-                self.storage,
-                f"manager/{batch:012d}/state-{uuid.uuid4().hex[:12]}.arrow",
-                self.manager.state(),
-            )
+            return save_arrays(self.storage, _memory_file(batch), self.manager.state())
+
+    def save_beside(self, batch: int) -> None:
+        """Begin to save the manager's memory as it is now, while batches go on; nothing if that is going on already."""
+        if self._saving is None:
+            with self._lock:
+                state = self.manager.state()
+            self._saving = self._beside.submit(save_arrays, self.storage, _memory_file(batch), state)
+
+    def saved(self) -> FileRef | None:
+        """Return the file in which the manager's memory was saved since the last call; None if there is none."""
+        if self._saving is None or not self._saving.done():
+            return None
+        ref, self._saving = self._saving.result(), None
+        # one that took until after a clean-up, with no commit to name it, is gone
+        return ref if self.storage.exists(ref.name) else None
 
     def summary(self, plan: BatchPlan) -> RoutingProgress:
         """Return what progress says of routing."""
@@ -327,11 +328,20 @@ class Learner:
             decisions=len(decisions),
             new=[one.to_dict() for one in new],
             last_decision=decisions[-1].to_dict() if decisions else None,
-            tables={name: len(load_table(self.storage, ref)) for name, ref in plan.tables.items()},
+            tables={
+                name: self._listed.get(name, 0) if name in self.learnt else len(load_table(self.storage, ref))
+                for name, ref in plan.tables.items()
+            },
+            counted=self.counted,
         )
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._beside):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _memory_file(batch: int) -> str:
+    return f"manager/{batch:012d}/state-{uuid.uuid4().hex[:12]}.arrow"
 
 
 def _given(grouping: Grouping) -> Where:

@@ -104,6 +104,7 @@ class Ledger:
         if self.last is not None and self.last.layout is not None and layout is None:
             self.needs_migration = True  # keys live by buckets of another layout
         self._delivered: set[int] = set()
+        self._recent: dict[str, Commit] = {}  # those that this run has written, to be cleaned up after
         self.fence = Fence(storage)
         self._warm = False  # the first batch of a run loads modules and compiles: its times mean nothing
 
@@ -341,8 +342,9 @@ class Ledger:
 
     def _write_commit(self, commit: Commit) -> None:
         self.fence.check()
-        self.storage.write_document(f"commits/{commit.batch:012d}-{commit.epoch:04d}", "commit", commit)
-        self.last = commit
+        name = f"{commit.batch:012d}-{commit.epoch:04d}"
+        self.storage.write_document(f"commits/{name}", "commit", commit)
+        self.last = self._recent[name] = commit
 
     # ------------------------------------------------------------------ sinks
 
@@ -372,11 +374,10 @@ class Ledger:
             return 0
         horizon = int(keep[-1].split("-")[0])
         oldest = int(keep[0].split("-")[0])
-        living: set[str] = set()
-        kept = [read_commit(storage, name) for name in keep]
-        for commit in kept:
-            living.update(_files_of(commit))
-        history.add(storage, [read_commit(storage, name) for name in old], kept[0])
+        known = {name: self._recent.get(name) or read_commit(storage, name) for name in names}
+        self._recent = {name: known[name] for name in keep}
+        living = {file for commit in self._recent.values() for file in _files_of(commit)}
+        history.add(storage, [known[name] for name in old], known[keep[0]])
         deleted = 0
         for folder in ("state", "outputs", "tables", "routers", "moves", "manager", "side"):
             for file in storage.files(folder):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import msgspec
-
-from weir.engine.documents import TaskReport
+from weir.engine.documents import TaskReport, decode_report
 from weir.engine.exchange import wire
 from weir.locality.stats import BatchStats
 
@@ -27,7 +25,7 @@ def outcome_of(answers: Iterable[tuple[int, bytes]], execution: str = "jobs") ->
     reports, stats = [], []
     for kind, payload in answers:
         if kind == wire.CONTROL:
-            reports.append(msgspec.json.decode(payload, type=TaskReport))
+            reports.append(decode_report(payload))
         elif kind == wire.STATISTICS:
-            stats.append(BatchStats.from_ipc(payload))
+            stats.append(BatchStats.decode(payload))
     return Outcome(reports, stats, execution=execution)

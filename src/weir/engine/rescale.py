@@ -200,8 +200,7 @@ class _Mover(Server):
         self._operator(node).keys_delta -= gone.num_rows
 
     def _saved(self, node: Node, name: str) -> pa.Table:
-        before = (self.job.before or {}).get(name, [])
-        refs = before[self.old] if self.old < len(before) else []
+        refs = self.job.before.of(name, self.old) if self.job.before is not None else []
         return StateView(self.storage, refs, node.state).everything()
 
     def _put(self, target: int, kind: int, node: Node, table: pa.Table) -> None:

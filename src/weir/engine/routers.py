@@ -20,6 +20,8 @@ from weir.routing.base import Grouping, Router, RouterContext
 from weir.rows import Rows
 from weir.state.storage import Storage
 
+SHOWN_WEIGHTS = 64  # servers up to which reports tell the weights that each has for every other
+
 
 class Routers:
     """Makes the router of each edge when it is first asked for, and saves what routers have counted.
@@ -86,7 +88,9 @@ class Routers:
                 deliver(edge, rows.select(homes == self._server))
 
     def shares(self) -> dict[int, list[int]]:
-        """Return the weights of receivers by edge, where weights decide."""
+        """Return the weights of receivers by edge, where weights decide; none of many servers: reports stay short."""
+        if self._job.plan.servers > SHOWN_WEIGHTS:
+            return {}
         shares = {edge: router.shares() for edge, router in self._routers.items()}
         return {edge: weights for edge, weights in shares.items() if weights is not None}
 

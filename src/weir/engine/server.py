@@ -14,23 +14,25 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import ClassVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.documents import EdgeReport, TaskReport, add_sent
+from weir.engine.documents import EdgeReport, TaskReport, decode_report, encode_report
 from weir.engine.event_times import EventTimes
 from weir.engine.exchange import wire
 from weir.engine.exchange.parcels import Parcels
 from weir.engine.job import SOURCE_NUMBER, Job, column_name, host_name
-from weir.engine.learning import Sightings
 from weir.engine.metrics.latency import Busy, count_age, now
+from weir.engine.metrics.traffic import Distances
+from weir.engine.reports import condensed
 from weir.engine.routers import Routers
 from weir.engine.side_inputs import value
+from weir.engine.sightings import Sightings
 from weir.engine.state_keeper import StateKeeper, partial_schema
 from weir.engine.tables import buckets_in_force, homes_of
 from weir.engine.task_files import TaskFiles, TaskOutputs
+from weir.engine.whereabouts import places_of
 from weir.errors import NullKeyError
 from weir.graph.model import Edge, Node
 from weir.operators.instance import Context, Instance, OperatorReport
@@ -47,25 +49,27 @@ class Server:
 
     as_they_come: ClassVar[bool] = False  # whether routers that depend on order take rows as they come
 
-    def __init__(self, job: Job, step: int, server: int, task: int = 0, folder: str | None = None) -> None:
+    def __init__(
+        self, job: Job, step: int, server: int, task: int = 0, folder: str | None = None, host: str = ""
+    ) -> None:
         self.job, self.topology, self.plan, self.storage = job, job.topology, job.plan, job.storage
-        self.step, self.server, self.task = step, server, task
-        host, self.depot = host_name(), job.depot(folder)
-        self.outbox = wire.Outbox(job.slots, self.depot)
+        self.step, self.server, self.task, self.last = step, server, task, step == job.topology.steps
+        host, self.depot = host or host_name(), job.depot(folder)
+        self.outbox = wire.Outbox(job.slots, self.depot, wire.sender_name(server, host))
+        self.distances = Distances(places_of(job.plan.network), server, host)
         self.parcels = Parcels()
         self.report = TaskReport(server=server, step=step, host=host, process=f"{host}:{os.getppid()}")
         self.files = TaskFiles(self.storage, self.report, job.plan.batch, task)
         self.keeper = StateKeeper(job, self.storage, self.files, server)
         self.routers = Routers(job, self.storage, server, task)
         self.received: Counter[tuple[int, int]] = Counter()  # kind, edge or operator → rows
-        self.carried: list[bytes] = []  # reports of earlier steps, on their way to the driver
+        self.carried: list[TaskReport] = []  # of earlier steps, on their way to the driver
         self.instances: dict[tuple[str, int], Instance] = {}  # by operator and step
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
         self.outputs = TaskOutputs(self.files, self.topology)
         self.event_times = EventTimes(self.topology, self.plan, self.report)
         self.sightings = Sightings(job.learning) if job.learning else None
         self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
-        self.statistics: list[bytes] = []  # of earlier steps, on their way to the driver
         self.began = time.perf_counter()
         self.oldest: dict[str, int] = {}  # operator → marker of the oldest row it has had in this step
         self.unserved: dict[str, list[tuple[int, int]]] = {}  # operators that work at the end → marker, rows
@@ -163,27 +167,31 @@ class Server:
             self.report.bytes += batch.nbytes
 
     def _receive_wire(self, batch: pa.RecordBatch) -> None:
-        heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "born")]
-        for kind, edge, born, payload in zip(*heads, wire.payloads(batch), strict=True):
-            self._receive_blob(kind, edge, born, payload)
+        heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "born", "sender")]
+        for kind, edge, born, sender, payload in zip(*heads, wire.payloads(batch), strict=True):
+            self._receive_blob(kind, edge, born, payload, sender)
 
-    def _receive_blob(self, kind: int, edge: int, born: int, payload: pa.Buffer) -> None:
+    def _receive_blob(self, kind: int, edge: int, born: int, payload: pa.Buffer, sender: str = "") -> None:
         if kind & wire.ADDRESSED:
             kind, payload = kind - wire.ADDRESSED, self.parcels.fetch(payload)
         if kind == wire.CONTROL:
-            self._carry(payload.to_pybytes())
-        elif kind == wire.STATISTICS:
-            self.statistics.append(payload.to_pybytes())
+            self.carried.append(self.keeper.hear(decode_report(payload)))
+        elif kind == wire.STATISTICS and self.sightings is not None:
+            self.sightings.add(payload.to_pybytes())
         elif kind == wire.DATA:
             target = self.topology.edges[edge]
             rows = self._unpack(kind, edge, payload, target.schema)
             self.report.rows += rows.num_rows
             self.report.bytes += payload.size
+            self.distances.count(self._count(target).arrived, sender, rows.num_rows, payload.size)
             self._deliver(target, Rows(rows, born=born))
         elif kind == wire.PARTIAL:
             node = self.topology.nodes[edge]
             self._see(node, born)
-            self._instance(node).absorb(self._unpack(kind, edge, payload, partial_schema(node)))
+            part = self._unpack(kind, edge, payload, partial_schema(node))
+            if node.splits and (node.held is None or self.step > node.level):
+                self.distances.count(self.report.partials, sender, part.num_rows, payload.size)
+            self._instance(node).absorb(part)
         elif kind == wire.STATE:
             node = self.topology.nodes[edge]
             self.keeper.arrive(node, self._unpack(kind, edge, payload, stored_schema(node.state)))
@@ -192,10 +200,6 @@ class Server:
         batch = wire.unpack(payload, schema)
         self.received[kind, edge] += batch.num_rows
         return batch
-
-    def _carry(self, payload: bytes) -> None:
-        self.carried.append(payload)
-        self.keeper.hear(msgspec.json.decode(payload, type=TaskReport))
 
     # ------------------------------------------------------------------ rows through operators
 
@@ -300,7 +304,6 @@ class Server:
                 count = self._count(edge)
                 count.remote += part.num_rows
                 count.bytes += payload.size
-                add_sent(count.sent, server, part.num_rows, payload.size)
             self.outbox.put(server, wire.DATA, edge.index, payload, born, part.num_rows)
 
     def _with_key(self, node: Node, rows: Rows) -> Rows:
@@ -387,9 +390,7 @@ class Server:
         for server in np.unique(homes).tolist():
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():
-                payload = wire.pack(batch)
-                self.outbox.put(server, wire.PARTIAL, node.index, payload, born, batch.num_rows)
-                add_sent(self.report.partials, server, batch.num_rows, payload.size)
+                self.outbox.put(server, wire.PARTIAL, node.index, wire.pack(batch), born, batch.num_rows)
 
     def _save(self, node: Node, instance: Instance) -> None:
         table = instance.written()
@@ -402,14 +403,14 @@ class Server:
 
     def _send_reports(self) -> None:
         self.report.left_bytes = self.depot.bytes if self.depot is not None else 0
-        self.report.posted = [(*where, rows) for where, rows in self.outbox.posted.items()]
+        self.report.posted = [(*at, *sums) for at, sums in self.outbox.posted.items()]  # type: ignore[misc]
         self.report.received = [(*where, rows) for where, rows in self.received.items()]
         home = self.server if self.server >= 0 else self.task % self.plan.servers
-        for payload in [*self.carried, msgspec.json.encode(self.report)]:
-            self.outbox.put(home, wire.CONTROL, 0, payload)
-        stats = self.sightings.stats() if self.sightings is not None else None
-        for payload in self.statistics + ([stats.to_ipc()] if stats is not None else []):
-            self.outbox.put(home, wire.STATISTICS, 0, payload)
+        reports = [*self.carried, self.report]
+        for report in condensed(reports, self.server, self.topology) if self.last else reports:
+            self.outbox.put(home, wire.CONTROL, 0, encode_report(report))
+        if self.sightings is not None and (stats := self.sightings.stats(self.last)) is not None:
+            self.outbox.put(home, wire.STATISTICS, 0, stats.encode())
 
     def _step_of(self, node: Node) -> int:
         """Return the step of an operator's running copy."""

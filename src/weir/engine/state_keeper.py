@@ -28,14 +28,13 @@ class StateKeeper:
 
     def view(self, node: Node) -> StateView:
         """Return the operator's state here: as committed, with what earlier steps of this batch wrote."""
-        committed = self._job.manifest.get(node.name)
-        refs = list(committed[self._server]) if committed else []
+        refs = self._job.segments.of(node.name, self._server)
         fresh = sorted(self._fresh.get(node.name, ()), key=itemgetter(0))
         return StateView(self._storage, [*refs, *(ref for _, ref in fresh)], node.state)
 
     def has_state(self, node: Node) -> bool:
         """Return whether anything was committed for an operator here."""
-        return any(self._job.manifest.get(node.name, [[]] * self._job.plan.servers)[self._server])
+        return bool(self._job.segments.of(node.name, self._server))
 
     def write(self, node: Node, table: pa.Table) -> None:
         """Write entries, one per key, and count what they change."""
@@ -48,11 +47,12 @@ class StateKeeper:
         if ref is not None:
             self._fresh.setdefault(node.name, []).append((self._files.report.step, ref))
 
-    def hear(self, report: TaskReport) -> None:
-        """Take in what an earlier step of this batch wrote here."""
+    def hear(self, report: TaskReport) -> TaskReport:
+        """Take in what an earlier step of this batch wrote here; return its report."""
         for made in report.segments:
             if made.replaces is None and made.ref is not None and report.server == self._server:
                 self._fresh.setdefault(made.operator, []).append((report.step, made.ref))
+        return report
 
     def arrive(self, node: Node, batch: pa.RecordBatch) -> None:
         """Take in states that another server sends here, because servers change."""
@@ -68,7 +68,7 @@ class StateKeeper:
             self.write(node, table)
         for move in plan.moves:
             node = topology.by_name[move.operator]
-            segments = self._job.manifest.get(node.name, [])
+            segments = self._job.segments.of_all(node.name)
             moves = read_moves(self._storage, move.file.name, move.file.bytes, move.file.crc)
             changes = take_over(self._storage, node.state, segments, moves, self._server)
             if changes.entries.num_rows:
@@ -83,14 +83,14 @@ class StateKeeper:
             if run is None:
                 continue
             node = self._job.topology.by_state_name[name]
-            refs = self._job.manifest[name][self._server]
+            refs = self._job.segments.of(name, self._server)
             self._files.merge(name, refs, (run[0], run[1]), node.state)
 
     def hold_or_release(self, node: Node, instance: Instance) -> None:
         """Keep partial states on this server, or let all leave for their homes, as ``aggregate_every`` says."""
         assert node.held is not None
         plan = self._job.plan
-        held = StateView(self._storage, self._job.manifest[node.held][self._server], node.state)
+        held = StateView(self._storage, self._job.segments.of(node.held, self._server), node.state)
         due = node.aggregates(plan.batch, plan.end_of_input)
         table = instance.release(held) if due else instance.hold(held)
         if table is not None and table.num_rows:

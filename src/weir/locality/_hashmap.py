@@ -84,7 +84,7 @@ class PairIndex:
         self.n = len(left)
         self._left, self._right = np.empty(room, np.uint64), np.empty(room, np.uint64)
         self._left[: self.n], self._right[: self.n] = left, right
-        self._index = np.full(1 << max(10, (2 * room - 1).bit_length()), EMPTY, np.int64)
+        self._index = np.full(1 << max(10, (2 * room - 1).bit_length()), EMPTY, np.int32)
         rebuild(self._index, self._left, self._right, self.n)
 
     @property

@@ -78,6 +78,9 @@ class Locality:
         :class:`~weir.Weighted` here, their rows are dealt out by its weights: near servers first, busy ones less.
     memory
         Half-life of pair counts, in periods. Key counts, which balance, live a quarter of it.
+    look_ahead
+        Count the keys of every batch before it is planned, and place them for the rows that are about to come. Takes a
+        second look at the source, at the key columns only; these must be columns of the source.
     stay_bonus
         What staying is worth to a key when tables are refined, as a share of the average key's rows.
     seed
@@ -102,6 +105,7 @@ class Locality:
     new_keys: str = "company"
     split_hot: bool | Grouping = False
     memory: float = 8.0
+    look_ahead: bool = False
     stay_bonus: float = 0.05
     seed: int = 0
 
@@ -116,6 +120,8 @@ class Locality:
             raise TopologyError(f"alpha={self.alpha}: no server can stay below the average, use 1 or more")
         if self.capacity < 1 or self.batches < 1:
             raise TopologyError("capacity and period must be at least 1")
+        if not isinstance(self.look_ahead, bool):
+            raise TopologyError(f"look_ahead={self.look_ahead!r}: expected True or False")
         if self.memory <= 0:
             raise TopologyError(f"memory={self.memory}: the half-life of counts must be positive")
         if self.partitioner not in METHODS:

@@ -91,7 +91,7 @@ def count_pairs(
     index = PairIndex()
     ids = index.add(np.ascontiguousarray(left, np.uint64), np.ascontiguousarray(right, np.uint64))
     sums = np.bincount(ids, weights=count, minlength=index.n).astype(np.float64)
-    order = np.lexsort((index.right, index.left))
+    order = np.lexsort((index.right, index.left)) if index.right.any() else np.argsort(index.left)
     return PairCounts(index.left[order], index.right[order], sums[order])
 
 

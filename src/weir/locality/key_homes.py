@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,116 +11,34 @@ from numpy.typing import NDArray
 
 from weir.hashing import hash_home
 from weir.locality._memory import FadingCounts
+from weir.locality.company import Company, Rows, Servers
 from weir.locality.counts import PairCounts
 from weir.locality.placement import place
+from weir.locality.stats import BatchStats, Edge
 from weir.routing.table import Moves, Patch
 
-_INERTIA = 1.0  # rows by which another server must beat a young key's home
+# Between two reconfigurations a server may fill by a tenth more than they allow: what a batch brings differs from the
+# average by more than that anyway, and to send keys away from their company for it costs locality.
+SLACK = 1.1
+LIGHT = 0.1  # of what a server may get: keys with fewer rows may move between reconfigurations
 
 Where = Callable[[NDArray[np.uint64], int], NDArray[np.int32]]
 """Returns the server, of so many, on which each key lives; for keys that the manager doesn't place."""
-Tie = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.float64]]
-
-
-class YoungKeys:
-    """Ties of young keys to servers, added up over batches.
-
-    A key cannot be placed well by the first row seen. While a key is young its ties are kept, and each time it is
-    seen its home is chosen anew: a young key's state is small, so moving it is cheap. After ``age`` batches only
-    reconfigurations move it.
-
-    At most ``capacity`` keys are kept; the oldest leave first. Keys are given by their entry numbers in
-    :class:`KeyHomes`.
-
-    >>> young = YoungKeys(2, age=10, capacity=100)
-    >>> young.admit(np.array([4, 7]), batch=1)
-    >>> young.add(np.array([7, 7]), np.array([1, 0]), np.array([2.0, 1.0]))
-    >>> young.ties(np.array([7])).tolist(), young.has(np.array([3, 4])).tolist()
-    ([[1.0, 2.0]], [False, True])
-    """
-
-    def __init__(self, n: int, age: int, capacity: int) -> None:
-        self.n, self.age, self.capacity = n, age, capacity
-        self._entry = np.zeros(0, np.int64)
-        self._born = np.zeros(0, np.int64)
-        self._ties = np.zeros((0, n), np.float32)
-        self._row = np.full(512, -1, np.int64)
-
-    def _reserve(self, entries: NDArray[np.int64]) -> None:
-        top = int(entries.max(initial=-1)) + 1
-        if top > len(self._row):
-            grown = np.full(2 * top, -1, np.int64)
-            grown[: len(self._row)] = self._row
-            self._row = grown
-
-    def has(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which entries are young."""
-        self._reserve(entries)
-        return self._row[entries] >= 0
-
-    def admit(self, entries: NDArray[np.int64], batch: int) -> None:
-        """Add new keys, first seen in this batch."""
-        self._reserve(entries)
-        self._row[entries] = len(self._entry) + np.arange(len(entries))
-        self._entry = np.concatenate([self._entry, entries])
-        self._born = np.concatenate([self._born, np.full(len(entries), batch, np.int64)])
-        self._ties = np.concatenate([self._ties, np.zeros((len(entries), self.n), np.float32)])
-
-    def add(self, entries: NDArray[np.int64], servers: NDArray[np.int32], count: NDArray[np.float64]) -> None:
-        """Add rows that tie young keys to servers."""
-        np.add.at(self._ties, (self._row[entries], servers), count.astype(np.float32))
-
-    def ties(self, entries: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the rows that tie each of these keys to each server."""
-        return self._ties[self._row[entries]].astype(np.float64)
-
-    def forget(self, batch: int) -> None:
-        """Drop keys older than ``age`` batches, and the oldest ones if there are too many."""
-        first = int(np.searchsorted(self._born, batch - self.age, side="right"))
-        first = max(first, len(self._entry) - self.capacity)
-        if first > 0:
-            self._row[self._entry[:first]] = -1
-            self._entry, self._born, self._ties = self._entry[first:], self._born[first:], self._ties[first:]
-            self._row[self._entry] = np.arange(len(self._entry))
-
-    def clear(self) -> None:
-        """Drop all keys: homes of others have changed, and old ties point to where they were."""
-        self._row[self._entry] = -1
-        self._entry, self._born, self._ties = self._entry[:0], self._born[:0], self._ties[:0]
-
-    def renumber(self, kept: NDArray[np.int64]) -> None:
-        """Follow a renumbering of entries: ``kept[i]`` is now ``i``."""
-        number = np.full(max(len(self._row), int(kept.max(initial=-1)) + 1), -1, np.int64)
-        number[kept] = np.arange(len(kept))
-        now = number[self._entry]
-        stays = now >= 0
-        self._entry, self._born, self._ties = now[stays], self._born[stays], self._ties[stays]
-        self._row = np.full(len(self._row), -1, np.int64)
-        self._row[self._entry] = np.arange(len(self._entry))
-
-    def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return everything that later answers depend on, as arrays."""
-        return {"entry": self._entry.copy(), "born": self._born.copy(), "ties": self._ties.copy()}
-
-    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Go on from :meth:`state`."""
-        self.clear()
-        self.admit(np.asarray(state["entry"], np.int64), 0)
-        self._born = np.asarray(state["born"], np.int64)
-        self._ties = np.asarray(state["ties"], np.float32)
+Tie = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64]]
 
 
 class KeyHomes:
     """The keys of one operator and the server of each: the table's or, without an entry, the one of its hash.
 
     Of ``n`` servers. Beyond ``capacity`` keys those with the fewest rows are dropped, and live by their hash again; the
-    seed decides among equals. A row counts half after ``half_life`` batches. The home of a new key is chosen anew
-    whenever it is seen, for ``age`` batches.
+    seed decides among equals. A row counts half after ``half_life`` batches, and half as company after
+    ``company_half_life``. The home of a key is chosen anew whenever it is seen; after ``age`` batches it is settled and
+    moves only for better company.
 
     >>> from weir.locality.counts import count_keys
     >>> keys = np.array([6, 7], np.uint64)
     >>> homes = KeyHomes(4, capacity=100, half_life=10, age=5)
-    >>> homes.observe(count_keys(keys), [])
+    >>> entries = homes.observe(count_keys(keys))
     >>> homes.adopt(keys[:1], np.array([1], np.int32))
     >>> homes.route(keys).tolist()
     [1, 3]
@@ -128,10 +47,19 @@ class KeyHomes:
     ([6], [2], [1])
     """
 
-    def __init__(self, n: int, *, capacity: int, half_life: float, age: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        n: int,
+        *,
+        capacity: int,
+        half_life: float,
+        age: int,
+        seed: int = 0,
+        company_half_life: float | None = None,
+    ) -> None:
         self.n = n
         self.counts = FadingCounts(capacity, half_life, seed)
-        self.young = YoungKeys(n, age, max(1, capacity // 10))
+        self.company = Company(company_half_life or half_life, age, max(1, capacity // 4))
         self._homes = np.full(512, -1, np.int32)
         self._published = np.full(512, -1, np.int32)
         self._hashed = np.zeros(0, np.int32)
@@ -164,21 +92,39 @@ class KeyHomes:
         home = np.where(entries >= 0, self._homes[entries], -1)
         return np.where(home >= 0, home, hash_home(hashes, self.n, self.buckets)).astype(np.int32)
 
-    def observe(self, seen: PairCounts, others: Sequence[NDArray[np.uint64]]) -> None:
-        """Take in one batch's key counts, and keys that only occur in pairs."""
+    def observe(self, seen: PairCounts) -> NDArray[np.int64]:
+        """Take in one batch's key counts; return the numbers of the keys, which hold until some are dropped."""
         self.counts.tick()
-        self.counts.add(seen.left, seen.right, seen.count)
-        for keys in others:
-            unique = np.unique(keys)
-            self.counts.add(unique, np.zeros(len(unique), np.uint64), np.zeros(len(unique)))
+        entries = self.counts.add(seen.left, seen.right, seen.count)
         self._grow()
+        return entries
 
-    def adopt(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
-        """Give keys new homes; keys that are no longer remembered are skipped."""
+    def number(self, *keys: NDArray[np.uint64]) -> list[NDArray[np.int64]]:
+        """Return the numbers of keys that were not counted; from now on they are remembered."""
+        entries = [self.counts.add(k, np.zeros(len(k), np.uint64), np.zeros(len(k))) for k in keys]
+        self._grow()
+        return entries
+
+    def live(self, entries: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the server of each remembered key, given by its number."""
+        home = self._homes[entries]
+        return np.where(home >= 0, home, self._hashed[entries]).astype(np.int32)
+
+    def adopt(
+        self,
+        hashes: NDArray[np.uint64],
+        servers: NDArray[np.int32],
+        company: tuple[Servers, Rows] | None = None,
+    ) -> None:
+        """Give keys new homes, and the company they have then; keys that are no longer remembered are skipped."""
         entries = self.find(hashes)
         remembered = entries >= 0
         self._homes[entries[remembered]] = servers[remembered]
-        self.young.clear()
+        if company is None:
+            self.company.clear()
+        else:
+            servers, rows = company
+            self.company.replace(self.homes, entries[remembered], servers[remembered], rows[remembered])
 
     def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
         """Add keys together with their homes, as a table made elsewhere has them."""
@@ -188,45 +134,47 @@ class KeyHomes:
 
     def agree(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
         """Take over all homes of a table: keys that it doesn't list live by their hash."""
+        before = self.homes.copy()
         self._homes[:] = -1
         self._published[:] = -1
-        self.young.clear()
         self.enter(hashes, servers)
+        if not np.array_equal(before, self.homes[: len(before)]):
+            self.company.clear()  # it is about where others lived
 
     def place(
         self,
-        seen: PairCounts,
+        entries: NDArray[np.int64],
         ties: Sequence[Tie],
         batch: int,
         alpha: float,
         share: NDArray[np.float64],
         near: NDArray[np.float64] | None = None,
     ) -> None:
-        """Place new keys on the servers of the keys they were seen with; young keys are placed again.
+        """Place the keys of a batch on the servers of the keys they were seen with.
 
-        ``ties`` are keys of this operator with the server of the key they were seen with, and how often; ``near``
-        is how close any two servers are, if that is known.
+        Keys are given by their numbers. ``ties`` are keys of this operator with the server of the key they were seen
+        with, and how often; ``near`` is how close any two servers are, if that is known.
         """
-        self.young.forget(batch)
-        entries, homes = self.find(seen.left), self.homes
-        self.young.admit(entries[(homes[entries] < 0) & ~self.young.has(entries)], batch)
+        homes = self.homes
+        self.company.forget()
+        self.company.touch(entries, batch, homes[entries])
         for own, server, count in ties:
-            at = self.find(own)
-            new = self.young.has(at)
-            self.young.add(at[new], server[new], count[new])
-        entries = entries[self.young.has(entries)]
+            self.company.add(own, server, count)
         if not len(entries):
             return
-        bonds = self.young.ties(entries)
-        settled = np.flatnonzero(homes[entries] >= 0)
-        bonds[settled, homes[entries[settled]]] += _INERTIA
+        servers, rows, settled = self.company.of(entries, batch)
         weight = self.counts.values()
         others = np.ones(len(self), np.bool_)
         others[entries] = False
         live = np.where(homes >= 0, homes, self._hashed)
         load = np.bincount(live[others], weights=weight[others], minlength=self.n).astype(np.float64)
-        limit = alpha * weight.sum() * share
-        homes[entries] = place(bonds, weight[entries], load, limit, self.counts.index.left[entries], near)
+        limit = alpha * SLACK * weight.sum() * share
+        # heavy keys are what others are drawn to: they are left to reconfigurations, which look at all of them together
+        light = ~settled | (weight[entries] <= LIGHT * limit.min())
+        load += np.bincount(homes[entries[~light]], weights=weight[entries[~light]], minlength=self.n)
+        entries, servers, rows, settled = entries[light], servers[light], rows[light], settled[light]
+        keys, present = self.counts.index.left[entries], homes[entries]
+        homes[entries] = place(servers, rows, weight[entries], load, limit, keys, near, present, settled)
 
     def publish(self) -> tuple[Patch, Moves] | None:
         """Return what has changed since the last call, the table's patch and the moves; drop excess keys."""
@@ -237,7 +185,7 @@ class KeyHomes:
             gone = np.ones(len(new), np.bool_)
             gone[kept] = False
             new[gone] = -1
-            self.young.renumber(kept)
+            self.company.renumber(kept)
         changed = np.flatnonzero(old != new)
         changed = changed[np.argsort(hashes[changed])]
         keys, before, after = hashes[changed], old[changed], new[changed]
@@ -255,26 +203,31 @@ class KeyHomes:
 
     def resize(self, n: int, buckets: NDArray[np.int32] | None = None) -> None:
         """Change the number of servers; keys of servers that go live by their hash until they are placed."""
+        if n != self.n:
+            self.company.clear()
         self.n, self.buckets = n, buckets
         for homes in (self._homes, self._published):
             homes[homes >= n] = -1
         self._hashed = hash_home(self.counts.index.left, n, buckets)
-        self.young = YoungKeys(n, self.young.age, self.young.capacity)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that later answers depend on, as arrays."""
-        young = {f"young.{k}": v for k, v in self.young.state().items()}
-        return {**self.counts.state(), "home": self.homes.copy(), **young}
+        young = {f"young.{k}": v for k, v in self.company.state().items()}
+        counts = self.counts.state()
+        return {"left": counts["left"], "count": counts["count"], "home": self.homes.copy(), **young}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from :meth:`state`."""
-        self.counts.restore({k: state[k] for k in ("left", "right", "count")})
+        self.counts.restore(
+            {"left": state["left"], "right": np.zeros(len(state["left"]), np.uint64), "count": state["count"]}
+        )
         self._homes = np.full(max(512, 2 * len(self)), -1, np.int32)
         self._homes[: len(self)] = state["home"]
         self._published = self._homes.copy()
         self._hashed = hash_home(self.counts.index.left, self.n, self.buckets)
-        self.young = YoungKeys(self.n, self.young.age, self.young.capacity)
-        self.young.restore({k: state[f"young.{k}"] for k in ("entry", "born", "ties")})
+        self.company.restore(
+            {k.removeprefix("young."): v for k, v in state.items() if k.startswith("young.")}
+        )
 
 
 class FixedKeyHomes(KeyHomes):
@@ -286,7 +239,7 @@ class FixedKeyHomes(KeyHomes):
     >>> keys = np.array([6, 7], np.uint64)
     >>> where = lambda hashes, n: (hashes % np.uint64(n)).astype(np.int32)
     >>> fixed = FixedKeyHomes(4, where, capacity=9, half_life=9)
-    >>> fixed.observe(count_keys(keys), [])
+    >>> entries = fixed.observe(count_keys(keys))
     >>> fixed.adopt(keys, np.array([0, 0], np.int32))
     >>> fixed.route(keys).tolist(), fixed.publish()
     ([2, 3], None)
@@ -303,7 +256,10 @@ class FixedKeyHomes(KeyHomes):
     def route(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         return self._where(hashes, self.n)
 
-    def adopt(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
+    def live(self, entries: NDArray[np.int64]) -> NDArray[np.int32]:
+        return self._where(self.counts.index.left[entries], self.n)
+
+    def adopt(self, *_: Any, **__: Any) -> None:
         """Change nothing: these keys never move."""
 
     def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
@@ -321,3 +277,24 @@ class FixedKeyHomes(KeyHomes):
     def state(self) -> dict[str, NDArray[np.generic]]:
         # no table names these homes: after a restart in which the keys may move, none must seem to
         return {**super().state(), "home": np.full(len(self), -1, np.int32)}
+
+
+@dataclass(frozen=True)
+class SeenBatch:
+    """A batch's statistics, and the numbers by which the manager knows the keys in them."""
+
+    stats: BatchStats
+    keys: dict[int, NDArray[np.int64]]  # per operator
+    ends: dict[tuple[Edge, int], NDArray[np.int64]]  # per edge: of the left (0) and right (1) keys of pairs
+
+
+def numbered(stats: BatchStats, operators: Sequence[KeyHomes], counting: bool) -> SeenBatch:
+    """Return statistics with the numbers of their keys, which are remembered from now on; count them if told so."""
+    seen = SeenBatch(stats, {}, {})
+    for o, homes in enumerate(operators):
+        ends = [(e, side) for e in stats.pairs for side in (0, 1) if e[side] == o]
+        sides = [(stats.pairs[e].left, stats.pairs[e].right)[side] for e, side in ends]
+        counted = stats.keys.get(o, PairCounts.empty())
+        seen.keys[o] = homes.observe(counted) if counting else homes.number(counted.left)[0]
+        seen.ends.update(zip(ends, homes.number(*sides), strict=True))
+    return seen

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from weir.errors import CheckpointMismatch
 from weir.locality.config import Locality
-from weir.locality.counts import PairCounts, merge
 from weir.locality.forecast import Reconfiguration
 from weir.locality.history import PairHistory
-from weir.locality.key_homes import FixedKeyHomes, KeyHomes, Where
+from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
 from weir.locality.partition.base import check_shares
 from weir.locality.proposal import Proposal, Snapshot
 from weir.locality.schedule import Schedule
@@ -119,6 +118,7 @@ class LocalityManager:
             "capacity": config.capacity,
             "half_life": half_life / 4,
             "age": config.batches,
+            "company_half_life": half_life / 2,
             "seed": config.seed,
         }
         self._homes = [
@@ -132,7 +132,8 @@ class LocalityManager:
             held_out=max(1, config.batches // 5),
             seed=config.seed,
         )
-        self._unplanned: list[BatchStats] = []  # batches since the last plan
+        self._unplanned: list[SeenBatch] = []  # batches since the last plan
+        self._foreseen = False  # whether the next batch was among them already
         self._proposal: Proposal | None = None
         self._schedule = Schedule(config.period, config.batches)
         self._started = False  # whether any table is in force
@@ -148,26 +149,32 @@ class LocalityManager:
     def observe(self, stats: BatchStats) -> None:
         """Take in the merged statistics of one batch, routed by the tables as they are."""
         self.batch += 1
-        for o, homes in enumerate(self._homes):
-            sides = [p.left for (a, _), p in stats.pairs.items() if a == o]
-            sides += [p.right for (_, b), p in stats.pairs.items() if b == o]
-            homes.observe(stats.keys.get(o, PairCounts.empty()), sides)
-        self._measure(stats)
+        seen = numbered(stats, self._homes, counting=True)
+        self._measure(seen)
         self._pairs.observe(stats)
-        self._unplanned.append(stats)
+        if not self._foreseen:  # else its keys were placed for it
+            self._unplanned.append(seen)
+        self._foreseen = False
 
-    def _measure(self, stats: BatchStats) -> None:
+    def foresee(self, stats: BatchStats) -> None:
+        """Take in what the next batch will bring: the next plan places its keys for it."""
+        self._unplanned, self._foreseen = [numbered(stats, self._homes, counting=False)], True
+
+    def _measure(self, seen: SeenBatch) -> None:
         """Set the locality and imbalance of a batch, and add it to the outcome of the tables in force."""
         local = rows = 0.0
+        stats = seen.stats
         for (a, b), pairs in stats.pairs.items():
-            same = self.route(a, pairs.left) == self.route(b, pairs.right)
+            left, right = seen.ends[(a, b), 0], seen.ends[(a, b), 1]
+            same = self._homes[a].live(left) == self._homes[b].live(right)
             local += float(pairs.count[same].sum())
             rows += pairs.total
         self.locality = local / rows if rows else 1.0
         share = check_shares(self.servers, self.shares)
-        for o, seen in stats.keys.items():
-            load = np.bincount(self.route(o, seen.left), weights=seen.count, minlength=self.servers)
-            self.imbalance[o] = float((load / share).max() / load.sum()) if seen.total else 1.0
+        for o, counted in stats.keys.items():
+            at = self._homes[o].live(seen.keys[o])
+            load = np.bincount(at, weights=counted.count, minlength=self.servers)
+            self.imbalance[o] = float((load / share).max() / load.sum()) if counted.total else 1.0
         standing = next((d for d in reversed(self.decisions) if d.adopted), None)
         if standing is not None and rows:
             standing.record(self.locality)
@@ -255,23 +262,36 @@ class LocalityManager:
         if proposal is None:
             return
         if proposal.adopt:
-            for homes, hashes, servers in zip(self._homes, proposal.hashes, proposal.servers, strict=True):
-                homes.adopt(hashes, servers)
+            p = proposal
+            for homes, keys, servers, company in zip(
+                self._homes, p.hashes, p.servers, p.company, strict=True
+            ):
+                homes.adopt(keys, servers, company)
             self._started = True
         p = proposal
         decision = Reconfiguration(self.batch, self.version, p.method, p.adopt, p.forecast, p.seconds)
         self.decisions.append(decision)
 
     def _place_new_keys(self) -> None:
-        """Give keys that no reconfiguration has placed a home near the keys they were seen with."""
-        batches = self._unplanned
-        pairs = {e: merge([s.pairs[e] for s in batches if e in s.pairs]) for e in self.edges}
+        """Give the keys that were seen a home near the keys they were seen with, if theirs is clearly worse."""
+        if not self._unplanned:
+            return
         share = check_shares(self.servers, self.shares)
         for o, homes in enumerate(self._homes):
-            ties = [(p.left, self.route(b, p.right), p.count) for (a, b), p in pairs.items() if a == o]
-            ties += [(p.right, self.route(a, p.left), p.count) for (a, b), p in pairs.items() if b == o]
-            seen = merge([s.keys[o] for s in batches if o in s.keys])
-            homes.place(seen, ties, self.batch, self.config.alpha, share, self._closeness)
+            ties = [tie for seen in self._unplanned for tie in self._ties(o, seen)]
+            entries = self._unplanned[0].keys[o]
+            if len(self._unplanned) > 1:
+                entries = np.unique(np.concatenate([seen.keys[o] for seen in self._unplanned]))
+            homes.place(entries, ties, self.batch, self.config.alpha, share, self._closeness)
+
+    def _ties(self, operator: int, seen: SeenBatch) -> list[Tie]:
+        """Return the keys of an operator that were seen with keys of others, and where these live."""
+        out = []
+        for (edge, side), own in seen.ends.items():
+            if edge[side] == operator:
+                other = self._homes[edge[1 - side]].live(seen.ends[edge, 1 - side])
+                out.append((own, other, seen.stats.pairs[edge].count))
+        return out
 
     # ---------------------------------------------------------------- what others ask
 
@@ -287,6 +307,10 @@ class LocalityManager:
             self.version,
             self.topology,
         )
+
+    def listed(self, operator: int) -> int:
+        """Return how many keys the table of an operator lists."""
+        return int((self._homes[operator].homes >= 0).sum())
 
     @property
     def known_keys(self) -> int:
@@ -351,6 +375,8 @@ class LocalityManager:
 
     def set_racks(self, tree: Tree | None) -> None:
         """Set which servers share a host or a rack; later proposals and new keys take it into account."""
+        if tree is not None and tree == self._tree:
+            return
         if tree is not None:
             check_tree(tree, self.servers)
         self._tree = tree

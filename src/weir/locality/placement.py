@@ -1,4 +1,4 @@
-"""Placement of new keys, at every batch boundary, by the keys they were seen with."""
+"""Placement of keys at every batch boundary, by the keys they were seen with."""
 
 from __future__ import annotations
 
@@ -6,83 +6,132 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+# What another server must have more than a key's home: what chance alone may give, which of r rows that fall on either
+# is about √r. In replays of recorded streams less gains a little locality, and moves many more keys.
+CHANCE = 1.0
+
 
 def place(
-    ties: NDArray[np.float64],
+    servers: NDArray[np.int32],
+    rows: NDArray[np.float32],
     weight: NDArray[np.float64],
     load: NDArray[np.float64],
     limit: NDArray[np.float64],
     hashes: NDArray[np.uint64],
     near: NDArray[np.float64] | None = None,
+    present: NDArray[np.int32] | None = None,
+    settled: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int32]:
-    """Return a server for each new key of one operator: the one with the most ties that has room.
+    """Return a server for each key of one operator: the one it has most rows with, if that has room.
 
-    A key without any ties gets −1.
+    A key without any company and without a home gets −1.
 
     Heaviest keys choose first, equals in the order of their hashes, so the answer doesn't depend on the order
-    in which keys are given. A key goes to the server with the most rows tied to it whose load, with the key,
-    stays within its limit; when all with any tie are full, to the one nearest to those that has room;
-    without distances, or without room anywhere, to the one with the most room.
+    in which keys are given. A key goes to the server with which it shares most rows and whose load, with the key,
+    stays within its limit. One that has a home leaves it only for a server with clearly more rows. Where all its
+    servers are full, and its home, a key goes to the nearest one that has room; without distances, or
+    without room anywhere, to the one with the most room. A settled key is not driven out of its home: that is left
+    to reconfigurations.
 
-    ``ties`` are the rows in which each key (first axis) was seen with a key of each server (second axis),
-    ``weight`` the rows of each key, ``load`` and ``limit`` the rows of each server now and the most it may get,
-    ``near`` how close any two servers are (:func:`~weir.network.tree.closeness`).
+    ``servers`` and ``rows`` are the :class:`~weir.locality.company.Company` of each key (first axis), ``weight`` its
+    rows, ``load`` and ``limit`` the rows of each server now and the most it may get, ``near`` how close any two
+    servers are (:func:`~weir.network.tree.closeness`), ``present`` the home of each key (−1: none).
 
-    >>> ties = np.array([[5.0, 1.0], [4.0, 3.0], [0.0, 0.0]])
+    >>> servers, rows = np.array([[0, 1], [0, 1], [-1, -1]], np.int32), np.array([[5, 1], [4, 3], [0, 0]], np.float32)
     >>> keys = np.array([7, 8, 9], np.uint64)
-    >>> place(ties, np.array([6.0, 7.0, 1.0]), np.zeros(2), np.full(2, 10.0), keys).tolist()
+    >>> place(servers, rows, np.array([6.0, 7.0, 1.0]), np.zeros(2), np.full(2, 10.0), keys).tolist()
     [1, 0, -1]
 
-    The server it is tied to is full: the key goes to the nearest (server 1), although server 2 has more room.
+    A row more elsewhere is no reason to move; five are.
+
+    >>> light, home = np.ones(1), np.zeros(1, np.int32)
+    >>> for more in (1, 5):
+    ...     rows = np.array([[4, 4 + more]], np.float32)
+    ...     place(servers[:1], rows, light, np.zeros(2), np.full(2, 10.0), keys[:1], present=home).tolist()
+    [0]
+    [1]
+
+    The server it shares rows with is full: the key goes to the nearest (server 1), although server 2 has more room.
 
     >>> near = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 2.0]])
-    >>> full = np.array([10.0, 5.0, 0.0])
-    >>> place(np.array([[5.0, 0.0, 0.0]]), np.array([3.0]), full, np.full(3, 10.0), keys[:1], near).tolist()
+    >>> full, room, five = np.array([10.0, 5.0, 0.0]), np.full(3, 10.0), np.array([[5]], np.float32)
+    >>> place(np.array([[0]], np.int32), five, np.array([3.0]), full, room, keys[:1], near).tolist()
     [1]
     """
     order = np.lexsort((hashes, -weight))
-    if near is None:
-        near = np.zeros((len(load), len(load)))
-    return np.asarray(_place(ties, weight, load.astype(np.float64).copy(), limit, order, near))
+    near = np.zeros((0, 0)) if near is None else near
+    home = np.full(len(weight), -1, np.int32) if present is None else present.astype(np.int32)
+    firm = np.zeros(len(weight), np.bool_) if settled is None else settled
+    start = load.astype(np.float64)
+    return np.asarray(_place(servers, rows, weight, start, limit, order, near, home, firm))
+
+
+@nb.njit(inline="always")
+def _roomier(load, limit, s, best):  # type: ignore[no-untyped-def]
+    return load[s] / limit[s] < load[best] / limit[best]
+
+
+@nb.njit(inline="always")
+def _best(servers, rows, load, limit, weight, home, bar):  # type: ignore[no-untyped-def]
+    """Return the server with room that shares most rows with a key, but for its home; −1 if none is above ``bar``."""
+    best = -1
+    most = 0.0
+    for k in range(len(servers)):
+        s = servers[k]
+        if s < 0 or s == home or rows[k] <= 0 or load[s] + weight > limit[s]:
+            continue
+        if bar >= 0 and rows[k] <= bar + CHANCE * np.sqrt(rows[k] + bar):
+            continue
+        if best < 0 or rows[k] > most or (rows[k] == most and _roomier(load, limit, s, best)):
+            best = s
+            most = rows[k]
+    return best
 
 
 @nb.njit(cache=True, nogil=True)
-def _place(ties, weight, load, limit, order, near):  # type: ignore[no-untyped-def]
+def _nearest(servers, rows, load, limit, weight, near):  # type: ignore[no-untyped-def]
+    """Return the server with room that is nearest to those a key shares rows with, −1 if none is near."""
+    best = -1
+    closest = 0.0
+    for s in range(len(near)):
+        if load[s] + weight > limit[s]:
+            continue
+        close = 0.0
+        for k in range(len(servers)):
+            if servers[k] >= 0:
+                close += rows[k] * near[servers[k], s]
+        if close > closest or (best >= 0 and close == closest and _roomier(load, limit, s, best)):
+            best = s
+            closest = close
+    return best
+
+
+@nb.njit(cache=True, nogil=True)
+def _place(servers, rows, weight, load, limit, order, near, present, settled):  # type: ignore[no-untyped-def]
     out = np.full(len(order), -1, np.int32)
-    n = len(load)
+    load = load.copy()
     for v in order:
-        best = -1
-        some = False
-        for s in range(n):
-            if ties[v, s] <= 0:
-                continue
-            some = True
-            if load[s] + weight[v] > limit[s]:
-                continue
-            better = best < 0 or ties[v, s] > ties[v, best]
-            if not better and ties[v, s] == ties[v, best]:
-                better = load[s] / limit[s] < load[best] / limit[best]
-            if better:
-                best = s
+        home = present[v]
+        own = -1.0 if home < 0 else 0.0  # rows shared with its home; without one there is no bar
+        some = home >= 0
+        for k in range(servers.shape[1]):
+            if servers[v, k] >= 0 and rows[v, k] > 0:
+                some = True
+                if servers[v, k] == home:
+                    own = rows[v, k]
         if not some:
             continue
+        best = _best(servers[v], rows[v], load, limit, weight[v], home, own)
+        if best < 0 and home >= 0 and (settled[v] or load[home] + weight[v] <= limit[home]):
+            best = home
+        if best < 0 and home >= 0:
+            best = _best(servers[v], rows[v], load, limit, weight[v], home, -1.0)
         if best < 0:
-            closest = 0.0
-            for s in range(n):
-                if load[s] + weight[v] > limit[s]:
-                    continue
-                close = 0.0
-                for t in range(n):
-                    close += ties[v, t] * near[t, s]
-                better = close > closest
-                if not better and best >= 0 and close == closest:
-                    better = load[s] / limit[s] < load[best] / limit[best]
-                if better:
-                    best, closest = s, close
+            best = _nearest(servers[v], rows[v], load, limit, weight[v], near)
         if best < 0:
             best = 0
-            for s in range(1, n):
-                if load[s] / limit[s] < load[best] / limit[best]:
+            for s in range(1, len(load)):
+                if _roomier(load, limit, s, best):
                     best = s
         out[v] = best
         load[best] += weight[v]

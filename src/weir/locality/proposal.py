@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weir.hashing import hash_home
+from weir.locality.company import Rows, strongest
 from weir.locality.config import Costs, Locality
 from weir.locality.counts import PairCounts, count_keys, merge
 from weir.locality.forecast import Forecast, forecast
@@ -63,6 +65,7 @@ class Proposal:
     method: str
     hashes: Sequence[NDArray[np.uint64]]
     servers: Sequence[Servers]
+    company: Sequence[tuple[Servers, Rows]]  # per operator: what keys are drawn to once all have moved
     forecast: Forecast | None
     adopt: bool
     seconds: float
@@ -104,12 +107,15 @@ def propose(snapshot: Snapshot) -> Proposal:
         start = _carry(graph, parts, graph2, warm)
         held = _held(snapshot, graph2, live)
         graph, parts = graph2, cut(graph2, held, warm=start, stay_bonus=config.stay_bonus)
+    of_each = [slice(a, b) for a, b in pairwise(graph.starts.tolist())]
+    servers, rows = strongest(graph.indptr, parts[graph.indices], graph.edge_weight)
     return Proposal(
         snapshot.version,
         n,
         method,
-        [graph.key[a:b] for a, b in zip(graph.starts[:-1], graph.starts[1:], strict=True)],
-        [parts[a:b] for a, b in zip(graph.starts[:-1], graph.starts[1:], strict=True)],
+        [graph.key[mine] for mine in of_each],
+        [parts[mine] for mine in of_each],
+        [(servers[mine], rows[mine]) for mine in of_each],
         best if config.forecast is not None else None,
         adopt,
         time.perf_counter() - began,

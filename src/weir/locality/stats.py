@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
 
 Edge = tuple[int, int]
-_SCHEMA = pa.schema(
-    [("part", pa.int16()), ("left", pa.uint64()), ("right", pa.uint64()), ("count", pa.float64())]
-)
 
 
 @dataclass(frozen=True)
@@ -28,7 +23,7 @@ class BatchStats:
 
     >>> state, tag = np.array([1, 1, 2], np.uint64), np.array([7, 7, 8], np.uint64)
     >>> task = BatchStats.of({0: state, 1: tag}, {(0, 1): (state, tag)})
-    >>> both = BatchStats.merge([task, BatchStats.from_ipc(task.to_ipc())])
+    >>> both = BatchStats.merge([task, BatchStats.decode(task.encode())])
     >>> both.rows, both.pairs[0, 1].count.tolist()
     ({0: 6.0, 1: 6.0}, [4.0, 2.0])
     """
@@ -67,48 +62,55 @@ class BatchStats:
             {o: sum(p.rows.get(o, 0.0) for p in parts) for o in sorted({o for p in parts for o in p.rows})},
         )
 
-    def to_arrow(self) -> pa.Table:
-        """Return one table: ``part`` says which counts a row belongs to, the metadata say what the parts are."""
-        parts = [*self.keys.values(), *self.pairs.values()]
-        sizes = [len(p) for p in parts]
-        about = {
-            "keys": list(self.keys),
-            "pairs": [list(e) for e in self.pairs],
-            "rows": [[o, r] for o, r in self.rows.items()],
-        }
-        columns = [
-            np.repeat(np.arange(len(parts), dtype=np.int16), sizes),
-            *(
-                np.concatenate([getattr(p, name) for p in parts] or [np.zeros(0, kind)])
-                for name, kind in (("left", np.uint64), ("right", np.uint64), ("count", np.float64))
-            ),
-        ]
-        return pa.table(columns, schema=_SCHEMA.with_metadata({b"weir.stats": msgspec.json.encode(about)}))
+    @property
+    def entries(self) -> int:
+        """Return how many counts these are."""
+        return sum(map(len, [*self.keys.values(), *self.pairs.values()]))
 
-    @classmethod
-    def from_arrow(cls, table: pa.Table) -> BatchStats:
-        """Make statistics from a table of :meth:`to_arrow`."""
-        about = msgspec.json.decode(table.schema.metadata[b"weir.stats"])
-        part, left, right, count = (table.column(name).to_numpy() for name in _SCHEMA.names)
-        ends = np.searchsorted(part, np.arange(len(about["keys"]) + len(about["pairs"]) + 1))
-        cut = [PairCounts(left[a:b], right[a:b], count[a:b]) for a, b in pairwise(ends)]
-        n = len(about["keys"])
-        return cls(
-            dict(zip(about["keys"], cut[:n], strict=True)),
-            {(a, b): c for (a, b), c in zip(about["pairs"], cut[n:], strict=True)},
-            {int(o): float(r) for o, r in about["rows"]},
+    @property
+    def counted(self) -> dict[int, float]:
+        """Return, per operator, the share of its rows whose keys are in the counts; other keys were too rare."""
+        return {o: self.keys[o].total / rows for o, rows in self.rows.items() if rows and o in self.keys}
+
+    def encode(self) -> bytes:
+        """Return the statistics as bytes, for one cell of a control row."""
+        return msgspec.msgpack.encode(
+            _Packed(
+                [(o, *_pack(c, pairs=False)) for o, c in self.keys.items()],
+                [(a, b, *_pack(c, pairs=True)) for (a, b), c in self.pairs.items()],
+                dict(self.rows),
+            )
         )
 
-    def to_ipc(self) -> bytes:
-        """Return the statistics as bytes, for one cell of a control row."""
-        sink = pa.BufferOutputStream()
-        table = self.to_arrow()
-        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as out:
-            out.write_table(table)
-        return bytes(sink.getvalue())
-
     @classmethod
-    def from_ipc(cls, data: bytes) -> BatchStats:
-        """Make statistics from the bytes of :meth:`to_ipc`."""
-        with pa.ipc.open_stream(data) as stream:
-            return cls.from_arrow(stream.read_all())
+    def decode(cls, data: bytes) -> BatchStats:
+        """Return the statistics of :meth:`encode`."""
+        packed = msgspec.msgpack.decode(data, type=_Packed)
+        return cls(
+            {o: _unpack(*counts) for o, *counts in packed.keys},
+            {(a, b): _unpack(*counts) for a, b, *counts in packed.pairs},
+            packed.rows,
+        )
+
+
+_Counts = tuple[int, bytes, bytes, bytes]
+
+
+class _Packed(msgspec.Struct, array_like=True):
+    keys: list[_Counts]
+    pairs: list[tuple[int, int, bytes, bytes, bytes]]
+    rows: dict[int, float]
+
+
+def _pack(counts: PairCounts, pairs: bool) -> tuple[bytes, bytes, bytes]:
+    short = counts.count.astype(np.float32)
+    exact = bool((short == counts.count).all())
+    right = counts.right.tobytes() if pairs else b""
+    return counts.left.tobytes(), right, (short if exact else counts.count).tobytes()
+
+
+def _unpack(left: bytes, right: bytes, count: bytes) -> PairCounts:
+    keys = np.frombuffer(left, np.uint64).copy()
+    others = np.frombuffer(right, np.uint64).copy() if right else np.zeros(len(keys), np.uint64)
+    kind = np.float32 if len(count) < len(left) else np.float64
+    return PairCounts(keys, others, np.frombuffer(count, kind).astype(np.float64))

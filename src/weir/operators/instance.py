@@ -38,7 +38,7 @@ NO_TIME = int(np.iinfo(np.int64).min)
 END_OF_TIME = (1 << 63) - 2  # the watermark when a bounded input has ended
 
 
-class OperatorReport(msgspec.Struct):
+class OperatorReport(msgspec.Struct, array_like=True):
     """What one operator did in one task."""
 
     rows_in: int = 0
@@ -47,6 +47,7 @@ class OperatorReport(msgspec.Struct):
     late: int = 0
     diverted: int = 0
     busy: float = 0.0
+    merging: float = 0.0  # of it, in steps in which no rows can come, only partial states
     # over all rows: seconds from the task's start to the row's turn; on live servers, from the row's arrival
     waited: float = 0.0
     queued: int = 0  # most rows that waited for it at once, on live servers

@@ -21,20 +21,22 @@ from pyspark.sql import functions as F
 
 from weir import errors
 from weir.engine import invariants
+from weir.engine.ahead import Ahead
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.fence import check_shared
-from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, column_name, host_name
-from weir.engine.learning import Learning
+from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, Segments, column_name, host_name
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
 from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
+from weir.engine.sightings import Learning
 from weir.engine.tables import grouping_in_force
 from weir.errors import EngineError, ParcelLost, WeirError
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
+from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import Profile
 from weir.operators.file_reader import vanished
@@ -42,6 +44,7 @@ from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
 from weir.spark.homes import Homes
+from weir.spark.peeking import count_ahead
 from weir.spark.probing import locate, measure
 from weir.spark.session import own_session
 from weir.spark.sources import collected, without
@@ -141,6 +144,9 @@ class SparkRunner:
         self._slots.clear()
         self.hosts = self._hosts_of_one_machine()
 
+    def count_ahead(self, rows: DataFrame, ahead: Ahead) -> BatchStats:
+        return count_ahead(rows, self.topology, ahead)
+
     def committed(self, progress: Progress) -> None:
         self.hosts = [server.host for server in progress.servers]
         self.row_bytes = progress.bytes_in / progress.rows if progress.rows else 0.0
@@ -222,12 +228,12 @@ class SparkRunner:
         return Job(
             self.topology,
             plan,
-            manifest,
+            Segments(manifest),
             self.storage,
             self.homes.slots,
             layout,
             self.learning,
-            before,
+            None if before is None else Segments(before),
             began=now(),
             query=self.query,
             hosts=hosts,

@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.engine.documents import BatchPlan, Claim, Manifest
 from weir.engine.exchange import wire
 from weir.engine.job import EntryLayout, Job
-from weir.engine.learning import Learning
 from weir.engine.live.group import SILENCE, Group
 from weir.engine.live.server import Resident, push
 from weir.engine.live.transport import Address, Life
 from weir.engine.outcome import Outcome, outcome_of
+from weir.engine.sightings import Learning
 from weir.errors import EngineError, LiveFailed
 from weir.graph.model import Topology
 from weir.spark.executors import ensure_slots, slots

@@ -21,6 +21,7 @@ SUBCOMMANDS = {
         "locality",
         "partition",
         "reconfigure",
+        "scale",
         "source",
         "kafka",
         "consistent",

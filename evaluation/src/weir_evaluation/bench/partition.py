@@ -176,23 +176,25 @@ def measured(work: Callable[[], NDArray[np.int32]]) -> tuple[NDArray[np.int32], 
     >>> peak is None or 7 < peak < 12
     True
     """
-    start = _fresh_mark()
+    start = fresh_mark()
     began = time.process_time()
     result = work()
     cpu = time.process_time() - began
-    return result, cpu, None if start is None else _memory("VmHWM") - start
+    return result, cpu, None if start is None else memory_mb("VmHWM") - start
 
 
-def _fresh_mark() -> float | None:
+def fresh_mark() -> float | None:
+    """Gives back unused memory and sets the high-water mark back; the MB in use now, None where nobody knows."""
     if not sys.platform.startswith("linux"):
         return None
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
-    return _memory("VmRSS")
+    return memory_mb("VmRSS")
 
 
-def _memory(what: str) -> float:
+def memory_mb(what: str) -> float:
+    """A line of the process's status in MB, e.g. ``VmHWM``, the high-water mark."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
 

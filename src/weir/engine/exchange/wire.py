@@ -1,19 +1,21 @@
 """The rows of an exchange: Arrow blobs with an address.
 
-Between two steps Spark moves few, large rows ``(slot, kind, edge, born, payload)``: everything that one task sends
-to one server on one edge is one blob. ``born`` is its latency marker, see :mod:`weir.engine.metrics.latency`. Edges
-may have different schemas; the JVM never sees a row of ours.
+Between two steps Spark moves few, large rows ``(slot, kind, edge, born, sender, payload)``: everything that one task
+sends to one server on one edge is one blob. ``born`` is its latency marker, see :mod:`weir.engine.metrics.latency`;
+``sender`` is the sending server and its host. Edges may have different schemas; the JVM never sees a row of ours.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from weir.columns import canonical_type
 from weir.engine.exchange.parcels import Depot
+from weir.hashing import mix
 
 DATA, CONTROL, STATE, PARTIAL, STATISTICS = 1, 2, 3, 4, 5
 LEFT = (DATA, STATE, PARTIAL)  # may be left in a file; the others go to the driver in the end
@@ -26,24 +28,32 @@ WIRE = pa.schema(
         ("kind", pa.int32()),
         ("edge", pa.int32()),
         ("born", pa.int64()),
+        ("sender", pa.string()),
         ("payload", pa.binary()),
     ]
 )
-WIRE_DDL = "slot int, kind int, edge int, born bigint, payload binary"
+WIRE_DDL = "slot int, kind int, edge int, born bigint, sender string, payload binary"
 FLUSH_BYTES = 16 << 20
 # To the JVM's collector a row of half a region is "humongous", an allocation of its own; heaps up to 4 GB have
 # regions of 1 MB.
 BLOB_BYTES = 384 << 10
 
+PRIME = (1 << 61) - 1
+Tally = tuple[int, int, int]  # rows, Σ server · rows, Σ factor(server) · rows
+Tallies = dict[tuple[int, ...], Tally]
+
 
 class Outbox:
-    """Collects what a task sends, and hands it to Spark in batches of bounded size."""
+    """Collects what a task sends, and hands it to Spark in batches of bounded size.
 
-    def __init__(self, slots: list[int], depot: Depot | None = None) -> None:
-        self._slots, self._depot = slots, depot
+    ``sender`` is who sends, see :func:`sender_name`.
+    """
+
+    def __init__(self, slots: list[int], depot: Depot | None = None, sender: str = "") -> None:
+        self._slots, self._depot, self._sender = slots, depot, sender
         self._rows: list[tuple[int, int, int, int, pa.Buffer | bytes]] = []
         self._bytes = 0
-        self.posted: Counter[tuple[int, int, int]] = Counter()  # kind, edge, server → rows
+        self.posted: Tallies = {}  # kind, edge → rows, and a checksum of which servers they went to
 
     def longest(self, server: int) -> int:
         """Return how long blobs for a server may be, in bytes."""
@@ -54,7 +64,7 @@ class Outbox:
     ) -> None:
         """Send a blob of so many rows to a server; ``edge`` is an operator's number for states."""
         if rows:
-            self.posted[kind, edge, server] += rows
+            add_tally(self.posted, (kind, edge), server, rows)
         if self._depot is not None and kind in LEFT and self._depot.takes(server, len(payload)):
             kind, payload = kind + ADDRESSED, self._depot.leave(payload)
         self._rows.append((self._slots[server], kind, edge, born, payload))
@@ -74,10 +84,50 @@ class Outbox:
                 pa.array(kinds, pa.int32()),
                 pa.array(edges, pa.int32()),
                 pa.array(born, pa.int64()),
+                pa.array([self._sender] * len(slots), pa.string()),
                 pa.array([memoryview(p) for p in payloads], pa.binary()),
             ],
             schema=WIRE,
         )
+
+
+def sender_name(server: int, host: str) -> str:
+    """Return the name of a sender: its server (negative for a source task) and the host it runs on.
+
+    >>> sender_of(sender_name(3, "a.example.org"))
+    (3, 'a.example.org')
+    """
+    return f"{server}@{host}"
+
+
+def sender_of(name: str) -> tuple[int, str]:
+    """Return server and host of a sender."""
+    server, _, host = name.partition("@")
+    return int(server), host
+
+
+def add_tally(tallies: Tallies, where: tuple[int, ...], server: int, rows: int) -> None:
+    """Add rows for a server to a tally: their number, and two sums over the servers, weighted differently.
+
+    Who sends and who receives add up on their own, in three numbers however many servers there are. If the tallies
+    agree, every server has got what was sent to it, but for a chance of 2⁻⁶¹; if one server has not, they tell which.
+
+    >>> sent, received = {}, {}
+    >>> for server in (3, 5, 3):
+    ...     add_tally(sent, (), server, 10)
+    >>> for server, rows in ((3, 20), (5, 10)):
+    ...     add_tally(received, (), server, rows)
+    >>> sent == received
+    True
+    """
+    total, place, mark = tallies.get(where, (0, 0, 0))
+    tallies[where] = total + rows, place + server * rows, (mark + factor(server) * rows) % PRIME
+
+
+@functools.cache
+def factor(server: int) -> int:
+    """Return a number below :data:`PRIME` that stands for a server in a tally."""
+    return int(mix(np.uint64(server), np.uint64(0x5EED))) % PRIME
 
 
 def pack(batch: pa.RecordBatch) -> pa.Buffer:

@@ -11,10 +11,10 @@ import pyarrow as pa
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.in_process import InProcessRunner, Tables, answers_in
 from weir.engine.job import Job
-from weir.engine.learning import Learning
 from weir.engine.live.group import Group
 from weir.engine.live.server import Answers, Resident, push
 from weir.engine.outcome import Outcome, outcome_of
+from weir.engine.sightings import Learning
 from weir.graph.model import Topology
 
 HOST = "127.0.0.1"

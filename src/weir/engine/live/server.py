@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 import pyarrow as pa
 
-from weir.engine.documents import TaskReport
+from weir.engine.documents import EdgeReport, TaskReport
 from weir.engine.exchange import wire
 from weir.engine.job import Job
 from weir.engine.live.inbox import LIMIT, Inbox
@@ -42,9 +42,10 @@ from weir.engine.live.transport import (
 )
 from weir.engine.metrics.latency import Busy
 from weir.engine.server import Server
+from weir.engine.whereabouts import places_of
 from weir.errors import LiveFailed
 from weir.faults import reach
-from weir.graph.model import Node, Topology
+from weir.graph.model import Node
 from weir.operators.instance import OperatorReport
 
 BEAT = 2.0  # seconds between two signs of life to the driver
@@ -57,9 +58,10 @@ Send = Callable[[int, Frame], None]
 class DirectOutbox(wire.Outbox):
     """Sends rows and states at once; keeps reports and statistics, which go to the driver."""
 
-    def __init__(self, topology: Topology, slots: list[int], send: Send) -> None:
-        super().__init__(slots)
-        self._topology, self._send = topology, send
+    def __init__(self, server: Server, send: Send) -> None:
+        super().__init__(server.job.slots)
+        self._server, self._topology, self._send = server, server.topology, send
+        self._hosts = [p.host for p in places_of(server.plan.network)]
 
     def longest(self, server: int) -> int:
         return BLOB_BYTES
@@ -70,13 +72,23 @@ class DirectOutbox(wire.Outbox):
         if kind not in wire.LEFT:
             super().put(server, kind, edge, payload, born, rows)
             return
-        self.posted[kind, edge, server] += rows
+        wire.add_tally(self.posted, (kind, edge), server, rows)
+        self._count(server, kind, edge, rows, len(payload))
         topology = self._topology
         if kind == wire.DATA:
             step = topology.by_name[topology.edges[edge].target].level
         else:
             step = topology.nodes[edge].state_level
         self._send(server, Frame(ROWS, kind, step, edge, rows, born, pa.py_buffer(payload)))
+
+    def _count(self, server: int, kind: int, edge: int, rows: int, size: int) -> None:
+        """Count rows by distance as they leave: live servers stay where they are, so the plan knows where."""
+        me, distances = self._server, self._server.distances
+        peer = wire.sender_name(server, self._hosts[server] if self._hosts else distances.host)
+        if kind == wire.DATA:
+            distances.count(me.report.edges.setdefault(edge, EdgeReport()).arrived, peer, rows, size)
+        elif kind == wire.PARTIAL and self._topology.nodes[edge].splits:
+            distances.count(me.report.partials, peer, rows, size)
 
     def full(self) -> bool:
         return False
@@ -93,7 +105,7 @@ class LiveServer(Server):
 
     def __init__(self, job: Job, server: int, inbox: Inbox, send: Send, end: Callable[[int], None]) -> None:
         super().__init__(job, 1, server)
-        self.outbox: DirectOutbox = DirectOutbox(job.topology, job.slots, send)
+        self.outbox: DirectOutbox = DirectOutbox(self, send)
         self.inbox, self._end = inbox, end
         self.reports = [self.report]  # one per step; all but the counts of operators are in the first
         host, process = self.report.host, self.report.process
@@ -129,8 +141,9 @@ class LiveServer(Server):
             name = self.topology.edges[edge].target if kind == wire.DATA else self.topology.nodes[edge].name
             self._operator(self.topology.by_name[name]).queued += rows
         self.report.spilled_bytes = self.inbox.spilled
+        self.last, self.carried = True, self.reports[1:]
         self._send_reports()
-        return self.outbox.answers() + [(wire.CONTROL, msgspec.json.encode(r)) for r in self.reports[1:]]
+        return self.outbox.answers()
 
     def _take(self, frame: Frame) -> None:
         assert frame.payload is not None
@@ -173,7 +186,7 @@ def push(
             connections[server].send(what, payload, kind=kind, step=step, edge=edge, rows=rows, born=born)
 
         source = _LiveSource(job, 0, -1, task)
-        source.outbox = DirectOutbox(job.topology, job.slots, send)
+        source.outbox = DirectOutbox(source, send)
         yield from source.run(batches)
         for connection in connections:
             connection.send(END)

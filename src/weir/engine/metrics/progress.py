@@ -131,6 +131,9 @@ class RoutingProgress(Record):
     new: list[dict[str, Any]] = []
     last_decision: dict[str, Any] | None = None
     tables: dict[str, int] = {}  # operator → listed keys
+    counted: dict[
+        str, float
+    ] = {}  # operator → share of rows whose keys were not too rare to be reported, last time
 
 
 class Seconds(Record):
@@ -179,7 +182,7 @@ class Progress(Record):
     distance: Traffic = {}  # rows and bytes by distance
     partials: Traffic = {}  # the same for partial states on their way home
     places: list[dict[str, str]] = []
-    # rows per round that each instance gets from each server, on edges where weights decide
+    # rows per round that each instance gets from each server, on edges where weights decide; up to 64 servers
     weights: dict[str, dict[str, list[float]]] = {}
     edges: dict[str, EdgeProgress] = {}
     operators: dict[str, OperatorProgress] = {}

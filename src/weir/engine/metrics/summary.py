@@ -31,7 +31,7 @@ def summarise(
 ) -> Progress:
     """Return one batch's progress; ``keys_before`` has the number of keys of each operator before it."""
     locator = locator or Locator(topology.servers)
-    crossed, partials = by_distance(topology, reports, locator)
+    crossed, partials = by_distance(topology, reports)
     edges = _edges(topology, reports, crossed)
     local, remote = sum(e.local for e in edges.values()), sum(e.remote for e in edges.values())
     entered = _entered(topology, reports)
@@ -54,7 +54,7 @@ def summarise(
             name: percentiles(merged(r.sink_ages[name] for r in reports if name in r.sink_ages))
             for name in sorted(topology.sinks)
         },
-        servers=[_server(i, reports) for i in range(topology.servers)],
+        servers=[_server(mine) for mine in _by_server(topology.servers, reports)],
         state_keys=_keys(topology, reports, keys_before),
         state_bytes_written=sum(m.ref.bytes for r in reports for m in r.segments if m.ref is not None),
         table_version=plan.table_version,
@@ -72,7 +72,7 @@ def _entered(topology: Topology, reports: Reports) -> list[TaskReport]:
     sources = [r for r in reports if r.server == -1]
     if sources:
         return [r for r in sources if r.step == 0]
-    return [r for r in reports if r.step == 1]
+    return [r for r in reports if r.step > 0]  # of all steps together, they say what came in with the first
 
 
 def _edges(topology: Topology, reports: Reports, crossed: Mapping[int, Traffic]) -> dict[str, EdgeProgress]:
@@ -112,8 +112,15 @@ def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
     )
 
 
-def _server(number: int, reports: Reports) -> ServerProgress:
-    mine = [r for r in reports if r.server == number]
+def _by_server(servers: int, reports: Reports) -> list[list[TaskReport]]:
+    out: list[list[TaskReport]] = [[] for _ in range(servers)]
+    for report in reports:
+        if 0 <= report.server < servers:
+            out[report.server].append(report)
+    return out
+
+
+def _server(mine: Reports) -> ServerProgress:
     parts = [op for r in mine for op in r.operators.values()]
     execution, waiting = _mean_times(parts)
     return ServerProgress(

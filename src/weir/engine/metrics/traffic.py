@@ -1,20 +1,21 @@
-"""Rows and bytes by distance: who sent how much to whom is in the reports, and where everybody ran.
+"""Rows and bytes by distance: every server counts what comes to it, by how far away the sender ran.
 
-Distances are those between the places where the two tasks really ran. Rows that stay on their server are handed on
-in memory: they are ``process`` and weigh no bytes. What goes to another server of the same host is packed, written and
-read again, within one executor too: that is ``node``. Rows that the JVM routes on their way from a source come from
-readers that nobody can place; they are counted apart, as ``source``.
+Distances are those between the hosts where the two tasks really ran; racks are those that the plan names, and a host
+that it does not name is in none of them. Rows that stay on their server are handed on in memory: they are ``process``
+and weigh no bytes. What goes to another server of the same host is packed, written and read again, within one executor
+too: that is ``node``. Rows that the JVM routes on their way from a source come from readers that nobody can place; they
+are counted apart, as ``source``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from weir.engine.documents import TaskReport
+from weir.engine.exchange.wire import sender_of
 from weir.engine.metrics.progress import Traffic
 from weir.graph.model import Topology
-from weir.network.distance import Distance, Place, distance
-from weir.network.locator import Locator
+from weir.network.distance import Distance, Place
 
 SOURCE = "source"
 NAMES = [*(d.name.lower() for d in Distance), SOURCE]
@@ -35,43 +36,68 @@ def added(parts: Iterable[Traffic]) -> Traffic:
     return out
 
 
-def by_distance(
-    topology: Topology, reports: list[TaskReport], locator: Locator
-) -> tuple[dict[int, Traffic], Traffic]:
+class Distances:
+    """How far senders are from one server that runs on ``host``; ``places`` are those of the plan.
+
+    >>> distances = Distances([Place("1", "a", "/x"), Place("2", "b", "/y")], 0, "a")
+    >>> [distances.of(sender).name for sender in ("0@a", "7@a", "1@b", "-1@c")]
+    ['PROCESS', 'NODE', 'ANY', 'ANY']
+    """
+
+    def __init__(self, places: Sequence[Place], server: int, host: str) -> None:
+        self._racks = {p.host: p.rack for p in places}
+        self._server, self.host = server, host
+        self._rack = self._racks.get(host, "")
+        self._known: dict[str, Distance] = {}
+
+    def of(self, sender: str) -> Distance:
+        """Return how far a sender is, given as :func:`~weir.engine.exchange.wire.sender_name` spells it."""
+        if sender not in self._known:
+            self._known[sender] = self._distance(*sender_of(sender))
+        return self._known[sender]
+
+    def count(self, counts: dict[int, tuple[int, int]], sender: str, rows: int, size: int) -> None:
+        """Count rows from a sender (not if it has no name); what a server sends to itself weighs nothing."""
+        if not sender:
+            return
+        far = int(self.of(sender))
+        before = counts.get(far, (0, 0))
+        counts[far] = before[0] + rows, before[1] + (size if far else 0)
+
+    def _distance(self, server: int, host: str) -> Distance:
+        if server == self._server:
+            return Distance.PROCESS
+        if host == self.host:
+            return Distance.NODE
+        return Distance.RACK if self._racks.get(host, "") == self._rack else Distance.ANY
+
+
+def by_distance(topology: Topology, reports: Iterable[TaskReport]) -> tuple[dict[int, Traffic], Traffic]:
     """Return what crossed each edge, by distance, and the same for partial states on their way home."""
-    at: dict[tuple[int, int], Place] = {}
-    for r in reports:
-        if r.server >= 0 and r.step > 0:
-            at[r.server, r.step] = locator.place(r.host, r.process, r.server)
-    known: dict[tuple[Place, Place], str] = {}
+    sums: dict[tuple[int, str], list[int]] = {}  # edge (−1: partial states), distance → rows, bytes
 
-    def name(report: TaskReport, to: int) -> str:
-        who = report.server if report.server >= 0 else SOURCE
-        here, there = locator.place(report.host, report.process, who), at[to, report.step + 1]
-        if (here, there) not in known:
-            known[here, there] = NAMES[distance(here, there)]
-        return known[here, there]
+    def add(where: int, name: str, rows: int, size: int) -> None:
+        total = sums.setdefault((where, name), [0, 0])
+        total[0] += rows
+        total[1] += size
 
-    edges = {edge.index: nothing() for edge in topology.edges}
-    partials = nothing()
     for report in reports:
         for index, count in report.edges.items():
-            traffic = edges[index]
-            traffic[NAMES[Distance.PROCESS]]["rows"] += count.local
-            _add(traffic, SOURCE, *count.entered)
-            for to, sent in count.sent.items():
-                _add(traffic, name(report, to), *sent)
-        for to, sent in report.partials.items():
-            if to == report.server:
-                partials[NAMES[Distance.PROCESS]]["rows"] += sent[0]
-            else:
-                _add(partials, name(report, to), *sent)
-    return edges, partials
-
-
-def _add(traffic: Traffic, name: str, rows: int, size: int) -> None:
-    traffic[name]["rows"] += rows
-    traffic[name]["bytes"] += size
+            add(index, NAMES[Distance.PROCESS], count.local, 0)
+            if count.entered[0]:
+                add(index, SOURCE, *count.entered)
+            for far, (rows, size) in count.arrived.items():
+                if (
+                    far != Distance.PROCESS
+                ):  # these waited on their server for a later step, and are counted above
+                    add(index, NAMES[far], rows, size)
+        for far, (rows, size) in report.partials.items():
+            add(-1, NAMES[far], rows, size)
+    traffic = {index: nothing() for index in (-1, *(edge.index for edge in topology.edges))}
+    for (index, name), (rows, size) in sums.items():
+        traffic[index][name] = {"rows": rows, "bytes": size}
+    partials = traffic.pop(-1)
+    return traffic, partials
 
 
 def whereabouts(reports: Iterable[TaskReport]) -> dict[int, tuple[str, str]]:

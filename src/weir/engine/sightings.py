@@ -1,0 +1,96 @@
+"""What tasks count for locality-aware routing, and how much of it they may report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.locality.config import Locality
+from weir.locality.heavy import HeavyPairs
+from weir.locality.stats import BatchStats
+
+SERVER_ENTRIES = 100_000  # of an operator's keys, or an edge's pairs, that one server reports at most
+DRIVER_ENTRIES = (
+    1 << 20
+)  # that reach the driver with a batch, of all operators and edges, whatever the servers
+_HOLD = 1 << 16  # distinct entries that a task can count exactly, of each operator and edge
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What tasks are to count: operators by number, and the edges between consecutive ones.
+
+    ``capacity`` is how many entries of each a server may report to the driver. Together those of all servers are
+    bounded, so what the driver has to take in does not grow with their number.
+    """
+
+    operators: dict[str, int]
+    edges: frozenset[tuple[int, int]]
+    capacity: int
+    seed: int
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], edges: Iterable[tuple[int, int]], servers: int, config: Locality
+    ) -> Learning:
+        """Share out what the driver can take in.
+
+        >>> edges = [(i, i + 1) for i in range(7)]
+        >>> [Learning.of("abcdefgh", edges, n, Locality()).capacity for n in (1, 10, 100, 1000)]
+        [69905, 6990, 699, 69]
+        """
+        known = frozenset(edges)
+        fair = DRIVER_ENTRIES // (servers * (len(names) + len(known)))
+        capacity = max(1, min(config.capacity, SERVER_ENTRIES, fair))
+        return cls({name: i for i, name in enumerate(names)}, known, capacity, config.seed)
+
+
+class Sightings:
+    """Counts keys and pairs of keys in one task, in bounded memory (see :class:`~weir.locality.heavy.HeavyPairs`).
+
+    Statistics of a server's earlier steps are added, so that one server sends the driver one summary.
+    """
+
+    def __init__(self, learning: Learning) -> None:
+        self.learning = learning
+        self._keys: dict[int, HeavyPairs] = {}
+        self._pairs: dict[tuple[int, int], HeavyPairs] = {}
+        self._rows: dict[int, float] = {}
+        self._earlier: list[BatchStats] = []
+
+    def key(self, operator: str, hashes: NDArray[np.uint64]) -> None:
+        """Count the keys of rows that an operator gets."""
+        number = self.learning.operators.get(operator)
+        if number is not None:
+            self._heavy(self._keys, number).add(hashes, np.zeros(len(hashes), np.uint64))
+            self._rows[number] = self._rows.get(number, 0.0) + len(hashes)
+
+    def pair(self, origin: tuple[str, NDArray[np.uint64]], operator: str, hashes: NDArray[np.uint64]) -> None:
+        """Count the pairs of a key and the one that the same row has for the next operator."""
+        edge = (self.learning.operators.get(origin[0], -1), self.learning.operators.get(operator, -1))
+        if edge in self.learning.edges:
+            self._heavy(self._pairs, edge).add(origin[1], hashes)
+
+    def _heavy(self, counts: dict[Any, HeavyPairs], what: Any) -> HeavyPairs:
+        if what not in counts:
+            counts[what] = HeavyPairs(max(_HOLD, 2 * self.learning.capacity), self.learning.seed)
+        return counts[what]
+
+    def add(self, summary: bytes) -> None:
+        """Take in the summary of an earlier step."""
+        self._earlier.append(BatchStats.decode(summary))
+
+    def stats(self, last: bool = True) -> BatchStats | None:
+        """Return the summary; before the last step of a batch it may be longer, since later steps add to it."""
+        capacity = self.learning.capacity * (1 if last else 4)
+        own = BatchStats(
+            {o: heavy.counts() for o, heavy in sorted(self._keys.items())},
+            {e: heavy.counts() for e, heavy in sorted(self._pairs.items())},
+            dict(sorted(self._rows.items())),
+        )
+        whole = BatchStats.merge([*self._earlier, own], capacity=capacity, seed=self.learning.seed)
+        return whole if whole.keys or whole.pairs else None

@@ -1,0 +1,71 @@
+"""Keys that are counted before their batch is planned are placed for its rows; nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import weir
+import weir.testing
+from truth import count_by, rows_in
+from weir.errors import TopologyError
+
+SOURCE = "place string, topic string"
+SERVERS = 4
+
+
+def batch(seed, rows=1500):
+    """Topics that are all new in every batch, each of one place: only who looks ahead can place them in time."""
+    rng = np.random.default_rng(seed)
+    place = rng.integers(24, size=rows)
+    names = (
+        pa.array([f"place {p}" for p in place]),
+        pa.array([f"{seed}/{p}/{i % 5}" for i, p in enumerate(place)]),
+    )
+    return pa.table(dict(zip(("place", "topic"), names, strict=True)))
+
+
+def app():
+    places = weir.source(SOURCE).keyed("place", weir.Count(), name="places")
+    return places.keyed("topic", weir.Count(), name="topics")
+
+
+@pytest.mark.parametrize(
+    "faults", [(), ("plan-written:4", "commit-written:5", "step-started:602")], ids=["", "faults"]
+)
+def test_new_keys_are_placed_for_the_rows_that_bring_them(faults):
+    batches = [batch(seed) for seed in range(7)]
+    locality = {}
+    for ahead in (False, True):
+        routing = weir.Locality(period=None, look_ahead=ahead)
+        query = weir.testing.start(app(), servers=SERVERS, routing=routing, faults=faults)
+        for number, table in enumerate(batches):
+            query.feed(table)
+            if number == 1:
+                query.reconfigure(wait=True)
+        assert query.pending_faults == []
+        assert rows_in(query.state("topics")) == count_by(batches, "topic")
+        assert rows_in(query.state("places")) == count_by(batches, "place")
+        locality[ahead] = query.progress.edges["places → topics"].locality
+    assert locality[False] < 0.4
+    assert locality[True] > 0.9
+
+
+def test_keys_that_the_source_has_not_got_are_refused():
+    changed = (
+        weir.source(SOURCE)
+        .map_batches(lambda b: b, name="changed")
+        .keyed("place", weir.Count(), name="places")
+    )
+    with pytest.raises(TopologyError, match="look_ahead=True: the key of operator 'places'"):
+        weir.testing.start(changed, servers=2, routing=weir.Locality(look_ahead=True))
+
+
+def test_rows_without_a_key_are_not_counted_ahead():
+    source = weir.source(SOURCE).keyed("place", weir.Count(), name="places", null_keys="drop")
+    app = source.keyed("topic", weir.Count(), name="topics", null_keys="drop")
+    rows = [{"place": p, "topic": t} for p, t in (("a", "x"), (None, "x"), ("a", None), ("b", "y"))]
+    query = weir.testing.run(app, [rows] * 3, servers=2, routing=weir.Locality(period=1, look_ahead=True))
+    assert rows_in(query.state("places")) == [("a", 6), ("b", 3)]
+    assert rows_in(query.state("topics")) == [("x", 3), ("y", 3)]

@@ -1,0 +1,23 @@
+"""The driver's work, measured alone: real code on reports that are made up, which it must find in order."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from weir_evaluation.bench import scale
+
+
+def test_every_combination_is_measured_and_growth_told():
+    parser = argparse.ArgumentParser()
+    scale.arguments(parser)
+    result = scale.run(parser.parse_args(["--quick", "--proposals"]), Console(quiet=True))
+    assert len(result["points"]) == 8
+    for point in result["points"]:
+        assert point["driver_s"] > 0
+        assert point["to_driver_bytes"] > 0 < point["per_task_bytes"]
+        assert 0 < point["counted"] <= 1
+        assert point["proposal_cpu_s"] > 0
+    assert set(result["growth"]["to_driver_bytes"]) == {"servers", "keys", "operators"}
+    scale.show(result, Console(quiet=True))

@@ -54,7 +54,7 @@ def main(data: str, folder: str) -> None:
     stream = spark.readStream.schema(f"{SCHEMA}, batch int").option("maxFilesPerTrigger", 1).parquet(data)
     app = (
         weir.source(stream)
-        .map_batches(dies_at_the_source, name="source")
+        .map_batches(dies_at_the_source, name="early")
         .keyed("place", weir.Count(), name="places", routing=weir.PartialKey())
         .map_batches(dies_on_a_server, name="shuffled", routing=weir.Shuffle())
         .process("topic", total, name="topics", state=Seen)

@@ -217,3 +217,38 @@ def test_event_time_behind_a_map_is_read_there_or_where_it_was_declared():
     query.feed(rows(("a", at(70, 1))))
     query.feed([])
     assert told(query) == [(2, "a", 60, 1)]
+
+
+def test_joins_and_duplicates_go_by_the_same_watermarks():
+    wall, letters = Wall(), []
+    ads, clicks = (
+        weir.source("k string, shown timestamp", "ads"),
+        weir.source("k string, clicked timestamp", "clicks"),
+    )
+    once = ads.deduplicate("k", within="1 hour", time="shown", name="once")
+    app = once.join(clicks, "k", how="left", within="10 minutes", time=("shown", "clicked"), name="seen")
+    query = start(app, servers=2, clock=wall, dead_letters=lambda t, b: letters.extend(dicts(t)))
+    far = NOON.replace(year=2099)
+    query.feed({"ads": [{"k": k, "shown": at(0)} for k in "aabc"], "clicks": [{"k": "a", "clicked": at(5)}]})
+    query.feed({"ads": [{"k": "b", "shown": far}], "clicks": [{"k": "b", "clicked": far}]})
+    assert sum(p.operators[name].ahead for p in query.recent_progress for name in ("once", "seen")) == 2
+    assert [r["operator"] for r in letters] == ["once", "seen"]
+    assert query.output("seen").num_rows == 1
+    wall.time = at(40)  # idle for long: time has gone on by the clock, and no click can come any more
+    while query.tick():
+        pass
+    alone = [r["k"] for r in dicts(query.output("seen")) if r["clicked"] is None]
+    assert sorted(alone) == ["b", "c"]
+    assert query.progress.state_keys["seen"] == 0
+
+
+def test_a_column_that_only_tells_the_time_is_read_though_nobody_asks_for_it():
+    window = weir.tumbling("time", "10 minutes")
+    stream = weir.source("k string, time timestamp, seen timestamp, note string").event_time("seen")
+    app = stream.keyed("k", weir.Count(), name="all").keyed("k", weir.Count(), name="w", window=window)
+    topology = weir.Application(app).topology(2)
+    assert topology.sources["source"].names == ["k", "time", "seen"]
+    query = start(app, servers=2)
+    query.feed([{"k": "a", "time": at(1), "seen": at(20), "note": ""}])
+    query.feed([])
+    assert told(query) == [(1, "a", 0, 1)]

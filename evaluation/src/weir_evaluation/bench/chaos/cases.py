@@ -10,7 +10,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import weir
@@ -152,21 +153,59 @@ def _pairs(seen: Seen) -> Counter[tuple[Any, ...]]:
     return out
 
 
-WINDOW, LATENESS = 15, 20  # seconds; batches are ten apart, so no row is late
+WINDOW, SLIDE, GAP, LATENESS = 15, 4, 2, 20  # seconds; batches are ten apart, so no row is late
 
 
-def _windowed(stream: weir.Stream, key: list[str], options: dict[str, Any]) -> weir.Stream:
-    window = weir.tumbling("at", f"{WINDOW} s", lateness=f"{LATENESS} s")
-    return stream.keyed(key, weir.Count(), window=window, **options)
+def windowed(window: weir.operators.Window) -> Attach:
+    """Return how counts in windows are put behind a stream."""
+    return lambda stream, key, options: stream.keyed(key, weir.Count(), window=window, **options)
 
 
-def _windows(seen: Seen) -> Counter[tuple[Any, ...]]:
+def _windows(slide: int, seen: Seen) -> Counter[tuple[Any, ...]]:
     rows: Counter[tuple[Any, ...]] = Counter()
     for key, batches in seen.items():
         for row in (row for mine in batches for row in mine):
-            start = int(row[3].timestamp()) // WINDOW * WINDOW
-            rows[*key, datetime.fromtimestamp(start, UTC)] += 1
+            time = int(row[3].timestamp())
+            for start in range(time - time % slide, time - WINDOW, -slide):
+                rows[*key, datetime.fromtimestamp(start, UTC)] += 1
     return Counter((*window, count) for window, count in rows.items())
+
+
+def _sessions(seen: Seen) -> Counter[tuple[Any, ...]]:
+    sessions: list[list[Any]] = []  # key, start, rows
+    for key, batches in seen.items():
+        last = None
+        for time in sorted(row[3] for mine in batches for row in mine):
+            if last is None or time - last > timedelta(seconds=GAP):
+                sessions.append([*key, time, 0])
+            sessions[-1][-1] += 1
+            last = time
+    return Counter(map(tuple, sessions))
+
+
+def _alarms(stream: weir.Stream, key: list[str], options: dict[str, Any]) -> weir.Stream:
+    """Set a timer for every row, and take back those of even numbers."""
+
+    def process(label: Any, rows: Any, state: Any, timers: Any) -> None:
+        for row in rows:
+            (timers.set if row.n % 2 else timers.delete)(row.at + timedelta(seconds=GAP))
+
+    def on_timer(label: Any, timer: Any, state: Any, timers: Any) -> Iterable[Any]:
+        return [(*(label if len(key) > 1 else [label]), timer.time)]
+
+    output = {**dict.fromkeys(key, "string"), "due": "timestamp"}
+    timed = stream.event_time("at", lateness=f"{LATENESS} s")
+    return timed.process(key, process, output=output, timers="event", on_timer=on_timer, **options)
+
+
+def _rung(seen: Seen) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (*key, row[3] + timedelta(seconds=GAP))
+        for key, batches in seen.items()
+        for mine in batches
+        for row in mine
+        if row[2] % 2
+    )
 
 
 def _top(numbers: list[int]) -> dict[str, Any]:
@@ -177,6 +216,17 @@ def _sums(batches: Sequence[Rows]) -> dict[str, int]:
     numbers = [row[2] for rows in batches for row in rows]
     return {"rows": len(numbers), "total": sum(numbers), "low": min(numbers), "top": max(numbers)}
 
+
+BY_EVENT_TIME: dict[str, Any] = {
+    "truth": None,
+    "rows": None,
+    "merges": False,
+    "defers": False,
+    "updates": False,
+    "ends": True,
+    "first": True,
+    "at_end": True,
+}
 
 KEYED = [
     Keyed("count", keyed(weir.Count), lambda batches: {"count": sum(map(len, batches))}, "count"),
@@ -235,18 +285,26 @@ KEYED = [
     ),
     Keyed(
         "windows",
-        _windowed,
-        None,
-        None,
-        merges=False,
-        defers=False,
-        updates=False,
-        ends=True,
-        first=True,
-        emitted=_windows,
+        windowed(weir.tumbling("at", WINDOW, lateness=LATENESS)),
+        emitted=partial(_windows, WINDOW),
         counted=("window_start", "count"),
-        at_end=True,
+        **BY_EVENT_TIME,
     ),
+    Keyed(
+        "sliding windows",
+        windowed(weir.sliding("at", WINDOW, SLIDE, lateness=LATENESS)),
+        emitted=partial(_windows, SLIDE),
+        counted=("window_start", "count"),
+        **BY_EVENT_TIME,
+    ),
+    Keyed(
+        "sessions",
+        windowed(weir.session("at", GAP, lateness=LATENESS)),
+        emitted=_sessions,
+        counted=("window_start", "count"),
+        **BY_EVENT_TIME,
+    ),
+    Keyed("timers", _alarms, emitted=_rung, counted=("due",), **BY_EVENT_TIME),
     Keyed(
         "count with a ttl",  # long enough for nothing to expire, and reason enough to look at the clock
         keyed(weir.Count),

@@ -118,7 +118,9 @@ def test_new_values_and_fields_start_empty_and_old_ones_go_on(first, then):
         check(query, TABLES[:3], TABLES[3:7])
 
 
-def test_a_query_that_grew_scales_and_merges_its_old_segments():
+@pytest.mark.parametrize("at_once", [1, 1 << 26], ids=["by ranges", "whole"])
+def test_a_query_that_grew_scales_and_merges_its_old_segments(at_once, monkeypatch):
+    monkeypatch.setattr("weir.state.merge.IN_MEMORY", at_once)
     few = pa.concat_tables(TABLES[:1])
     with weir.testing.start(application(False), servers=2) as query:
         query.feed(few)

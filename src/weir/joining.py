@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError
-from weir.graph.declare import JoinOptions, Key, Part
+from weir.graph.declare import JoinOptions, Key, Part, declared_time
 from weir.operators.base import Operator
 from weir.operators.deduplicate import Deduplicate
 from weir.operators.join import Join
@@ -58,7 +58,8 @@ class Joining:
             How far the times of two rows may be apart; as a pair, how much earlier and how much later the row of the
             other stream may be. None: no bound, for inner joins; all rows are kept, or those of the last ``ttl``.
         time
-            The event-time column, or that of this stream and that of the other.
+            The event-time column, or that of this stream and that of the other; if not given, those that the streams
+            have declared (:meth:`~weir.Stream.event_time`).
         lateness
             How much later than newer ones rows may arrive. Rows later than that are dropped and counted.
         suffix
@@ -78,6 +79,9 @@ class Joining:
         if within is not None and options.get("ttl") is not None:
             raise TopologyError("join: rows leave by within=; ttl= is for joins without a bound")
         bounds = within if isinstance(within, tuple) else (within, within)
+        if within is not None and time is None:
+            declared = declared_time(self.ends), declared_time(other.ends)
+            time = None if None in declared else declared  # type: ignore[assignment]
         operator = Join(
             how,
             None if within is None else _pair(bounds, "within", microseconds),

@@ -160,6 +160,14 @@ def test_state_is_bounded_by_the_watermark_of_the_side_that_is_behind():
     assert query.progress["state_keys"]["joined"] == query.state("joined").num_rows
 
 
+def test_declared_event_times_need_not_be_said_again():
+    left, right = weir.source(LEFT, "left"), weir.source(RIGHT, "right")
+    left, right = left.event_time("time").filter(lambda row: True), right.event_time("at", lateness="1 s")
+    joined = left.join(right, "k", within="2 s", name="joined")
+    query = run(joined, [batch([("a", 1, 10)], [("a", 2, 12), ("a", 3, 13)])], servers=2)
+    assert emitted(query) == {("a", 1, 10, 2, 12): 1}
+
+
 def test_late_rows_go_to_their_sink_and_rows_from_the_future_to_the_dead_letters():
     late, letters = [], []
     query = start(

@@ -163,6 +163,16 @@ def timed(part: Part, time: EventTime) -> Part:
     return replace(part, declared=replace(part.declared, event_time=time))
 
 
+def declared_time(parts: Sequence[Part]) -> str | None:
+    """Return the column that all of some parts have declared as their event time, or passed on; None if they don't."""
+    columns: set[str | None] = set()
+    for part in parts:
+        time = part.event_time if isinstance(part, Source) else part.declared.event_time
+        passes = isinstance(part, Step) and part.declared.passes
+        columns.add(time.column if time is not None else declared_time(part.inputs) if passes else None)
+    return columns.pop() if len(columns) == 1 else None
+
+
 def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, ...]]:
     """Return the sources, by name, and the operators that some parts of an application depend on.
 

@@ -74,7 +74,8 @@ class Join(Operator):
             raise TopologyError(f'join: how is "inner", "left" or "full", not {how!r}')
         if (bounds is None) != (times is None):
             raise TopologyError(
-                'join: within= and time= go together, e.g. within="10 minutes", time="time"; or neither, if inner'
+                'join: within= and time= go together, e.g. within="10 minutes", time="time"; time= is not needed '
+                'where both streams have declared it, e.g. source(…).event_time("time")'
             )
         if bounds is None and how != "inner":
             raise TopologyError(

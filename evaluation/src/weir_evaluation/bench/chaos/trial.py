@@ -8,10 +8,13 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from weir.errors import TopologyError, WeirError
+from weir.sinks import Delta, Parquet
 from weir.testing import Crash, LocalQuery, start
 from weir_evaluation.bench.chaos.cases import Keyed
 from weir_evaluation.bench.chaos.compare import Truth, compare, compare_deliveries
@@ -56,7 +59,7 @@ def run(seed: int) -> Result:
     injector = Injector(rng)
     folder = tempfile.mkdtemp(prefix="weir-chaos-")
     try:
-        with injector.loose():
+        with injector.loose(), mock.patch("weir.engine.patience.FIRST_PAUSE", 0.001):
             Story(rng, drawn, folder, injector, result).play()
     except Stuck as error:
         result.refused_wrongly.append(str(error))
@@ -77,14 +80,18 @@ class Story:
         self.checkpoint = f"{folder}/checkpoint"
         self.deferred = {p.name for _, p in drawn.keyed if p.every > 1}
         self.failed = False  # whether the query must be started again before it is used
+        own = random.Random(f"sinks {result.seed}")  # sinks change nothing else in the story of a seed
+        leaf = own.choice(drawn.application().leaves())
+        kinds = own.choice([(), (Parquet,), (Delta,), (Parquet, Delta)])
+        self.sinks = {leaf: [kind(f"{folder}/{kind.__name__}") for kind in kinds]}
         self.query = self._start()
 
     def _start(self) -> LocalQuery:
         seed = self.rng.randrange(1000)
         sources = self.rng.randint(1, 3)
-        return start(
-            self.drawn.application(), self.checkpoint, seed=seed, sources=sources, **self.drawn.settings()
-        )
+        application, settings = self.drawn.application(), self.drawn.settings()
+        sinks = {**dict.fromkeys(application.leaves()), **self.sinks}
+        return start(application, self.checkpoint, seed=seed, sources=sources, sink=sinks, **settings)
 
     def play(self) -> None:
         rng, total = self.rng, self.rng.choice([3, 6, 6, 12, 24])
@@ -181,3 +188,25 @@ class Story:
             self.result.wrong += compare_deliveries(
                 self.truth, number, deliveries, complete=part.name not in self.deferred
             )
+        for name, sinks in self.sinks.items():
+            delivered = _counted(self.query.output(name))
+            for sink in sinks:
+                there = _counted(_content(sink, delivered))
+                lacks, more = (there_not.total() for there_not in (delivered - there, there - delivered))
+                if lacks or more:
+                    self.result.wrong.append(f"{name}: {sink!r} lacks {lacks} rows and has {more} too many")
+
+
+def _counted(table: pa.Table | None) -> Counter[str]:
+    return Counter() if table is None else Counter(map(repr, table.to_pylist()))
+
+
+def _content(sink: Any, delivered: Counter[str]) -> pa.Table | None:
+    """Return the rows that a sink has; None if nothing was ever delivered."""
+    if not delivered:
+        return None
+    if isinstance(sink, Delta):
+        import deltalake
+
+        return deltalake.DeltaTable(sink.path).to_pyarrow_table()
+    return pq.read_table(sink.path).drop_columns(["batch_id"])

@@ -91,6 +91,19 @@ def test_a_damaged_chunk_costs_its_points_and_nothing_else(commit, checkpoint, t
     assert sum(p.batches for p in points) == CHUNKS - 1
 
 
+def test_a_damaged_commit_that_is_about_to_go_stops_nobody(checkpoint, tmp_path, caplog):
+    with start(two_counts(), checkpoint, servers=2, retain=2) as query:
+        for batch in range(12):
+            query.feed(posts(50, batch))
+            if batch == 4:
+                (tmp_path / "checkpoint" / "commits" / "000000000003-0000").write_bytes(b"damaged")
+            if batch == 5:
+                (tmp_path / "checkpoint" / "history").mkdir()
+                (tmp_path / "checkpoint" / "history" / "notes.txt").write_text("whose is this?")
+    assert [p.batch for p in CheckpointReader(checkpoint).points] == [0, 1, 2, *range(4, 12)]
+    assert "a batch will be missing from the history" in caplog.text
+
+
 def test_thinning_out_adds_up():
     points = [
         Point(batch=b, rows=b, edges={"a → b": [b, 1]}, imbalance={"a": 1 + b / 100}) for b in range(95)

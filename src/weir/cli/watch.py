@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +18,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, help=f"port to listen on (default {PORT}, or any if that is taken)")
     add("--host", default=LOOPBACK, help="address to listen on (default: this machine alone can connect)")
     add("--control", action="store_true", help="let the page reconfigure and scale the query")
-    add("--token", help="what the link must carry (default: a new one); for Prometheus, as a bearer token")
+    token = os.environ.get("WEIR_WATCH_TOKEN")
+    add("--token", default=token, help="what the link must carry (default: $WEIR_WATCH_TOKEN, or a new one)")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from weir.engine.documents import Commit
+from weir.engine.documents import Commit, commit_of
 from weir.engine.metrics.progress import Progress, Seconds
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
@@ -180,7 +181,8 @@ def downsample(points: Sequence[Point], most: int) -> list[Point]:
 
 def chunk_names(storage: Storage) -> list[ChunkName]:
     """Return the chunks that count, oldest first."""
-    names = [ChunkName(*map(int, n.split("-"))) for n in storage.names(HISTORY) if not n.endswith(".tmp")]
+    parsed = (re.fullmatch(r"(\d)-(\d{12})-(\d{12})", name) for name in storage.names(HISTORY))
+    names = [ChunkName(*map(int, match.groups())) for match in parsed if match]
     return sorted(
         (n for n in names if not any(_within(n, other) for other in names)), key=lambda name: name.first
     )
@@ -195,10 +197,10 @@ def read_chunk(storage: Storage, name: ChunkName) -> Chunk:
     return msgspec.convert(storage.read_document(f"{HISTORY}/{name}", "history"), Chunk)
 
 
-def add(storage: Storage, commits: Sequence[Commit], following: Commit) -> None:
+def add(storage: Storage, commits: Iterable[Commit], following: Commit) -> None:
     """Write down what time lines show of commits that are about to be deleted; ``following`` is the next one."""
-    names = chunk_names(storage)
-    last = max((name.last for name in names), default=-1)
+    chunks = chunk_names(storage)
+    last = max((name.last for name in chunks), default=-1)
     chunk = Chunk([])
     for commit, after in itertools.pairwise([*commits, following]):
         # a migration repeats the number of its batch
@@ -209,7 +211,16 @@ def add(storage: Storage, commits: Sequence[Commit], following: Commit) -> None:
     if chunk.points:
         name = ChunkName(0, chunk.points[0].batch, last)
         storage.write_document(f"{HISTORY}/{name}", "history", chunk)
-        _compact(storage, [*names, name])
+        _compact(storage, [*chunks, name])
+
+
+def readable(storage: Storage, names: Sequence[str], at_hand: Mapping[str, Commit]) -> Iterator[Commit]:
+    """Yield commits; pass over damaged ones, as nothing but the history depends on them any more."""
+    for name in names:
+        try:
+            yield at_hand.get(name) or commit_of(storage.read_document(f"commits/{name}", "commit"))
+        except CheckpointError as error:
+            logger.warning("a batch will be missing from the history: %s", error)
 
 
 def _compact(storage: Storage, names: list[ChunkName]) -> None:

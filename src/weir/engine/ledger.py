@@ -364,7 +364,7 @@ class Ledger:
         self.fence.check()
         storage = self.storage
         self.fence.forget_older()
-        for folder in ("commits", "plans", "delivered"):
+        for folder in ("commits", "plans", "delivered", history.HISTORY):
             for name in storage.names(folder):
                 if name.endswith(".tmp"):  # of a driver that died while writing it
                     storage.delete(f"{folder}/{name}")
@@ -374,10 +374,10 @@ class Ledger:
             return 0
         horizon = int(keep[-1].split("-")[0])
         oldest = int(keep[0].split("-")[0])
-        known = {name: self._recent.get(name) or read_commit(storage, name) for name in names}
-        self._recent = {name: known[name] for name in keep}
+        at_hand = self._recent
+        self._recent = {name: at_hand.get(name) or read_commit(storage, name) for name in keep}
         living = {file for commit in self._recent.values() for file in _files_of(commit)}
-        history.add(storage, [known[name] for name in old], known[keep[0]])
+        history.add(storage, history.readable(storage, old, at_hand), self._recent[keep[0]])
         deleted = 0
         for folder in ("state", "outputs", "tables", "routers", "moves", "manager", "side"):
             for file in storage.files(folder):

@@ -51,6 +51,7 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
         "operators": {name: _operator(name, op, did, commit, span) for name, op in did.operators.items()},
         "edges": _edges(did, commit),
         "sinks": did.sinks,
+        "sink_rows": {name: sum(file.rows for file in outputs) for name, outputs in commit.outputs.items()},
         "servers": servers,
         "weights": did.weights,
         "health": health(did, status, servers),
@@ -93,18 +94,18 @@ def _edges(did: Progress, commit: Commit) -> list[dict[str, Any]]:
     out = []
     for source, target, grouping in graph["edges"]:
         edge = did.edges.get(f"{source} → {target}")
-        if edge is None:  # from a source: all its rows, as far as one operator tells them apart
-            rows = did.operators[target].rows_in if target in did.operators else 0
-            known: dict[str, Any] = {"rows": rows, "local": None, "bytes": None, "distance": {"source": rows}}
-        else:
-            far = {name: counts["rows"] for name, counts in edge.distance.items()}
-            known = {
-                "rows": edge.local + edge.remote,
-                "local": edge.local,
-                "bytes": edge.bytes,
+        traffic = did.entered.get(f"{source} → {target}", {}) if edge is None else edge.distance
+        far = {name: counts["rows"] for name, counts in traffic.items()}
+        out.append(
+            {
+                "source": source,
+                "target": target,
+                "grouping": grouping,
+                "rows": sum(far.values()),
+                "local": None if edge is None else edge.local,
                 "distance": far,
             }
-        out.append({"source": source, "target": target, "grouping": grouping, **known})
+        )
     return out
 
 

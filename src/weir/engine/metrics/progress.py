@@ -185,6 +185,7 @@ class Progress(Record):
     # rows per round that each instance gets from each server, on edges where weights decide; up to 64 servers
     weights: dict[str, dict[str, list[float]]] = {}
     edges: dict[str, EdgeProgress] = {}
+    entered: dict[str, Traffic] = {}  # the same for edges from sources: rows and bytes by distance
     operators: dict[str, OperatorProgress] = {}
     sinks: dict[str, Percentiles | None] = {}
     servers: list[ServerProgress] = []

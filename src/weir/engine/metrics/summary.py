@@ -49,6 +49,11 @@ def summarise(
         places=[{"process": p.process, "host": p.host, "rack": p.rack} for p in locator.places],
         weights=_weights(topology, reports),
         edges=edges,
+        entered={
+            f"{edge.source} → {edge.target}": _some(crossed[edge.index])
+            for edge in topology.edges
+            if edge.source in topology.sources
+        },
         operators={node.name: _operator(node, topology.servers, reports) for node in topology.nodes},
         sinks={
             name: percentiles(merged(r.sink_ages[name] for r in reports if name in r.sink_ages))
@@ -87,9 +92,14 @@ def _edges(topology: Topology, reports: Reports, crossed: Mapping[int, Traffic])
             remote=remote,
             bytes=sum(p.bytes for p in parts),
             locality=local / (local + remote) if local + remote else None,
-            distance={name: c for name, c in crossed[edge.index].items() if c["rows"]},
+            distance=_some(crossed[edge.index]),
         )
     return edges
+
+
+def _some(traffic: Traffic) -> Traffic:
+    """Return the distances at which there was any."""
+    return {name: counts for name, counts in traffic.items() if counts["rows"]}
 
 
 def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:

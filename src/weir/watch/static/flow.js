@@ -20,7 +20,7 @@ function cards(now) {
     id: `source ${name}`,
     title: name,
     kind: "source",
-    lines: [`${count(now.rows_per_s)} rows/s${now.graph.sources.length > 1 ? " in all" : ""}`, `lag ${seconds(now.lag)}`],
+    lines: [`${count(Math.max(0, ...now.edges.filter((edge) => edge.source === name).map((edge) => edge.rows)) / now.span)} rows/s`, `lag ${seconds(now.lag)}`],
   }));
   const operators = Object.entries(now.graph.operators).map(([name, about]) => operatorCard(name, about, now));
   const sinks = now.graph.sinks.map((name) => {
@@ -66,7 +66,7 @@ function links(now) {
   const out = now.graph.sinks.map((name) => ({
     from: name,
     to: `sink ${name}`,
-    rows: now.operators[name]?.rows_out ?? 0,
+    rows: now.sink_rows[name] ?? 0,
     distance: {},
     sink: true,
   }));
@@ -94,8 +94,11 @@ export function draw(now) {
   // never larger than drawn, so that text stays as large as elsewhere; narrower screens scroll or shrink a little
   picture.style.maxWidth = `${width}px`;
   picture.style.minWidth = `${Math.min(width, across ? 620 : 0)}px`;
-  for (const [i, edge] of edges.entries())
-    picture.append(band(edge, g.edge(edge.from, edge.to, `${i}`).points, g, most, across, now));
+  const ports = spread(edges, g, across);
+  for (const [i, edge] of edges.entries()) {
+    const inner = g.edge(edge.from, edge.to, `${i}`).points.slice(1, -1);
+    picture.append(band(edge, [ports[i][0], ...(inner.length > 1 ? inner.map((p) => [p.x, p.y]) : []), ports[i][1]], most, across, now));
+  }
   for (const card of all) picture.append(node(card, g.node(card.id)));
   const shape = JSON.stringify([all.map((c) => c.id), across]);
   const focused = drawn === shape ? document.activeElement?.dataset?.node : null;
@@ -124,7 +127,7 @@ function node(card, at) {
     return group;
   }
   group.append(s("text", { x: 12, y: 22, class: "title" }, cut(card.title, 24)));
-  group.append(s("text", { x: 12, y: 39, class: "what" }, cut(card.what, 34)));
+  group.append(s("text", { x: 12, y: 39, class: "what" }, cut(card.what, 28)));
   const bar = at.width - 24;
   group.append(s("rect", { x: 12, y: 46, width: bar, height: 4, rx: 2, class: "bar" }));
   group.append(s("rect", { x: 12, y: 46, width: bar * card.busy, height: 4, rx: 2, class: "busy" }));
@@ -137,14 +140,27 @@ function node(card, at) {
 
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
+// Where each edge leaves its card and arrives at the next: the edges of a side evenly, in the order of their other ends.
+function spread(edges, g, across) {
+  const ports = edges.map(() => []);
+  const along = (node) => (across ? node.y : node.x);
+  for (const [end, other, k] of [["from", "to", 0], ["to", "from", 1]])
+    for (const id of new Set(edges.map((edge) => edge[end]))) {
+      const node = g.node(id), length = across ? node.height : node.width;
+      const mine = edges.map((edge, i) => i).filter((i) => edges[i][end] === id)
+        .sort((a, b) => along(g.node(edges[a][other])) - along(g.node(edges[b][other])));
+      mine.forEach((i, nth) => {
+        const at = along(node) + length * ((nth + 1) / (mine.length + 1) - 0.5);
+        const border = (across ? node.x : node.y) + ((k ? -1 : 1) * (across ? node.width : node.height)) / 2;
+        ports[i][k] = across ? [border, at] : [at, border];
+      });
+    }
+  return ports;
+}
+
 // An edge is a band, split lengthwise into one strip per distance.
-function band(edge, points, g, most, across, now) {
-  const from = g.node(edge.from), to = g.node(edge.to);
-  const start = across ? [from.x + from.width / 2, points[0].y] : [points[0].x, from.y + from.height / 2];
-  const last = points[points.length - 1];
-  const end = across ? [to.x - to.width / 2, last.y] : [last.x, to.y - to.height / 2];
-  const inner = points.slice(1, -1).map((p) => [p.x, p.y]);
-  const line = smooth([start, ...inner, end], across);
+function band(edge, points, most, across, now) {
+  const line = smooth(points, across);
   const width = Math.max(2, WIDEST * Math.sqrt(edge.rows / most));
   const group = s("g", { class: "edge" });
   const rows = Object.values(edge.distance).reduce((a, b) => a + b, 0);

@@ -11,7 +11,7 @@ from weir.graph.model import Topology
 from weir.operators.instance import OperatorReport
 
 _ADDED = ("busy", "left_bytes", "read_rows", "read_bytes", "spilled_bytes")
-_ADDED_BY_OPERATOR = tuple(set(OperatorReport.__struct_fields__) - {"ages", "max_event_time", "merging"})
+_ADDED_BY_OPERATOR = tuple(set(OperatorReport.__struct_fields__) - {"ages", "merging"})
 
 
 def condensed(reports: Sequence[TaskReport], server: int, topology: Topology) -> list[TaskReport]:
@@ -76,12 +76,10 @@ def _all(reports: Sequence[TaskReport], field: str) -> list[Any]:
 
 def _operator(by_step: Mapping[int, OperatorReport], level: int) -> OperatorReport:
     parts = by_step.values()
-    times = [p.max_event_time for p in parts if p.max_event_time is not None]
     return OperatorReport(
         **{name: sum(getattr(p, name) for p in parts) for name in _ADDED_BY_OPERATOR},
         ages=merged_ages(p.ages for p in parts),
         merging=sum(p.busy for step, p in by_step.items() if step > level),
-        max_event_time=max(times, default=None),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from pyspark import cloudpickle
 from weir.engine.ahead import Ahead
 from weir.engine.documents import (
     BatchPlan,
+    Claim,
     EdgeReport,
     FileRef,
     MadeSegment,
@@ -72,7 +73,9 @@ class MadeUpRunner:
 
     # ------------------------------------------------------------------ what the driver asks of a runner
 
-    def start(self, rows: Any, topology: Topology, learning: Learning | None) -> None:
+    execution = "made up"
+
+    def start(self, rows: Any, topology: Topology, learning: Learning | None, claim: Claim) -> None:
         self.topology, self.learning = topology, learning
 
     @property
@@ -97,10 +100,19 @@ class MadeUpRunner:
     def committed(self, progress: Progress) -> None:
         pass
 
-    def claim(self, sink: Any, identity: str, fresh: bool) -> None:
+    def listings(self, rows: Any, sources: Collection[str]) -> dict[str, pa.Table]:
+        return {}
+
+    def without(self, rows: Any, sources: Collection[str] | None = None) -> Any:
+        return rows
+
+    def no_rows(self, topology: Topology) -> Any:
+        return None
+
+    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         pass
 
-    def deliver(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+    def close(self) -> None:
         pass
 
     def ensure_slots(self, servers: int, timeout: float) -> None:

@@ -181,9 +181,9 @@ class _DeduplicateInstance(Instance):
                 return []
             after = NO_TIME if context.previous_watermark is None else context.previous_watermark
             until = context.watermark
-        due = context.view().due(after, until)
+        due = context.view().due(after, until, (H1, H2))
         fresh = [table.filter(pa.array(table[DEADLINE].to_numpy() <= until)) for table in written]
-        gone = pa.concat_tables([due, *fresh])
+        gone = pa.concat_tables([due, *(table.select([H1, H2]) for table in fresh)])
         if not gone.num_rows:
             return []
         self.report.keys_delta -= gone.num_rows

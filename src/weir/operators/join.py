@@ -348,24 +348,24 @@ class _JoinInstance(Instance):
             return None, []
         if until is None:
             return None, []
-        due = context.view().due(NO_TIME if after is None else after, until)
+        # only rows that may have to go on alone are read
+        columns = None if self._outer else (H1, H2)
+        due = context.view().due(NO_TIME if after is None else after, until, columns)
         if met:
             changed = tuple(np.concatenate(part) for part in zip(*met, strict=True))
             due = due.filter(pa.array(~among(due, *changed)))
         fresh = [table.filter(pa.array(table[DEADLINE].to_numpy() <= until)) for table in written]
-        due = pa.concat_tables([due, *fresh])
+        due = pa.concat_tables([due, *(table.select(due.column_names) for table in fresh)])
         if not due.num_rows:
             return None, []
         self.report.keys_delta -= due.num_rows
         gone = tombstones(due[H1].to_numpy(), due[H2].to_numpy(), node.state)
-        return self._alone(due), [gone]
+        return self._alone(due) if self._outer else None, [gone]
 
     def _alone(self, due: pa.Table) -> pa.RecordBatch | None:
         of, matched = due[SIDE].to_numpy(), due[MATCHED].to_numpy()
         rows = [np.flatnonzero((of == side) & ~matched) for side in self._outer]
-        parts = []
-        if self._outer:
-            parts.append(self._batch(due, rows[0], due, None))
+        parts = [self._batch(due, rows[0], due, None)]
         if len(self._outer) == 2:
             parts.append(self._batch(due, None, due, rows[1]))
         parts = [part for part in parts if part.num_rows]

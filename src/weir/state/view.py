@@ -62,12 +62,13 @@ class StateView:
             return self._stored.empty_table(), np.empty(0, np.int64)
         return pa.concat_tables(parts).combine_chunks(), np.concatenate(positions)
 
-    def due(self, after: int, until: int) -> pa.Table:
-        """Return the living entries whose deadline lies in ``(after, until]``.
+    def due(self, after: int, until: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the living entries whose deadline lies in ``(after, until]``, or some of their columns.
 
         Costs a binary search per segment plus the entries that come due, not a scan.
         """
-        found = [self._stored.empty_table()]
+        names = self._stored.names if columns is None else list(columns)
+        found = [self._stored.empty_table().select(names)]
         for start, segment in zip(self._starts, self.segments, strict=False):
             for number, index in segment.due(until):
                 deadlines, order = index.by_deadline()
@@ -79,7 +80,7 @@ class StateView:
                 newer = self._search(index.h1[rows], index.h2[rows], living=False)
                 rows = rows[newer.which == start + number]  # an entry replaced by a newer one is history
                 for _, table in self._read(segment, [number] if len(rows) else []):
-                    found.append(table.take(pa.array(rows)))
+                    found.append(table.select(names).take(pa.array(rows)))
         return pa.concat_tables(found).combine_chunks()
 
     def all_of(self, routes: NDArray[np.uint64]) -> pa.Table:

@@ -78,10 +78,8 @@ class LiveRunner(SparkRunner):
         self._group: Group | None = None
         self._lock = threading.Lock()  # of the group: a query is stopped from another thread
         self._closed = False
-        self._resume, self._pause = (
-            0,
-            1,
-        )  # the batch to try again with, and how many to wait after the next failure
+        # the batch to try live servers with again, and how many to wait after the next failure
+        self._resume, self._pause = 0, 1
         self._why = "as step jobs until the first batch has been planned"
         self.start_seconds = 0.0  # what the last start of live servers took
 

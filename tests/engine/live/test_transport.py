@@ -10,6 +10,7 @@ import time
 import pyarrow as pa
 import pytest
 
+from weir.engine.live import transport
 from weir.engine.live.group import Group
 from weir.engine.live.inbox import Inbox
 from weir.engine.live.server import Resident
@@ -242,6 +243,25 @@ def test_servers_that_fill_each_others_inboxes_go_on(tmp_path):
     assert all(inbox.spilled for inbox in inboxes)
     for listener in listeners:
         listener.close()
+
+
+def test_a_source_waits_longer_than_a_silent_host_is_given(monkeypatch):
+    monkeypatch.setattr(transport, "PATIENCE", 0.2)
+    life, size, got, slow = Life(1), 16 << 20, [], threading.Event()
+
+    def welcome(connection, hello):
+        slow.wait(20)
+        frame = connection.receive()
+        got.append(frame if frame is None else frame.payload.size)
+
+    with listening(life, welcome) as address:
+        connection = connect(address, life, Hello("source", 0, life.name))
+        # what does not fit the buffers meets a closed window until then
+        threading.Timer(1.0, slow.set).start()
+        connection.send(ROWS, bytes(size))
+        waits_for(lambda: got)
+        connection.close()
+    assert got == [size]
 
 
 def test_a_source_waits_for_a_slow_server_and_is_woken_when_it_fails():

@@ -129,9 +129,8 @@ class LiveServer(Server):
                 for node in self.topology.nodes:
                     if step in (node.level, node.state_level):
                         self._finish_operator(node)
-            reach(
-                "step-started", self.plan.batch * 100 + step
-            )  # at its end, when something could be sent twice
+            # at its end, when something could be sent twice
+            reach("step-started", self.plan.batch * 100 + step)
             if step < steps:
                 self._end(step + 1)
         with Busy(self.report):

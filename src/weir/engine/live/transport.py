@@ -29,6 +29,7 @@ from weir.errors import LiveFailed, WeirError
 ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT = range(1, 10)
 HEAD = struct.Struct("<BBHiIqQ")  # what, kind, step, edge, rows, born, size
 HANDSHAKE_SECONDS = 10.0
+PATIENCE = 60.0  # seconds after which a host that acknowledges nothing counts as lost
 _NONCE = 32
 _LENGTH = struct.Struct("<H")
 
@@ -74,13 +75,13 @@ class Frame(NamedTuple):
 class Connection:
     """One end of a connection: frames arrive whole and in order, or an error says that they don't."""
 
-    def __init__(self, sock: socket.socket, patience: float = 60.0) -> None:
+    def __init__(self, sock: socket.socket, patience: float | None = None) -> None:
         self._socket = sock
         self._lock = threading.Lock()
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # give up when the other host is silent for so long
+        if patience is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience * 1000))
 
     def send(
@@ -168,7 +169,8 @@ def connect(address: Address, life: Life, hello: Hello | Callable[[str], Hello])
     except LiveFailed:
         sock.close()
         raise
-    return Connection(sock)
+    # a source waits for its servers however long they take; the system would count that as silence
+    return Connection(sock, None if about.role == "source" else PATIENCE)
 
 
 def admit(sock: socket.socket, life: Life) -> Hello:

@@ -212,8 +212,8 @@ class Stream(Joining):
         """Say how this stream tells the time; windows and timers behind it go by that.
 
         The watermark of an operator, the time up to which all rows are taken to have come, is the least over its
-        inputs. Declare event time right behind a source, before :meth:`union` and before the stream is used twice.
-        Where it is not declared, the column of a window is read with these defaults.
+        inputs. Declare event time right behind a source, before :meth:`union`. Where it is not declared,
+        the column of a window is read with these defaults.
 
         Parameters
         ----------

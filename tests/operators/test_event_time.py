@@ -252,3 +252,18 @@ def test_a_column_that_only_tells_the_time_is_read_though_nobody_asks_for_it():
     query.feed([{"k": "a", "time": at(1), "seen": at(20), "note": ""}])
     query.feed([])
     assert told(query) == [(1, "a", 0, 1)]
+
+
+def test_event_time_declared_on_one_way_holds_on_all_and_two_that_differ_are_refused():
+    source = weir.source(SCHEMA)
+    passed = source.keyed("k", weir.Count(), name="all")
+    app = weir.Application(
+        counted(passed), source.event_time("time", lateness="3 s").filter(lambda row: True)
+    )
+    assert [p.time.lateness for p in app.topology(1).by_name["w"].times] == [3_000_000]
+    timed = weir.Application(passed, passed.event_time("time"))
+    assert [d.event_time is not None for d in timed.declared] == [True]
+    with pytest.raises(weir.errors.TopologyError, match="give it one event_time"):
+        weir.Application(
+            source.event_time("time").filter(lambda row: True), source.event_time("time", idle=None)
+        )

@@ -207,7 +207,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps, st.lists(st.tuples(st.sampled_from(["job-done", "commit-written"]), st.integers(0, 5)), max_size=2)
 )

@@ -109,7 +109,7 @@ rows = st.lists(
 steps = st.lists(st.tuples(rows, st.integers(0, 50)), min_size=1, max_size=6)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=14, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(sorted(WINDOWS)),
     steps,

@@ -37,8 +37,8 @@ class Source:
     feed: Any = None
 
     def same_as(self, other: Source) -> bool:
-        """Return whether both read the same DataFrame, or have the same schema."""
-        same = self.schema == other.schema and self.event_time == other.event_time
+        """Return whether both read the same DataFrame, or have the same schema, and tell the time alike."""
+        same = self.schema == other.schema and _agree(self.event_time, other.event_time)
         return self is other or (self.frame is other.frame and same)
 
 
@@ -186,9 +186,10 @@ def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, .
         if isinstance(part, Source) and not part.same_as(sources.setdefault(part.name, part)):
             name = part.name.removesuffix(LISTED)
             raise TopologyError(
-                f"two sources are named {name!r}; pass name= to one of them. If they are one, declare its event_time "
-                "before the stream is used twice"
+                f"two sources are named {name!r}; pass name= to one of them. If they are one, give it one event_time"
             )
+        if isinstance(part, Source) and part.event_time is not None:
+            sources[part.name] = part  # declared on one of its ways, it holds on all
     taken = {*sources, *(part.declared.name for part in parts if isinstance(part, Step))}
     names: dict[int, str] = {}
     declared: dict[str, Declared] = {}
@@ -206,7 +207,13 @@ def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, .
                 f"operator {name!r} unites {twice!r} with itself; name each stream once in union(…)"
             )
         operator = replace(part.declared, name=name, inputs=inputs)
-        if not _same(operator, declared.setdefault(name, operator)):
+        known = declared.setdefault(name, operator)
+        time = operator.event_time or known.event_time
+        declared[name] = replace(known, event_time=time)
+        if not (
+            _agree(operator.event_time, known.event_time)
+            and _same(replace(operator, event_time=time), declared[name])
+        ):
             why = "" if part.named else f", after the key {', '.join(operator.key)}"
             raise TopologyError(
                 f"two operators are named {name!r}{why}; pass name= to one of them: saved state is found by name"
@@ -258,6 +265,10 @@ def _free(kind: str, taken: set[str]) -> str:
         number += 1
         name = f"{kind}_{number}"
     return name
+
+
+def _agree(one: EventTime | None, other: EventTime | None) -> bool:
+    return one is None or other is None or one == other
 
 
 def _same(one: Declared, other: Declared) -> bool:

@@ -18,6 +18,8 @@ def condensed(reports: Sequence[TaskReport], server: int, topology: Topology) ->
     """Return reports with those of a server's steps put together; source tasks and servers that move stay apart."""
     mine = [r for r in reports if r.server == server and r.step > 0]
     others = [r for r in reports if r.server != server or r.step == 0]
+    if not mine:  # an application without steps: all is done where the source is read
+        return others
     return [*others, together(mine, {node.name: node.level for node in topology.nodes})]
 
 

@@ -6,7 +6,7 @@ STAMP   = $(VENV)/.ready
 # tests wait for Spark more than they compute; files of tests stay together, so that each can share what it made
 JOBS   ?= 2
 
-.PHONY: demo test soak check bench setup lock clean
+.PHONY: demo test soak check docs bench setup lock clean
 
 demo: setup            ## the main job on embedded Spark
 	@scripts/with-java $(BIN)/weir demo
@@ -17,11 +17,15 @@ test: check            ## everything that must hold
 soak: setup            ## tests that take a minute or more each
 	@scripts/with-java $(BIN)/python -m pytest -m long
 
-check: setup           ## style, types and layers
+check: setup           ## style, types, layers and the links of the documentation
 	@$(BIN)/ruff check src evaluation tests examples
 	@$(BIN)/ruff format --check src evaluation tests examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir $(VENV)/site
+
+docs: setup            ## the documentation as a site, in site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: setup           ## Weir beside Spark's own stateful operators
 	@scripts/with-java $(BIN)/weir bench engine
@@ -37,4 +41,4 @@ lock:                  ## write requirements.lock anew from pyproject.toml
 	@scripts/lock "$(PYTHON)"
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,6 +22,6 @@ def examples(page):
             yield pytest.param(part[2], id=heading)
 
 
-@pytest.mark.parametrize("code", [*examples("operators.md"), *examples("watch.md")])
+@pytest.mark.parametrize("code", [*examples("operators.md"), *examples("watch.md"), *examples("tutorial.md")])
 def test_examples_run(code):
     exec(compile(code, "docs", "exec", dont_inherit=True), {"__name__": "example"})

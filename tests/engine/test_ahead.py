@@ -8,7 +8,7 @@ import pytest
 
 import weir
 import weir.testing
-from truth import count_by, rows_in
+from support import counts, rows_of
 from weir.errors import TopologyError
 
 SOURCE = "place string, topic string"
@@ -45,8 +45,8 @@ def test_new_keys_are_placed_for_the_rows_that_bring_them(faults):
             if number == 1:
                 query.reconfigure(wait=True)
         assert query.pending_faults == []
-        assert rows_in(query.state("topics")) == count_by(batches, "topic")
-        assert rows_in(query.state("places")) == count_by(batches, "place")
+        assert rows_of(query.state("topics")) == counts(batches, "topic")
+        assert rows_of(query.state("places")) == counts(batches, "place")
         locality[ahead] = query.progress.edges["places → topics"].locality
     assert locality[False] < 0.4
     assert locality[True] > 0.9
@@ -67,5 +67,5 @@ def test_rows_without_a_key_are_not_counted_ahead():
     app = source.keyed("topic", weir.Count(), name="topics", null_keys="drop")
     rows = [{"place": p, "topic": t} for p, t in (("a", "x"), (None, "x"), ("a", None), ("b", "y"))]
     query = weir.testing.run(app, [rows] * 3, servers=2, routing=weir.Locality(period=1, look_ahead=True))
-    assert rows_in(query.state("places")) == [("a", 6), ("b", 3)]
-    assert rows_in(query.state("topics")) == [("x", 3), ("y", 3)]
+    assert rows_of(query.state("places")) == [("a", 6), ("b", 3)]
+    assert rows_of(query.state("topics")) == [("x", 3), ("y", 3)]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import weir
 import weir.testing
-from support import POSTS, posts
-from truth import count_by, rows_in
+from support import POSTS, counts, posts, rows_of
 from weir.engine import in_process, learning, sightings
 from weir.engine.exchange import wire
 from weir.engine.sightings import Learning
@@ -56,7 +55,7 @@ def test_a_report_is_as_long_with_many_servers_as_with_few(monkeypatch, routing)
         options = {"routing": weir.Locality(period=1)} if routing is None else {}
         with monkeypatch.context() as patch:
             seen, query = answers_of(patch, app(routing), tables, servers=servers, **options)
-        assert rows_in(query.state("topics")) == count_by(tables, "topic")
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
         longest[servers] = max(len(p) for p in seen[-1][wire.CONTROL])
         if routing is None:
             assert len(seen[-1][wire.STATISTICS]) <= servers  # one summary each, whatever the steps
@@ -70,7 +69,7 @@ def test_the_summaries_of_a_batch_stay_within_the_budget(monkeypatch):
     assert query._driver.learner.learning.capacity == 5
     shares = query.progress.routing.counted
     assert all(0 < share < 1 for share in shares.values())
-    assert rows_in(query.state("topics")) == count_by(tables, "topic")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
 tallies = st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 10**9)), min_size=1, max_size=20)
@@ -105,7 +104,7 @@ def test_what_is_learnt_and_saved_beside_the_batches_is_not_lost(monkeypatch):
         query.restart()
         query.feed(tables[0])
         assert query._driver.learner.manager.known_keys >= known
-        assert rows_in(query.state("topics")) == count_by([*tables, tables[0]], "topic")
+        assert rows_of(query.state("topics")) == counts([*tables, tables[0]], "topic")
 
 
 def test_a_plan_does_not_wait_for_statistics_that_are_being_taken_in(monkeypatch):
@@ -120,4 +119,4 @@ def test_a_plan_does_not_wait_for_statistics_that_are_being_taken_in(monkeypatch
         assert before == ({}, 0, [])
         gate.set()
         query.feed(tables[1])
-        assert rows_in(query.state("topics")) == count_by(tables, "topic")
+        assert rows_of(query.state("topics")) == counts(tables, "topic")

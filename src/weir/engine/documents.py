@@ -137,9 +137,7 @@ class TaskReport(msgspec.Struct, kw_only=True, array_like=True):
 
     server: int
     step: int
-    steps: list[
-        int
-    ] = []  # those it is about, where reports of several were put together (weir.engine.reports)
+    steps: list[int] = []  # those it is about, where several were put together (weir.engine.reports)
     host: str = ""
     process: str = ""
     rows: int = 0

@@ -132,6 +132,25 @@ def test_programs_run_on_the_lab_without_knowing_of_it(lab):
 
 
 @needs_a_lab
+def test_the_secret_of_a_lab_is_its_owners_alone(lab, home):
+    """Its Spark asks every program for it; nobody else finds it in a file or on a command line."""
+    folder = Path(home, lab["lab"])
+    secret = folder / "secret.conf"
+    assert folder.stat().st_mode & 0o077 == secret.stat().st_mode & 0o077 == 0
+    settings = dict(line.split(" ", 1) for line in secret.read_text().splitlines())
+    assert settings["spark.authenticate"] == "true"
+    word = settings["spark.authenticate.secret"].encode()
+    assert len(word) == 64
+    started = master_of(lab["lab"])
+    assert started
+    for pid in [*started, *(p for h in lab["hosts"] for p in pids(f"weir-{lab['lab']}-{h['name']}"))]:
+        with contextlib.suppress(OSError):  # it may have ended
+            assert word not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    script = "import os; print(open(os.environ['SPARK_CONF_DIR'] + '/spark-defaults.conf').read())"
+    assert word.decode() in weir("lab", "run", "--", sys.executable, "-c", script)
+
+
+@needs_a_lab
 @pytest.mark.faults
 def test_links_carry_what_they_are_allowed_to_and_no_more(lab, command):
     cluster = LabCluster.attach(lab["lab"])

@@ -40,10 +40,10 @@ def application(spark: Any, rows: int) -> Any:
         .option("numPartitions", 2)
         .load()
         .selectExpr(
-            "'place ' || (value * 7 + value div 50000) % 400 as place",
-            "'topic ' || (value * 7 + value div 50000) % 400 * 3 + value % 3 as topic",
+            "'place ' || ((value * 7 + value div 50000) % 400) as place",
+            "'topic ' || ((value * 7 + value div 50000) % 400 * 3 + value % 3) as topic",
             "value % 1000 as n",
-            f"'visit ' || value div {20 * rows} as visit",  # keys that come, stay for some batches, and go
+            f"'visit ' || (value div {20 * rows}) as visit",  # keys that come, stay for some batches, and go
         )
     )
     posts = weir.source(frame)

@@ -41,9 +41,9 @@ def main(data: str, folder: str) -> None:
         return rows
 
     def dies_on_a_server(rows):
-        if batch_of(rows) == 2 and once(f"{folder}/killed-server"):
+        if batch_of(rows) == 3 and once(f"{folder}/killed-server"):
             os.kill(os.getpid(), signal.SIGKILL)
-        if batch_of(rows) == 3:
+        if batch_of(rows) == 5:
             kill_my_executor_once(f"{folder}/killed-executor")
         return rows
 

@@ -18,7 +18,7 @@ APP = Path(__file__).with_name("live_app.py")
 @pytest.mark.faults
 @pytest.mark.long
 def test_a_source_task_a_server_and_an_executor_die(tmp_path):
-    sizes = [2000, 70_000, 2000, 2000, 2000, 2000]
+    sizes = [2000, 70_000, 2000, 2000, 2000, 2000, 2000, 2000]
     tables = [
         posts(rows, seed)
         .set_column(2, "n", pa.array(np.arange(rows)))
@@ -33,6 +33,7 @@ def test_a_source_task_a_server_and_an_executor_die(tmp_path):
     assert answer["places"] == sorted(map(list, counts(tables, "place")))
     assert answer["topics"] == sorted([t, len(rows), sum(r["n"] for r in rows)] for (t,), rows in groups)
     assert answer["killed"] == ["killed-executor", "killed-server", "killed-source"]
-    assert answer["ways"][0] == answer["ways"][-1] == "live"
-    assert answer["ways"].count("live") >= 3
-    assert sum(why is not None for why in answer["why"]) == 3
+    # a batch that fails live runs again as jobs; the next one is live again
+    assert answer["ways"][:6] == ["live", "jobs"] * 3
+    assert [bool(why) for why in answer["why"][:6]] == [False, True] * 3
+    assert answer["ways"][-1] == "live"

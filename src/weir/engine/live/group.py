@@ -84,9 +84,9 @@ class Group:
         self._tell(JOB, job, born=batch)
         try:
             said = push()
-        except LiveFailed:  # a source task has lost a server, which says why, if it can
+        except Exception as error:  # a source task has lost a server, which says why, if it can
             with self._changed:
-                self._changed.wait_for(lambda: self._failure, 1.0)
+                self._changed.wait_for(lambda: self._failure, 1.0 if isinstance(error, LiveFailed) else 0.0)
             self._raise()
             raise
         self._tell(SOURCES, rows=sum(kind == wire.CONTROL for kind, _ in said))

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What another server must have more than a key's home: what chance alone may give, which of r rows that fall on either
-# is about √r. In replays of recorded streams less gains a little locality, and moves many more keys.
-CHANCE = 1.0
+# is about √r; twice that for a settled key. In replays of recorded streams less moves many more keys for little.
+CHANCE, CHANCE_SETTLED = 1.0, 2.0
 
 
 def place(
@@ -72,7 +72,7 @@ def _roomier(load, limit, s, best):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(inline="always")
-def _best(servers, rows, load, limit, weight, home, bar):  # type: ignore[no-untyped-def]
+def _best(servers, rows, load, limit, weight, home, bar, chance):  # type: ignore[no-untyped-def]
     """Return the server with room that shares most rows with a key, but for its home; −1 if none is above ``bar``."""
     best = -1
     most = 0.0
@@ -80,7 +80,7 @@ def _best(servers, rows, load, limit, weight, home, bar):  # type: ignore[no-unt
         s = servers[k]
         if s < 0 or s == home or rows[k] <= 0 or load[s] + weight > limit[s]:
             continue
-        if bar >= 0 and rows[k] <= bar + CHANCE * np.sqrt(rows[k] + bar):
+        if bar >= 0 and rows[k] <= bar + chance * np.sqrt(rows[k] + bar):
             continue
         if best < 0 or rows[k] > most or (rows[k] == most and _roomier(load, limit, s, best)):
             best = s
@@ -121,11 +121,12 @@ def _place(servers, rows, weight, load, limit, order, near, present, settled):  
                     own = rows[v, k]
         if not some:
             continue
-        best = _best(servers[v], rows[v], load, limit, weight[v], home, own)
+        chance = CHANCE_SETTLED if settled[v] else CHANCE
+        best = _best(servers[v], rows[v], load, limit, weight[v], home, own, chance)
         if best < 0 and home >= 0 and (settled[v] or load[home] + weight[v] <= limit[home]):
             best = home
         if best < 0 and home >= 0:
-            best = _best(servers[v], rows[v], load, limit, weight[v], home, -1.0)
+            best = _best(servers[v], rows[v], load, limit, weight[v], home, -1.0, 0.0)
         if best < 0:
             best = _nearest(servers[v], rows[v], load, limit, weight[v], near)
         if best < 0:

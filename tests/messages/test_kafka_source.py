@@ -345,6 +345,12 @@ def test_a_range_ends_also_where_offsets_have_no_message(offsets, start, end, be
     assert read == [o for o in sorted(offsets) if start <= o < end]
 
 
+def test_a_topic_that_is_not_there_is_an_error_and_not_waited_for(brokers):
+    app = weir.kafka(brokers.servers, "nonsense", "n long").keyed("n", weir.Count())
+    with weir.testing.start(app, servers=1) as query, pytest.raises(SourceError, match="'nonsense'"):
+        query.feed()
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [

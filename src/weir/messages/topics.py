@@ -77,7 +77,7 @@ class Topics:
         for name in self.names:
             topic = _asked(self._client().list_topics, name, CALL).topics[name]
             if topic.error is not None:
-                raise SourceError(f"topic {name!r} at {self.servers}: {topic.error.str()}")
+                raise _refused(f"topic {name!r} at {self.servers}", topic.error)
             out += [f"{name}/{number}" for number in sorted(topic.partitions)]
         return out
 
@@ -165,13 +165,20 @@ _clients = threading.local()  # two threads must not assign partitions to one co
 
 
 def _asked(question: Any, *about: Any) -> Any:
-    """Ask a broker; one that does not answer is unavailable."""
+    """Ask a broker."""
     from confluent_kafka import KafkaException
 
     try:
         return question(*about)
     except KafkaException as error:
-        raise SourceUnavailable(f"Kafka: {error.args[0].str()}") from error
+        raise _refused("Kafka", error.args[0]) from error
+
+
+def _refused(what: str, error: Any) -> SourceError:
+    """Return an error that is waited for, unless waiting cannot help."""
+    hopeless = ("AUTHORIZATION", "AUTHENTICATION", "SASL", "UNKNOWN_TOPIC", "INVALID", "UNSUPPORTED")
+    kind = SourceError if any(word in error.name() for word in hopeless) else SourceUnavailable
+    return kind(f"{what}: {error.str()}")
 
 
 def _unreadable(range_: Range | None, error: Any, servers: str) -> SourceError:

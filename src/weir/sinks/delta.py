@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -53,14 +54,14 @@ class Delta(Sink):
 
     def open(self, query: str, operator: str, schema: pa.Schema, fresh: bool) -> None:
         check_columns([*self.keys, *self.partition_by], schema, f"{self!r} of operator {operator!r}")
-        self._table()
+        with self._translated():
+            self._table()
 
     def deliver(self, delivery: Delivery) -> None:
         import deltalake
-        from deltalake.exceptions import CommitFailedError, DeltaError
 
         application = f"weir-{delivery.query}-{delivery.operator}"
-        try:
+        with self._translated():
             table = self._table()
             had = None if table is None else table.transaction_version(application)
             if had is not None and had >= delivery.batch:
@@ -68,6 +69,14 @@ class Delta(Sink):
             reach("sink-staged", delivery.batch)
             mark = deltalake.Transaction(app_id=application, version=delivery.batch)
             self._write(table, delivery, deltalake.CommitProperties(app_transactions=[mark]))
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn errors of delta-rs into ours: a lost race for a commit passes, and so does what a store fails at."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        try:
+            yield
         except (OSError, CommitFailedError) as error:
             raise SinkUnavailable(f"{self!r}: {_line(error)}") from error
         except DeltaError as error:

@@ -147,8 +147,11 @@ class Options:
         check_routing(self.routing)
         for option in ("sink", "late", "dead_letters"):
             given = getattr(self, option)
-            for name, sink in (given if isinstance(given, Mapping) else {"": given}).items():
-                sinks_of(sink, f"{option} of {name!r}" if name else option)
+            if isinstance(given, Mapping):
+                for name, sink in given.items():
+                    sinks_of([None] if sink is None else sink, f"{option} of {name!r}")
+            else:
+                sinks_of(given, option)
         for flag in ("prune", "parcels"):
             if not isinstance(getattr(self, flag), bool):
                 raise TopologyError(f"{flag}={getattr(self, flag)!r}: expected True or False")

@@ -90,7 +90,7 @@ class Story:
         seed = self.rng.randrange(1000)
         sources = self.rng.randint(1, 3)
         application, settings = self.drawn.application(), self.drawn.settings()
-        sinks: dict[str, Any] = {**dict.fromkeys(application.leaves()), **self.sinks}
+        sinks: dict[str, Any] = {**dict.fromkeys(application.leaves(), ()), **self.sinks}
         return start(application, self.checkpoint, seed=seed, sources=sources, sink=sinks, **settings)
 
     def play(self) -> None:

@@ -23,7 +23,7 @@ from weir.spark.live import LiveRunner
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
-from weir.spark.topics import frames_of
+from weir.spark.topics import frames_of, started_stream
 from weir.state.storage import Storage
 from weir.watch.server import page_of
 
@@ -147,7 +147,7 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
         writer = writer.queryName(options.name)
     driver.status.message = "waiting for data"
     query._page = page_of(options.watch, driver.storage)
-    query._stream = writer.start()
+    query._stream = started_stream(writer) if application.feeds else writer.start()
     driver.source = str(query._stream.id)
     started.set()
     if Ticker.is_needed(driver.topology, options.trigger):

@@ -18,6 +18,7 @@ from weir.spark.session import to_ddl, to_ddl_type
 if TYPE_CHECKING:
     from weir.flow import Application
 
+STARTS = 5  # tries to start a stream
 POLL = 0.1  # seconds between two questions to the brokers
 
 
@@ -84,3 +85,18 @@ def _bell(session: SparkSession, topics: Topics) -> DataFrame:
 
     session.dataSource.register(Ringing)
     return session.readStream.format(called).load()
+
+
+def started_stream(writer: Any) -> Any:
+    """Start a stream over topics, again if need be, and return Spark's query.
+
+    Spark gives the Python process of such a source ten seconds to appear, which a busy host may not keep. A stream
+    that fails with that has not begun.
+    """
+    for _ in range(STARTS):
+        stream = writer.start()
+        while stream.isActive and stream.status["message"].startswith("Initializing"):
+            time.sleep(0.02)
+        if stream.isActive or "failed to connect back" not in str(stream.exception()):
+            break
+    return stream

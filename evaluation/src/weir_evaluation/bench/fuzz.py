@@ -32,7 +32,7 @@ from weir_evaluation.bench.chaos.draw import rows
 
 HELP = "every byte of every checkpoint file changed or cut off: refused by name, or without effect"
 BATCHES = 6
-SECONDS = 30  # after which a run counts as hanging
+SECONDS = 120  # after which a run counts as hanging
 OUTCOMES = ("refused", "right", "wrong", "raw", "hangs")
 BAD = ("wrong", "raw", "hangs")
 

@@ -13,6 +13,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         if args.lines and at_most < 2:
             continue
         console.print(f"{servers} servers, {keys:.0e} keys, {operators} operators")
-        points.append(_point(servers, keys, operators, args.batches, args.warm_up, args.proposals))
+        terms = (servers, keys, operators, args.batches, args.warm_up, args.proposals)
+        if args.quick:
+            points.append(_point(*terms))
+            continue
+        # a process of its own for each: what one has held must not count for the next
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            points.append(pool.submit(_point, *terms).result())
     return {"points": points, "growth": growth(points)}
 
 
@@ -190,7 +198,11 @@ def growth(points: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     out: dict[str, dict[str, float]] = {}
     for what, axis in itertools.product(GROWING, AXES):
         others = [other for other in AXES if other != axis]
-        line = [p for p in points if all(p[other] == largest[other] for other in others) and p.get(what)]
+        line = [
+            p
+            for p in points
+            if all(p[other] == largest[other] for other in others) and (p.get(what) or 0) > 0
+        ]
         if len({p[axis] for p in line}) > 1:
             slope = np.polyfit(np.log([p[axis] for p in line]), np.log([p[what] for p in line]), 1)[0]
             out.setdefault(what, {})[axis] = round(float(slope), 2)

@@ -35,10 +35,15 @@ _LONGEST_FIRST = (
     "test_driver_dies",
     "test_cluster_faults",
     "test_wheels",
+    "test_guarantees_of_state",
     "test_demo",
+    "test_kafka_on_spark",
+    "test_nexmark",
     "test_lab",
     "test_own_grouping_and_operator",
+    "test_exactly_once",
     "test_restart_matrix",
+    "test_chaos",
     "test_hosts",
 )
 

@@ -97,7 +97,8 @@ def test_what_is_learnt_and_saved_beside_the_batches_is_not_lost(monkeypatch):
         for table in tables:
             query.feed(table)
             learner = query._driver.learner
-            futures.wait([f for f in (learner._taking_in, learner._saving) if f is not None])
+            running = (learner._taking_in, learner._computing, learner._saving)
+            futures.wait([f for f in running if f is not None])
         assert query.progress.table_version > 0
         assert query._driver.ledger.last.manager is not None
         known = learner.manager.known_keys

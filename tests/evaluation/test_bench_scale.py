@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 
+import pytest
 from rich.console import Console
 
 from weir_evaluation.bench import scale
 
 
+def test_a_batch_of_the_driver_is_measured():
+    point = scale._point(4, 1000, 2, batches=1, warm_up=1, proposals=False)
+    assert point["driver_s"] > 0
+    assert point["to_driver_bytes"] > 0 < point["per_task_bytes"]
+    assert 0 < point["counted"] <= 1
+
+
+@pytest.mark.long
 def test_every_combination_is_measured_and_growth_told():
     parser = argparse.ArgumentParser()
     scale.arguments(parser)

@@ -114,7 +114,8 @@ def test_the_example_of_the_readme_runs_where_only_weir_is_installed(product, tm
     # workers that Spark leaves behind complain that it is gone
     blocks = done.stderr.split("Traceback")[1:]
     assert [block for block in blocks if "pyspark/daemon.py" not in block] == []
-    assert done.stdout.strip()
+    assert "batch 3: 120 topics passed another fifty" in done.stdout
+    assert "of the rows stayed on their server" in done.stdout
     where = run(tmp_path, product / "python", "-c", "import weir; print(weir.__file__)")
     assert Path(where.stdout.strip()).is_relative_to(product.parent)
     assert run(tmp_path, product / "python", "-c", "import weir_evaluation").returncode == 1

@@ -13,6 +13,7 @@ import glob
 import os
 import shutil
 import stat
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
@@ -24,6 +25,7 @@ TRIES = 100  # to put a file into a folder that others clean away
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EOPNOTSUPP)
 _kept: set[str] = set()  # folders whose own names this process knows to be on disk
 _flushing = True
+_folders = threading.Lock()  # of this process: other processes may still clean a folder away under a writer
 
 
 class LocalFiles:
@@ -96,11 +98,12 @@ class LocalFiles:
         parents = name.split("/")[:-1]
         while len(parents) > 1:
             folder = self._path("/".join(parents))
-            try:
-                os.rmdir(folder)
-            except OSError:
-                return
-            _kept.discard(folder)
+            with _folders:
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    return
+                _kept.discard(folder)
             parents.pop()
 
     def delete_folder(self, name: str) -> None:
@@ -136,10 +139,11 @@ class LocalFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         for attempt in range(TRIES):
             try:
-                if self._mode is None or attempt:
-                    self._make_folders(os.path.dirname(path))
-                mode = (self._mode or PRIVATE) & 0o666
-                handle = os.open(path, flags, mode)
+                with _folders:
+                    if self._mode is None or attempt:
+                        self._make_folders(os.path.dirname(path))
+                    mode = (self._mode or PRIVATE) & 0o666
+                    handle = os.open(path, flags, mode)
                 break
             except (
                 FileNotFoundError

@@ -85,7 +85,8 @@ class StateView:
 
     def all_of(self, routes: NDArray[np.uint64]) -> pa.Table:
         """Return all living entries of the keys with these route hashes (several per key if it has windows)."""
-        found: list[tuple[NDArray[Any], ...]] = []  # h1, h2, dead, block, row
+        routes = np.unique(routes)
+        parts: list[tuple[NDArray[Any], ...]] = []  # h1, h2, dead, block, row
         for start, segment in zip(self._starts, self.segments, strict=False):
             for number, index in segment.holding_any(routes):
                 here = routes
@@ -94,12 +95,12 @@ class StateView:
                 rows = rows_of(index.h1, here)
                 if len(rows):
                     block = np.full(len(rows), start + number)
-                    found.append((index.h1[rows], index.h2[rows], index.dead(rows), block, rows))
-        if not found:
+                    parts.append((index.h1[rows], index.h2[rows], index.dead(rows), block, rows))
+        if not parts:
             return self._stored.empty_table()
-        h1, h2, dead, which, row = (np.concatenate(column) for column in zip(*found, strict=True))
+        h1, h2, dead, which, row = (np.concatenate(column) for column in zip(*parts, strict=True))
         living = ~dead
-        if len(found) > 1:  # only hashes are sorted; of rows, those are read that count
+        if len(parts) > 1:  # only hashes are sorted; of rows, those are read that count
             order = np.lexsort((h2, h1))  # stable, so the newest of equal keys comes last
             older = np.zeros(len(order), np.bool_)
             older[:-1] = (h1[order][1:] == h1[order][:-1]) & (h2[order][1:] == h2[order][:-1])

@@ -146,7 +146,7 @@ crashes = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     applications(),
     st.sampled_from(LEARNING),

@@ -35,6 +35,7 @@ def compared(spark, folder, name, systems):
     return result
 
 
+@pytest.mark.long
 def test_a_query_says_the_same_on_weir_and_in_sql(spark, tmp_path):
     result = compared(spark, tmp_path, "q8", ["weir", "spark_sql"])
     assert result["weir"] > 0

@@ -19,6 +19,7 @@ def fill(brokers, topic, table):
         brokers.send(topic, rows[partition::2], partition)
 
 
+@pytest.mark.long
 def test_topics_are_read_by_servers_in_batches_of_their_own_and_delivered(
     spark, brokers, postgres, tmp_path, checkpoint
 ):

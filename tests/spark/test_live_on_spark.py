@@ -71,6 +71,7 @@ def test_live_servers_and_jobs_take_turns_on_one_checkpoint(spark, tmp_path, che
     assert rows_of(query.state("places")) == counts(TABLES[:4], "place")
 
 
+@pytest.mark.long
 def test_servers_and_keys_move_and_a_server_that_dies_costs_one_batch(spark, tmp_path, checkpoint):
     data, marker = tmp_path / "posts", str(tmp_path / "killed")
     folder = write_batches(data, TABLES[:1])

@@ -48,53 +48,46 @@ def take_over(
         parts.append(tombstones(gone[H1].to_numpy(), gone[H2].to_numpy(), schema))
     left = parts[-1].num_rows
     arriving = (new == server) & (old != server)
-    for source in np.unique(old[arriving]).tolist():
-        mine = keys[arriving & (old == source)]
-        found = StateView(storage, segments[source], schema).all_of(mine)
-        there = found[H1].to_numpy()
-        _check_absent(storage, schema, segments, np.setdiff1d(mine, there), source, server)
-        _check_new(storage, schema, segments, there, source, server)
-        parts.append(found)
+    came, sources, has_state = keys[arriving], old[arriving], np.zeros(int(arriving.sum()), np.bool_)
+    for source in np.unique(sources).tolist():
+        mine = sources == source
+        states = StateView(storage, segments[source], schema).all_of(came[mine])
+        has_state[mine] = np.isin(came[mine], states[H1].to_numpy())
+        parts.append(states)
+    if len(came):
+        _check_homes(storage, schema, segments, server, (came, sources, has_state))
     entries = pa.concat_tables(parts)
     return Changes(entries, entries.num_rows - left, left)
 
 
-def _check_absent(
+def _check_homes(
     storage: Storage,
     schema: pa.Schema,
     segments: Sequence[Sequence[SegmentRef]],
-    keys: NDArray[np.uint64],
-    source: int,
     server: int,
+    arriving: tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.bool_]],
 ) -> None:
-    """Refuse to start a key anew on ``server`` whose state is on another one than the move says."""
+    """Refuse moves of keys whose state is on another server than they say, or on ``server`` already.
+
+    ``arriving`` are the keys, the servers that the moves name, and whether a key's state is there.
+    """
+    keys, sources, has_state = arriving
     for other, refs in enumerate(segments):
-        if other == source or not len(keys):
+        suspects = keys[~has_state & (sources != other) | has_state & (other == server)]
+        if not len(suspects):
             continue
-        elsewhere = StateView(storage, refs, schema).all_of(keys)
-        if elsewhere.num_rows:
-            raise EngineError(
-                f"{elsewhere.num_rows} keys are to move from server {source} to server {server}, but their state is on "
-                f"server {other} (the first has hash {int(elsewhere[H1][0].as_py()):016x}). Nothing was committed. "
-                "Please report this with the settings of this run and the one before."
-            )
-
-
-def _check_new(
-    storage: Storage,
-    schema: pa.Schema,
-    segments: Sequence[Sequence[SegmentRef]],
-    keys: NDArray[np.uint64],
-    source: int,
-    server: int,
-) -> None:
-    """Refuse to replace state that ``server`` has of keys which a move brings there."""
-    own = StateView(storage, segments[server], schema).all_of(keys)
-    if own.num_rows:
+        elsewhere = StateView(storage, refs, schema).all_of(suspects)
+        if not elsewhere.num_rows:
+            continue
+        first = elsewhere[H1][0].as_py()
+        at = int(np.flatnonzero(keys == first)[0])
+        head = f"{elsewhere.num_rows} keys are to move from server {sources[at]} to server {server}, "
+        if has_state[at]:
+            why = f"which has state of them already (the first has hash {first:016x}): one of the two is out of date"
+        else:
+            why = f"but their state is on server {other} (the first has hash {first:016x})"
         raise EngineError(
-            f"{own.num_rows} keys are to move from server {source} to server {server}, which has state of them already "
-            f"(the first has hash {int(own[H1][0].as_py()):016x}): one of the two is out of date. Nothing was "
-            "committed. Please report this with the settings of this run and the one before."
+            f"{head}{why}. Nothing was committed. Please report this with the settings of this run and the one before."
         )
 
 

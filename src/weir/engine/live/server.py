@@ -181,8 +181,7 @@ def push(
             connections.append(connect(address, life, Hello("source", task, life.name, job.plan.batch)))
 
         def send(server: int, frame: Frame) -> None:
-            what, kind, step, edge, rows, born, payload, _ = frame
-            connections[server].send(what, payload, kind=kind, step=step, edge=edge, rows=rows, born=born)
+            connections[server].forward(frame)
 
         source = _LiveSource(job, 0, -1, task)
         source.outbox = DirectOutbox(source, send)
@@ -263,18 +262,14 @@ class Resident:
         if server == self.number:
             self.inbox.put(frame._replace(arrived=time.perf_counter()))
             return
-        what, kind, step, edge, rows, born, payload, _ = frame
         try:
-            self._peers[server].send(what, payload, kind=kind, step=step, edge=edge, rows=rows, born=born)
+            self._peers[server].forward(frame)
         except OSError as error:
             raise _PeerLost(f"server {server} is gone: {error}") from None
 
     def _end_step(self, step: int) -> None:
-        for number, peer in self._peers.items():
-            try:
-                peer.send(END, step=step)
-            except OSError as error:
-                raise _PeerLost(f"server {number} is gone: {error}") from None
+        for number in self._peers:
+            self._send(number, Frame(END, step=step))
 
     # ------------------------------------------------------------------ threads
 

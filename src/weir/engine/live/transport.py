@@ -106,6 +106,13 @@ class Connection:
             if sent - len(head) < len(view):
                 self._socket.sendall(view[sent - len(head) :])
 
+    def forward(self, frame: Frame) -> None:
+        """Send a frame as it is."""
+        what, kind, step, edge, rows, born, payload, _ = frame
+        self.send(
+            what, b"" if payload is None else payload, kind=kind, step=step, edge=edge, rows=rows, born=born
+        )
+
     def receive(self, room: Callable[[int], Any] = pa.allocate_buffer) -> Frame | None:
         """Return the next frame; None if the other side ended between two frames.
 

@@ -110,6 +110,30 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_floating(kind) else pa.int64()
 
 
+def merge_saved(
+    states: pa.Array,
+    groups: Groups,
+    n: int,
+    read: Callable[[bytes], Any],
+    join: Callable[[Any, Any], Any],
+    write: Callable[[Any], bytes],
+) -> pa.Array:
+    """Return one state per group from states saved as bytes; only groups that have several are read and written."""
+    out: list[bytes | None] = [None] * n
+    merged: dict[int, Any] = {}
+    for group, data in zip(groups.tolist(), states.to_pylist(), strict=True):
+        if data is None:
+            continue
+        before = out[group]
+        if before is None:
+            out[group] = data
+            continue
+        merged[group] = join(merged[group] if group in merged else read(before), read(data))
+    for group, state in merged.items():
+        out[group] = write(state)
+    return pa.array(out, pa.binary())
+
+
 def valid_rows(columns: Columns) -> NDArray[np.bool_]:
     """Return which rows have a value in every column."""
     out: Any = True

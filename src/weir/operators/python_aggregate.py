@@ -18,6 +18,7 @@ from weir.operators.aggregate_functions import (
     Groups,
     Kinds,
     is_ordered,
+    merge_saved,
     valid_rows,
 )
 
@@ -98,19 +99,7 @@ class PythonAggregate(AggregateFunction):
         return [pa.array(states, pa.binary())]
 
     def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
-        out: list[Any] = [None] * n
-        merged: dict[int, Any] = {}
-        for group, data in zip(groups.tolist(), states[0].to_pylist(), strict=True):
-            if data is None:
-                continue
-            if out[group] is None:
-                out[group] = data
-                continue
-            before = merged[group] if group in merged else msgspec.msgpack.decode(out[group])
-            merged[group] = self._join(before, msgspec.msgpack.decode(data))
-        for group, state in merged.items():
-            out[group] = self._write(state)
-        return [pa.array(out, pa.binary())]
+        return [merge_saved(states[0], groups, n, msgspec.msgpack.decode, self._join, self._write)]
 
     def finish(self, states: Columns) -> pa.Array:
         finish = self._finish or (lambda state: state)

@@ -18,6 +18,7 @@ from weir.operators.aggregate_functions import (
     Groups,
     Kinds,
     is_number,
+    merge_saved,
     valid_rows,
 )
 
@@ -80,21 +81,13 @@ class ApproxQuantile(AggregateFunction):
         return [pa.array(out, pa.binary())]
 
     def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
-        sketch = _kll()
-        out: list[Any] = [None] * n
-        merged: dict[int, Any] = {}
-        for group, data in zip(groups.tolist(), states[0].to_pylist(), strict=True):
-            if data is None:
-                continue
-            if out[group] is None:
-                out[group] = data
-                continue
-            if group not in merged:
-                merged[group] = sketch.deserialize(out[group])
-            merged[group].merge(sketch.deserialize(data))
-        for group, one in merged.items():
-            out[group] = one.serialize()
-        return [pa.array(out, pa.binary())]
+        def join(one: Any, other: Any) -> Any:
+            one.merge(other)
+            return one
+
+        return [
+            merge_saved(states[0], groups, n, _kll().deserialize, join, lambda sketch: sketch.serialize())
+        ]
 
     def finish(self, states: Columns) -> pa.Array:
         sketch = _kll()

@@ -100,3 +100,12 @@ def brokers() -> Iterator[object]:
 
     with Brokers() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def few_starts() -> Iterator[None]:
+    """Let the partitioner start from two solutions only: on graphs as small as those of tests it starts from many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.locality.proposal._STARTS", 2)
+        patch.setattr("weir.advise.trial._STARTS", 2)
+        yield

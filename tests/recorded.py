@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from numpy.typing import NDArray
 
 START = datetime(2024, 1, 1)
@@ -39,12 +37,3 @@ def write(path: Path, table: pa.Table) -> Path:
     """Write a table as Parquet, and return its path."""
     pq.write_table(table, path)
     return path
-
-
-@contextmanager
-def few_starts() -> Iterator[None]:
-    """Let the partitioner start from two solutions only: on graphs as small as these it starts from many."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weir.locality.proposal._STARTS", 2)
-        patch.setattr("weir.advise.trial._STARTS", 2)
-        yield

@@ -9,17 +9,13 @@ import pyarrow as pa
 import pytest
 
 import weir
-from recorded import few_starts, planted, stream_of, write
+from recorded import planted, stream_of, write
 from support import two_counts
 from weir.advise import advise
 from weir.errors import TopologyError, UnknownColumn, WeirError
 from weir.testing import run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 
 @pytest.fixture(scope="module")

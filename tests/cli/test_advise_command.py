@@ -6,15 +6,11 @@ import json
 
 import pytest
 
-from recorded import few_starts, planted, stream_of, write
+from recorded import planted, stream_of, write
 from weir.advise import advise
 from weir.cli.main import main
 
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 
 @pytest.fixture(scope="module")

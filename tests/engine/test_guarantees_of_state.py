@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weir
-from recorded import few_starts
 from support import POSTS, Rises, counts, rises_in_python, rows_of
 from truth import count_and_top_by, homes_of
 from weir import routing
 from weir.testing import LocalQuery, start
+
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 PLACES, TOPICS = 6, 12
 ONE_HOME = [None, weir.Hash(), weir.Table.of({f"place {i}": 0 for i in range(4)})]
@@ -41,12 +42,6 @@ LEARNING = [
     weir.Locality(period=1, forecast=None, new_keys="hash", split_hot=True),
     weir.Locality(period=None, split_hot=weir.Weighted(routing.LocalOrShuffle(), control=None)),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
 
 
 @dataclass

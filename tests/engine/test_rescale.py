@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import weir
-from recorded import few_starts
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, two_counts
 from truth import eventually, homes_of, told_time
 from weir.engine.ledger import latest_commit
@@ -17,11 +16,7 @@ from weir.errors import EngineError
 from weir.state.storage import Storage
 from weir.testing import start
 
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from recorded import few_starts
 from weir.errors import UnknownColumn, WeirError
 from weir.hashing import mix
 from weir.locality import Locality
@@ -19,11 +18,7 @@ from weir_evaluation.bench import locality as bench
 from weir_evaluation.bench import partition as bench_partition
 from weir_evaluation.locality.replay import RecordedStream, replay_tables, replay_weir
 
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 
 def drifting(periods=6, rows=3000, seed=0):

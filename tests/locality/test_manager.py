@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorded import few_starts
 from weir.errors import CheckpointMismatch, TopologyError
 from weir.hashing import mix, spark_mod
 from weir.locality import BatchStats, Locality, LocalityManager, propose
@@ -17,13 +16,9 @@ from weir.locality.company import Company
 from weir.locality.placement import place
 from weir.routing.table import Table
 
+pytestmark = pytest.mark.usefixtures("few_starts")
+
 N = 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
 
 
 def batch(rng, rows=2000, communities=16, tags=400, shift=0, mixing=0.1):

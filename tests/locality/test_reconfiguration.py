@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 import weir
-from recorded import few_starts
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, two_counts
 from truth import count_and_top_by, homes_of
 from weir.engine.ledger import read_commit
@@ -15,11 +14,7 @@ from weir.routing.table import Table
 from weir.state.storage import Storage
 from weir.testing import run, start
 
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,14 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from recorded import few_starts, planted, stream_of, write
+from recorded import planted, stream_of, write
 from weir.advise import advise
 from weir.advise.counts import Question
 from weir.advise.files import count_files, open_files
 from weir.errors import UnknownColumn, WeirError
 from weir.hashing import hash_columns
 
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import threading
 import pytest
 
 import weir
-from recorded import few_starts
 from support import (
     NOW,
     POSTS,
@@ -24,13 +23,9 @@ from support import (
 )
 from weir.errors import EngineError, OperatorError
 
+pytestmark = pytest.mark.usefixtures("few_starts")
+
 TABLES = [posts(1500, seed) for seed in range(5)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
 
 
 def ways(query):

@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 
 import weir
-from recorded import few_starts
 from support import NOW, POSTS, counts, posts, rows_of, stream, two_counts, write_batches
 from truth import homes_of
 from weir.cli.main import main
 from weir.errors import EngineError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 
 @pytest.fixture(scope="module")

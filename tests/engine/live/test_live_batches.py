@@ -7,20 +7,15 @@ import pyarrow.compute as pc
 import pytest
 
 import weir
-from recorded import few_starts
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, sums, two_counts
 from weir.engine.live import inbox, server
 from weir.engine.live.in_process import LiveThreads
 from weir.testing import run, start
 
+pytestmark = pytest.mark.usefixtures("few_starts")
+
 TABLES = [posts(3000, seed) for seed in range(3)]
 TOPICS = weir.Table.of({f"topic {t}": (t // 10) % 3 for t in range(200)})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def hasty():
-    with few_starts():
-        yield
 
 
 def ways(query):

@@ -22,7 +22,7 @@ from weir.state.storage import Storage
 Sinks = Mapping[str, Sequence[Any]]  # operator → its sinks: a Sink or a function each
 
 
-class Hands(Protocol):
+class TaskRunner(Protocol):
     """What delivering asks of a runner."""
 
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
@@ -36,10 +36,10 @@ class Deliveries:
     """Delivers batches of one query."""
 
     def __init__(
-        self, sinks: Sinks, storage: Storage, ledger: Ledger, hands: Hands, patience: Patience
+        self, sinks: Sinks, storage: Storage, ledger: Ledger, runner: TaskRunner, patience: Patience
     ) -> None:
         self.sinks, self.storage, self.ledger = sinks, storage, ledger
-        self._hands, self._patience = hands, patience
+        self._runner, self._patience = runner, patience
         self._recovering = ledger.last  # a commit that an earlier driver made may have been delivered by it
 
     def open(self, topology: Topology, dropped: set[str]) -> None:
@@ -68,7 +68,7 @@ class Deliveries:
             for sink in sinks:
                 if not isinstance(sink, Sink):
                     if files or not (name == DEAD_LETTERS or name.endswith(LATE)):
-                        self._hands.call(sink, files, schema, commit.batch)
+                        self._runner.call(sink, files, schema, commit.batch)
                 elif files:
                     waited = self._persist(name, self._one(sink, name, commit, files, schema))
                     if waited is not None:
@@ -100,7 +100,7 @@ class Deliveries:
                     rows=sum(f.rows for f in files),
                     parts=len(files),
                     read=partial(_read, self.storage, files, schema),
-                    each=self._hands.each,
+                    each=self._runner.each,
                 )
             )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from weir.errors import EngineError, SinkUnavailable, SourceUnavailable
 
-LOG = logging.getLogger("weir")
+logger = logging.getLogger("weir.engine")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds between two tries
 
 
@@ -38,7 +38,7 @@ class Patience:
                 tries, why = tries + 1, str(error)
                 pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (tries - 1))
                 message = f"waiting for {what}: {why}; tried {tries} times, next in {pause:g} s"
-                LOG.warning("%s", message)
+                logger.warning("%s", message)
                 self._say(message)
                 if self._stopped.wait(pause):
                     raise EngineError(
@@ -49,5 +49,5 @@ class Patience:
             if not tries:
                 return None
             self._say("")
-            LOG.warning("%s is back after %d tries", what, tries)
+            logger.warning("%s is back after %d tries", what, tries)
             return {"tries": tries, "seconds": round(time.monotonic() - began, 3), "why": why}

@@ -86,7 +86,7 @@ class SparkRunner:
 
     def __init__(self, storage: Storage, parcels: bool = True, session: SparkSession | None = None) -> None:
         self.storage, self.parcels = storage, parcels
-        self.bells: Collection[str] = ()  # sources that only say when there is something to read
+        self.announcing: Collection[str] = ()  # sources that only say when there is something to read
         self._own_session = session
         self.query = uuid.uuid4().hex
         self.hosts: list[str] = []  # where servers are expected; empty: nobody knows
@@ -152,7 +152,7 @@ class SparkRunner:
         self.row_bytes = progress.bytes_in / progress.rows if progress.rows else 0.0
 
     def listings(self, rows: DataFrame, sources: Collection[str]) -> dict[str, pa.Table]:
-        return collected(rows, self.topology, set(sources) - set(self.bells))
+        return collected(rows, self.topology, set(sources) - set(self.announcing))
 
     def without(self, rows: DataFrame, sources: Collection[str] | None = None) -> DataFrame:
         return without(rows, self.topology, sources)

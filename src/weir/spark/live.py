@@ -34,7 +34,7 @@ from weir.spark.executors import ensure_slots, slots
 from weir.spark.job import SparkRunner, Task, local_folder, partition, settle
 from weir.state.storage import Storage
 
-log = logging.getLogger("weir")
+logger = logging.getLogger("weir.spark")
 START_SECONDS = 60.0  # for all servers to come, once there are slots for them
 SLOT_SECONDS = 30.0
 LONGEST_PAUSE = 64  # batches without live servers after they failed again and again
@@ -148,7 +148,7 @@ class LiveRunner(SparkRunner):
     def _say(self, why: str) -> None:
         if why != self._why:
             self._why = why
-            log.info("batches run %s", why)
+            logger.info("batches run %s", why)
 
     # ------------------------------------------------------------------ a live batch
 
@@ -208,7 +208,7 @@ class LiveRunner(SparkRunner):
             context.cancelJobsWithTag(f"weir-source-{life.name}")
             context.cancelJobGroup(_job_group(life))
         except Exception:
-            log.debug("the session ended before its live servers", exc_info=True)
+            logger.debug("the session ended before its live servers", exc_info=True)
 
 
 def _job_group(life: Life) -> str:

@@ -214,7 +214,7 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     insist = options.execution == "live"
     stays = insist or (options.execution == "auto" and mode == "streaming")
     runner = LiveRunner(storage, parcels, own, insist) if stays else SparkRunner(storage, parcels, own)
-    runner.bells = feeds
+    runner.announcing = feeds
     driver = open_driver(build, checkpoint, mode, runner, sinks, options, feeds=feeds)
     runner.template = unite(frames_of(application, session, streaming=mode == "streaming"), driver.topology)
     return Query(driver, session), runner.template

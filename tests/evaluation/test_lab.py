@@ -201,6 +201,15 @@ def test_hosts_die_are_cut_off_and_come_back(lab, command):
 
 
 @needs_a_lab
+def test_a_lab_whose_record_is_in_another_folder_is_left_alone(lab, command, tmp_path, monkeypatch):
+    monkeypatch.setenv("WEIR_LAB_HOME", str(tmp_path))
+    assert lab["lab"] not in command("lab", "down", "--all", "--json")["removed"]
+    assert "there is no lab" in command("lab", "down", "--lab", lab["lab"], fails=True)
+    monkeypatch.undo()
+    assert all(h.state == "up" for h in LabCluster.attach(lab["lab"]).hosts())
+
+
+@needs_a_lab
 @pytest.mark.faults
 def test_what_a_killed_program_leaves_behind_is_found_and_removed(lab, home, command):
     owner = "from weir_evaluation.lab import LabCluster; LabCluster(hosts=1).up(lambda text: print(text, flush=True))"

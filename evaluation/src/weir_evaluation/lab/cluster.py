@@ -139,7 +139,7 @@ class LabCluster:
         return self
 
     def _draft(self, hosts: int, bandwidth: str, racks: int, uplink: str, cores: int, memory: str) -> Record:
-        taken = set(records.labs())
+        taken = records.labs().keys() | records.networks()
         name = next(i for i in iter(lambda: secrets.token_hex(2), None) if i not in taken)
         network = free_network()
         made = [

@@ -19,6 +19,7 @@ from weir_evaluation.lab.errors import LabError
 from weir_evaluation.lab.network import PREFIX, LabNetwork, links, namespaces, pids
 
 FILE = "lab.json"
+HOMES = Path("/run/weir-lab")  # a file per lab of this machine: the folder that has its record
 
 
 class HostRecord(msgspec.Struct):
@@ -66,10 +67,12 @@ class Record(msgspec.Struct):
         aside = path.with_suffix(f".{os.getpid()}")
         aside.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
         aside.replace(path)
+        HOMES.mkdir(mode=0o755, exist_ok=True)
+        (HOMES / self.id).write_text(str(home()))
 
 
 def home() -> Path:
-    """The folder with all labs of this machine: ``WEIR_LAB_HOME``, or ``weir-lab`` among the temporary files."""
+    """The folder with the records of labs: ``WEIR_LAB_HOME``, or ``weir-lab`` among the temporary files."""
     folder = Path(os.environ.get("WEIR_LAB_HOME") or Path(tempfile.gettempdir()) / "weir-lab")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.geteuid():
@@ -95,16 +98,30 @@ def process(pid: int) -> tuple[int, str] | None:
 
 
 def labs() -> dict[str, Record | None]:
-    """Every lab on this machine by its id; None for what is left of one whose record is lost."""
-    found: dict[str, Record | None] = {}
+    """Every lab of this folder by its id; None for what is left of one whose record is lost."""
+    records: dict[str, Record | None] = {}
     for path in sorted(home().glob(f"*/{FILE}")):
         with contextlib.suppress(msgspec.MsgspecError, OSError):
-            found[path.parent.name] = msgspec.json.decode(path.read_bytes(), type=Record)
-    for name in [*namespaces(), *links()]:
-        left = re.fullmatch(rf"{PREFIX}([0-9a-f]{{4}})(-.*)?", name)
-        if left:
-            found.setdefault(left[1], None)
-    return found
+            records[path.parent.name] = msgspec.json.decode(path.read_bytes(), type=Record)
+    for lab in networks():
+        if not _is_elsewhere(lab):
+            records.setdefault(lab, None)
+    return records
+
+
+def networks() -> set[str]:
+    """The ids of all labs that have something in this machine's network, whoever's they are."""
+    matches = (re.fullmatch(rf"{PREFIX}([0-9a-f]{{4}})(-.*)?", name) for name in [*namespaces(), *links()])
+    return {match[1] for match in matches if match}
+
+
+def _is_elsewhere(lab: str) -> bool:
+    """Whether another folder than ours has the record of a lab."""
+    try:
+        folder = Path((HOMES / lab).read_text())
+    except OSError:
+        return False
+    return folder != home() and (folder / lab / FILE).exists()
 
 
 def find(lab: str | None = None) -> Record:
@@ -129,6 +146,7 @@ def remove(lab: str) -> None:
         end(namespace)
     network.clear()
     shutil.rmtree(home() / lab, ignore_errors=True)
+    (HOMES / lab).unlink(missing_ok=True)
 
 
 def sweep() -> list[str]:

@@ -135,9 +135,9 @@ def _keys_on(
             f"{where}: says that its keys change by {said}, but its files add {born} and end {gone}. Nothing was "
             "committed. Please report this; for an operator of your own, see keys_delta of weir.operators.Instance."
         )
-    for made in (made for r in reports for made in r.segments):
-        if made.operator == name and made.replaces == (0, len(manifest[name][server])):
-            merged = 0 if made.ref is None else made.ref.rows
+    for written in (written for r in reports for written in r.segments):
+        if written.operator == name and written.replaces == (0, len(manifest[name][server])):
+            merged = 0 if written.ref is None else written.ref.rows
             if before is not None and merged != before:
                 raise EngineError(
                     f"{where}: had {before} keys by count, but {merged} when its files were merged. Nothing was "

@@ -131,12 +131,12 @@ class Learner:
             self.agree(tables)
 
     def _buckets(self, layout: Layout | None) -> dict[int, NDArray[np.int32]]:
-        found = {}
+        homes = {}
         for o, name in enumerate(self.names):
             buckets = buckets_in_force(self.storage, layout, name)
             if buckets is not None:
-                found[o] = buckets.homes
-        return found
+                homes[o] = buckets.homes
+        return homes
 
     def weights(self, name: str, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Recent rows of an operator's keys; each counts for a row at least."""

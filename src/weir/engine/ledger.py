@@ -172,8 +172,8 @@ class Ledger:
         input: Input | None = None,
     ) -> BatchPlan:
         """Return the plan of a batch: the one on disk if it was planned before, else a new one, which it saves."""
-        if (known := self.planned(batch)) is not None:
-            return known
+        if (planned := self.planned(batch)) is not None:
+            return planned
         self.fence.check()
         name = f"plans/{batch:012d}-{self.epoch:04d}"
         # a plan of another version of the application that was never committed: nothing of it counts
@@ -251,17 +251,17 @@ class Ledger:
         """Make a batch happen: one document, all or nothing."""
         manifest = self.manifest
         for report in reports:  # merges first: they replace runs of what was there when the batch began
-            for made in report.segments:
-                if made.replaces is not None:
-                    start, end = made.replaces
-                    segments = manifest[made.operator][report.server]
-                    merged = [made.ref] if made.ref is not None else []
-                    manifest[made.operator][report.server] = segments[:start] + merged + segments[end:]
+            for written in report.segments:
+                if written.replaces is not None:
+                    start, end = written.replaces
+                    segments = manifest[written.operator][report.server]
+                    merged = [written.ref] if written.ref is not None else []
+                    manifest[written.operator][report.server] = segments[:start] + merged + segments[end:]
         for report in sorted(reports, key=lambda r: r.step):
-            for made in report.segments:
-                if made.replaces is None and made.ref is not None:
-                    servers = manifest[made.operator]
-                    servers[report.server] = [*servers[report.server], made.ref]
+            for written in report.segments:
+                if written.replaces is None and written.ref is not None:
+                    servers = manifest[written.operator]
+                    servers[report.server] = [*servers[report.server], written.ref]
         keys = dict(self.last.keys) if self.last else {}
         event_times, clocks = heard(self.topology, plan, self.last, reports)
         outputs: dict[str, list[FileRef]] = {}

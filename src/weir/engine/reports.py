@@ -53,7 +53,7 @@ def together(reports: Sequence[TaskReport], levels: Mapping[str, int]) -> TaskRe
         edges={
             edge: _edge([r.edges[edge] for r in parts if edge in r.edges]) for edge in _all(parts, "edges")
         },
-        segments=[made for r in parts for made in r.segments],
+        segments=[segment for r in parts for segment in r.segments],
         outputs={
             sink: [f for r in parts for f in r.outputs.get(sink, [])] for sink in _all(parts, "outputs")
         },

@@ -113,8 +113,8 @@ class Scaler:
         news, self._news = self._news, []
         if pending is not None:
             decision = pending.decision
-            made = {"operation": decision.operation, "strategy": decision.strategy, "why": pending.why}
-            news.append({**made, **(scaled or {})})
+            record = {"operation": decision.operation, "strategy": decision.strategy, "why": pending.why}
+            news.append({**record, **(scaled or {})})
         elif scaled:
             news.append(dict(scaled))  # planned before a restart
         return news

@@ -43,10 +43,10 @@ class Learning:
         >>> [Learning.of("abcdefgh", edges, n, Locality()).capacity for n in (1, 10, 100, 1000)]
         [69905, 6990, 699, 69]
         """
-        known = frozenset(edges)
-        fair = DRIVER_ENTRIES // (servers * (len(names) + len(known)))
+        edge_names = frozenset(edges)
+        fair = DRIVER_ENTRIES // (servers * (len(names) + len(edge_names)))
         capacity = max(1, min(config.capacity, SERVER_ENTRIES, fair))
-        return cls({name: i for i, name in enumerate(names)}, known, capacity, config.seed)
+        return cls({name: i for i, name in enumerate(names)}, edge_names, capacity, config.seed)
 
 
 class Sightings:

@@ -49,9 +49,9 @@ class StateKeeper:
 
     def hear(self, report: TaskReport) -> TaskReport:
         """Take in what an earlier step of this batch wrote here; return its report."""
-        for made in report.segments:
-            if made.replaces is None and made.ref is not None and report.server == self._server:
-                self._fresh.setdefault(made.operator, []).append((report.step, made.ref))
+        for written in report.segments:
+            if written.replaces is None and written.ref is not None and report.server == self._server:
+                self._fresh.setdefault(written.operator, []).append((report.step, written.ref))
         return report
 
     def arrive(self, node: Node, batch: pa.RecordBatch) -> None:

@@ -207,11 +207,11 @@ def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, .
                 f"operator {name!r} unites {twice!r} with itself; name each stream once in union(…)"
             )
         operator = replace(part.declared, name=name, inputs=inputs)
-        known = declared.setdefault(name, operator)
-        time = operator.event_time or known.event_time
-        declared[name] = replace(known, event_time=time)
+        first = declared.setdefault(name, operator)
+        time = operator.event_time or first.event_time
+        declared[name] = replace(first, event_time=time)
         if not (
-            _agree(operator.event_time, known.event_time)
+            _agree(operator.event_time, first.event_time)
             and _same(replace(operator, event_time=time), declared[name])
         ):
             why = "" if part.named else f", after the key {', '.join(operator.key)}"

@@ -63,11 +63,11 @@ def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profil
     links[Distance.PROCESS], links[Distance.NODE] = Link(*memory), Link(*loopback)
     for far, pair in far_pairs(places).items():
         hosts = places[pair[0]].host, places[pair[1]].host
-        found = _ask(homes, _meeting(storage, f"probe/{uuid.uuid4().hex}", pair, hosts))[pair[1]]
-        if isinstance(found, str):
-            notes[far.name.lower()] = {"measured": False, "why": found}
+        answer = _ask(homes, _meeting(storage, f"probe/{uuid.uuid4().hex}", pair, hosts))[pair[1]]
+        if isinstance(answer, str):
+            notes[far.name.lower()] = {"measured": False, "why": answer}
         else:
-            links[far] = Link(*found)
+            links[far] = Link(*answer)
     storage.delete_folder("probe")
     for far, link in links.items():
         notes[far.name.lower()] = {"measured": True, **link._asdict()}

@@ -68,7 +68,7 @@ class StateView:
         Costs a binary search per segment plus the entries that come due, not a scan.
         """
         names = self._stored.names if columns is None else list(columns)
-        found = [self._stored.empty_table().select(names)]
+        parts = [self._stored.empty_table().select(names)]
         for start, segment in zip(self._starts, self.segments, strict=False):
             for number, index in segment.due(until):
                 deadlines, order = index.by_deadline()
@@ -80,8 +80,8 @@ class StateView:
                 newer = self._search(index.h1[rows], index.h2[rows], living=False)
                 rows = rows[newer.which == start + number]  # an entry replaced by a newer one is history
                 for _, table in self._read(segment, [number] if len(rows) else []):
-                    found.append(table.select(names).take(pa.array(rows)))
-        return pa.concat_tables(found).combine_chunks()
+                    parts.append(table.select(names).take(pa.array(rows)))
+        return pa.concat_tables(parts).combine_chunks()
 
     def all_of(self, routes: NDArray[np.uint64]) -> pa.Table:
         """Return all living entries of the keys with these route hashes (several per key if it has windows)."""

@@ -11,7 +11,8 @@ JOBS   ?= 2
 demo: setup            ## the main job on embedded Spark
 	@scripts/with-java $(BIN)/weir demo
 
-test: check            ## everything that must hold
+test: setup            ## everything that must hold
+	@$(MAKE) --no-print-directory -j 2 check $(VENV)/spark.jsa
 	@scripts/with-java $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 soak: setup            ## tests that take a minute or more each
@@ -29,6 +30,9 @@ docs: setup            ## the documentation as a site, in site/
 
 bench: setup           ## Weir beside Spark's own stateful operators
 	@scripts/with-java $(BIN)/weir bench engine
+
+$(VENV)/spark.jsa: | setup
+	@scripts/with-java $(BIN)/python scripts/warm $@ 2>$(VENV)/warm.log || { cat $(VENV)/warm.log >&2; exit 1; }
 
 setup: $(STAMP)
 	@scripts/with-java true

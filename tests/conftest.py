@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*_paths, os.environ.get("PYTHONPATH"
 
 # a JVM that lives for seconds spends too many of them on compiling what it will not run often
 _java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# nor should it load Spark's classes one by one; scripts/warm has written this archive
+_archive = Path(sys.prefix) / "spark.jsa"
+if _archive.exists():
+    _java += f" -XX:SharedArchiveFile={_archive} -Xlog:disable"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _java)
 # so do executors; and Python workers are forked from a process that has loaded everything (preloaded_daemon.py)
 _settings = {"spark.executor.extraJavaOptions": _java, "spark.python.daemon.module": "preloaded_daemon"}

@@ -24,6 +24,7 @@ from weir.engine.documents import BatchPlan, Claim, Manifest
 from weir.engine.exchange import wire
 from weir.engine.job import EntryLayout, Job
 from weir.engine.live.group import SILENCE, Group
+from weir.engine.live.sealing import is_available
 from weir.engine.live.server import Resident, push
 from weir.engine.live.transport import Address, Life
 from weir.engine.outcome import Outcome, outcome_of
@@ -38,8 +39,9 @@ logger = logging.getLogger("weir.spark")
 START_SECONDS = 60.0  # for all servers to come, once there are slots for them
 SLOT_SECONDS = 30.0
 LONGEST_PAUSE = 64  # batches without live servers after they failed again and again
-# settings by which Spark encrypts what travels between its processes, or what they write to local disks
-ENCRYPTION = tuple(f"spark.{what}.enabled" for what in ("network.crypto", "ssl.rpc", "ssl", "io.encryption"))
+# settings by which Spark encrypts what travels between its processes, and what they write to local disks
+ENCRYPTED_NETWORK = tuple(f"spark.{what}.enabled" for what in ("network.crypto", "ssl.rpc", "ssl"))
+ENCRYPTED_DISKS = "spark.io.encryption.enabled"
 
 
 def obstacle(session: SparkSession, servers: int) -> str | None:
@@ -50,13 +52,21 @@ def obstacle(session: SparkSession, servers: int) -> str | None:
     conf = session.sparkContext.getConf()
     if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return "dynamic allocation is on, and Spark refuses barrier stages with it"
-    for name in ENCRYPTION:
-        if conf.get(name, "false") == "true":
-            return f"{name} is set, and rows between live servers are not encrypted"
+    if conf.get(ENCRYPTED_DISKS, "false") == "true":
+        return f"{ENCRYPTED_DISKS} is set, and rows that wait for live servers on disk are not encrypted"
+    encrypts = encrypted_network(session)
+    if encrypts is not None and not is_available():
+        return f"{encrypts} is set, and encryption between live servers needs: pip install weir[encryption]"
     have = slots(session)
     if have < servers + 1:
         return f"{servers} live servers and a source need {servers + 1} task slots, and there are {have}"
     return None
+
+
+def encrypted_network(session: SparkSession) -> str | None:
+    """Return the setting by which Spark encrypts what travels between its processes, if there is one."""
+    conf = session.sparkContext.getConf()
+    return next((name for name in ENCRYPTED_NETWORK if conf.get(name, "false") == "true"), None)
 
 
 class LiveRunner(SparkRunner):
@@ -172,7 +182,8 @@ class LiveRunner(SparkRunner):
         context, n = self.session.sparkContext, self.topology.servers
         host = context.getConf().get("spark.driver.host") or "127.0.0.1"
         bind = context.getConf().get("spark.driver.bindAddress", host)
-        group = Group(n, host, lambda: self._cancel(context, group.life), self._silence, bind)
+        sealed = encrypted_network(self.session) is not None
+        group = Group(n, host, lambda: self._cancel(context, group.life), self._silence, bind, sealed)
         stage = self.homes.each().mapInArrow(
             _server_task(group.address, group.life), "server int", barrier=True
         )
@@ -191,7 +202,8 @@ class LiveRunner(SparkRunner):
         threading.Thread(target=hold, daemon=True, name="weir-live").start()
         group.gather(START_SECONDS)
         self.start_seconds = time.perf_counter() - began
-        self._say(f"on {n} live servers (started within {self.start_seconds:.1f} s)")
+        how = ", encrypted" if sealed else ""
+        self._say(f"on {n} live servers{how} (started within {self.start_seconds:.1f} s)")
         return group
 
     def _let_go(self) -> None:

@@ -41,6 +41,13 @@ def test_counts_are_right_whatever_the_grouping(places, topics):
     assert [p.rows for p in query.recent_progress[:3]] == [3000] * 3
 
 
+def test_counts_are_right_when_all_is_encrypted(monkeypatch):
+    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 2000, "sealed": True})
+    query = run(two_counts(routing=weir.PartialKey()), TABLES, servers=3, execution="live")
+    assert rows_of(query.state("topics")) == counts(TABLES, "topic")
+    assert set(ways(query)) == {"live"}
+
+
 def test_branches_unions_processes_and_sinks():
     web, app = weir.source(POSTS, "web"), weir.source(POSTS, "app")
     big = app.filter_batches(lambda b: pc.greater(b.column("n"), 500), name="big", routing=weir.Shuffle())
@@ -101,7 +108,7 @@ def test_mistakes_of_users_are_told_as_in_jobs():
 
 
 def test_rows_that_do_not_fit_memory_wait_in_files(monkeypatch):
-    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 2000})
+    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 2000, "sealed": False})
     monkeypatch.setattr(server, "BLOB_BYTES", 4000)
     app = (
         weir.source(POSTS)
@@ -120,7 +127,7 @@ def test_a_full_disk_under_the_files_ends_the_batch_and_it_runs_again(monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(inbox.os, "posix_fallocate", full)
-    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 0})
+    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 0, "sealed": False})
     query = run(two_counts(), TABLES[:1], servers=2, execution="live")
     assert ways(query) == ["jobs"]
     assert "No space left" in query.progress.ran_again

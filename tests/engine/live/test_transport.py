@@ -13,6 +13,7 @@ import pytest
 from weir.engine.live import transport
 from weir.engine.live.group import Group
 from weir.engine.live.inbox import Inbox
+from weir.engine.live.sealing import TAG, seals
 from weir.engine.live.server import Resident
 from weir.engine.live.transport import END, HEAD, ROWS, Connection, Frame, Hello, Life, Listener, connect
 from weir.errors import LiveFailed
@@ -58,7 +59,8 @@ def running(servers=2, **terms):
         group.close()
 
 
-def test_frames_arrive_whole_and_in_order():
+@pytest.mark.parametrize("sealed", [False, True])
+def test_frames_arrive_whole_and_in_order(sealed):
     got = []
     done = threading.Event()
 
@@ -67,8 +69,8 @@ def test_frames_arrive_whole_and_in_order():
             got.append((frame.what, frame.edge, frame.rows, frame.data))
         done.set()
 
-    life = Life(1)
-    large = bytes(range(256)) * 40_000
+    life = Life(1, sealed=sealed)
+    large = bytes(range(256)) * (80_000 if sealed else 40_000)  # longer than what is sealed at a time
     with listening(life, welcome) as address:
         connection = connect(address, life, Hello("peer", 0, life.name))
         connection.send(ROWS, large, edge=3, rows=7)
@@ -88,6 +90,30 @@ def test_a_frame_that_is_cut_off_is_noticed():
     with pytest.raises(LiveFailed, match="middle of a frame"):
         Connection(taken).receive()
     ours.close()
+
+
+def pair():
+    """Return two ends of a TCP connection."""
+    with socket.create_server((HOST, 0)) as ours:
+        theirs = socket.create_connection(ours.getsockname())
+        return theirs, ours.accept()[0]
+
+
+def test_nothing_can_be_read_changed_or_repeated_on_a_sealed_connection():
+    one, other = pair()
+    there, back = seals(b"secret", b"1", b"2")
+    Connection(one, sealed=(there, back)).send(ROWS, b"the rows of a customer", rows=1)
+    sent = other.recv(4096)
+    assert b"customer" not in sent
+    for damaged in (sent[:30] + bytes([sent[30] ^ 1]) + sent[31:], sent + sent, sent[: HEAD.size + TAG] * 2):
+        into, out = pair()
+        opener, _ = seals(b"secret", b"1", b"2")
+        into.sendall(damaged)
+        into.close()
+        reader = Connection(out, sealed=(there, opener))
+        with pytest.raises(LiveFailed):  # noqa: PT012
+            while reader.receive() is not None:
+                pass
 
 
 @pytest.mark.parametrize("case", ["another secret", "another life", "no greeting"])

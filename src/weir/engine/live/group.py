@@ -39,7 +39,7 @@ class Group:
     """Live servers as their driver sees them.
 
     ``host`` is the address at which servers reach this process. ``on_failure`` is called, in another thread, when a
-    server is lost: source tasks that wait for it should be ended.
+    server is lost: source tasks that wait for it should be ended. ``sealed`` is whether they encrypt what they send.
     """
 
     def __init__(
@@ -49,8 +49,9 @@ class Group:
         on_failure: Callable[[], None] | None = None,
         silence: float = SILENCE,
         bind: str | None = None,
+        sealed: bool = False,
     ) -> None:
-        self.life = Life(servers)
+        self.life = Life(servers, sealed=sealed)
         self._on_failure, self._silence = on_failure, silence
         self._changed = threading.Condition()
         self._members: dict[int, Connection] = {}

@@ -23,12 +23,12 @@ HOST = "127.0.0.1"
 class LiveThreads(InProcessRunner):
     """Runs batches on live servers, each a thread; what they can't do runs step by step.
 
-    Rows beyond ``limit`` bytes wait in files.
+    Rows beyond ``limit`` bytes wait in files; ``sealed`` is whether servers encrypt what they send.
     """
 
-    def __init__(self, *args: Any, limit: int = 1 << 20, **terms: Any) -> None:
+    def __init__(self, *args: Any, limit: int = 1 << 20, sealed: bool = False, **terms: Any) -> None:
         super().__init__(*args, **terms)
-        self.limit = limit
+        self.limit, self.sealed = limit, sealed
         self._group: Group | None = None
         self._jobs: dict[bytes, Job] = {}
 
@@ -68,7 +68,7 @@ class LiveThreads(InProcessRunner):
             self._group = None
 
     def _start(self) -> Group:
-        group = Group(self.topology.servers, HOST)
+        group = Group(self.topology.servers, HOST, sealed=self.sealed)
 
         def serve(number: int) -> None:
             Resident(number, group.address, group.life, self._jobs.__getitem__, limit=self.limit).run()

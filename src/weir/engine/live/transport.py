@@ -2,8 +2,8 @@
 
 A frame is a fixed head and a payload, Arrow's own bytes for rows. Who connects and who listens prove to each other
 that they know the secret of this life of the servers: each answers a fresh challenge of the other with an HMAC. Every
-life has a secret and a name of its own, so servers and source tasks of an earlier one are turned away. Frames are
-neither encrypted nor signed one by one; where Spark is told to encrypt, live servers are not used.
+life has a secret and a name of its own, so servers and source tasks of an earlier one are turned away. In a sealed
+life, what follows the greeting is encrypted (:mod:`weir.engine.live.sealing`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from weir.engine.live.sealing import PIECE, TAG, Seal, seals
 from weir.errors import LiveFailed, WeirError
 
 # what a frame is about
@@ -38,11 +39,15 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Life:
-    """One life of a query's servers: how many there are, what it is called, and what only its members know."""
+    """One life of a query's servers: how many there are, what it is called, and what only its members know.
+
+    ``sealed`` is whether they encrypt what they send.
+    """
 
     servers: int
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    sealed: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -73,10 +78,16 @@ class Frame(NamedTuple):
 
 
 class Connection:
-    """One end of a connection: frames arrive whole and in order, or an error says that they don't."""
+    """One end of a connection: frames arrive whole and in order, or an error says that they don't.
 
-    def __init__(self, sock: socket.socket, patience: float | None = None) -> None:
+    ``sealed`` are the seals of what is sent and of what is received, if it is encrypted.
+    """
+
+    def __init__(
+        self, sock: socket.socket, patience: float | None = None, sealed: tuple[Seal, Seal] | None = None
+    ) -> None:
         self._socket = sock
+        self._seals = sealed
         self._lock = threading.Lock()
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -99,12 +110,21 @@ class Connection:
         view = memoryview(payload).cast("B") if len(payload) else memoryview(b"")
         head = HEAD.pack(what, kind, step, edge, rows, born, len(view))
         with self._lock:
-            sent = self._socket.sendmsg([head, view])
-            if sent < len(head):
-                self._socket.sendall(head[sent:])
-                sent = len(head)
-            if sent - len(head) < len(view):
-                self._socket.sendall(view[sent - len(head) :])
+            if self._seals is None:
+                self._send_both(head, view)
+                return
+            seal = self._seals[0].seal
+            self._send_both(seal(head), memoryview(seal(view[:PIECE]) if view else b""))
+            for start in range(PIECE, len(view), PIECE):
+                self._socket.sendall(seal(view[start : start + PIECE]))
+
+    def _send_both(self, head: bytes, view: memoryview) -> None:
+        sent = self._socket.sendmsg([head, view])
+        if sent < len(head):
+            self._socket.sendall(head[sent:])
+            sent = len(head)
+        if sent - len(head) < len(view):
+            self._socket.sendall(view[sent - len(head) :])
 
     def forward(self, frame: Frame) -> None:
         """Send a frame as it is."""
@@ -118,16 +138,29 @@ class Connection:
 
         ``room`` returns memory for a payload of so many bytes.
         """
-        head = bytearray(HEAD.size)
+        head: bytes | bytearray = bytearray(HEAD.size + (TAG if self._seals else 0))
         if not self._fill(memoryview(head), may_end=True):
             return None
+        if self._seals is not None:
+            head = self._seals[1].open(head)
         what, kind, step, edge, rows, born, size = HEAD.unpack(head)
         payload = None
         if size:
             space = room(size)
-            self._fill(memoryview(space).cast("B"))
+            view = memoryview(space).cast("B")
+            if self._seals is None:
+                self._fill(view)
+            else:
+                self._open_into(view, self._seals[1])
             payload = pa.py_buffer(space)
         return Frame(what, kind, step, edge, rows, born, payload, time.perf_counter())
+
+    def _open_into(self, view: memoryview, seal: Seal) -> None:
+        for start in range(0, len(view), PIECE):
+            piece = view[start : start + PIECE]
+            sealed = bytearray(len(piece) + TAG)
+            self._fill(memoryview(sealed))
+            piece[:] = seal.open(sealed)
 
     def wait_at_most(self, seconds: float | None) -> None:
         """Let :meth:`receive` raise a TimeoutError when nothing comes for so long."""
@@ -177,10 +210,11 @@ def connect(address: Address, life: Life, hello: Hello | Callable[[str], Hello])
         sock.close()
         raise
     # a source waits for its servers however long they take; the system would count that as silence
-    return Connection(sock, None if about.role == "source" else PATIENCE)
+    sealed = seals(life.secret, mine, theirs) if life.sealed else None
+    return Connection(sock, None if about.role == "source" else PATIENCE, sealed)
 
 
-def admit(sock: socket.socket, life: Life) -> Hello:
+def admit(sock: socket.socket, life: Life) -> tuple[Hello, Connection]:
     """Greet who has connected, or raise a LiveFailed: without the secret, or of another life."""
     sock.settimeout(HANDSHAKE_SECONDS)
     (size,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
@@ -197,7 +231,10 @@ def admit(sock: socket.socket, life: Life) -> Hello:
         sock.sendall(_LENGTH.pack(len(refusal)) + refusal.encode())
         raise LiveFailed(refusal)
     sock.sendall(_LENGTH.pack(0))
-    return hello
+    if not life.sealed:
+        return hello, Connection(sock)
+    there, back = seals(life.secret, theirs, mine)
+    return hello, Connection(sock, sealed=(back, there))
 
 
 def _proof(secret: bytes, role: bytes, *said: bytes) -> bytes:
@@ -235,11 +272,10 @@ class Listener:
 
     def _serve(self, sock: socket.socket) -> None:
         try:
-            hello = admit(sock, self._life)
+            hello, connection = admit(sock, self._life)
         except (OSError, WeirError, msgspec.MsgspecError):
             sock.close()
             return
-        connection = Connection(sock)
         self._open.add(connection)
         try:
             if not self._closed:

@@ -1,19 +1,16 @@
-"""The demo in small, and the example of the README."""
+"""The demo in small."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from weir.cli.demo.application import Topic, Trending
 from weir.cli.demo.posts import Posts
 from weir.engine.inspection import inspect
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_posts_are_skewed_have_communities_and_drift():
@@ -85,9 +82,3 @@ def test_the_demo_in_small(tmp_path):
     health = inspect(str(kept / "checkpoint"))["health"]
     assert health["ok"]
     assert health["planned"] is None
-
-
-def test_the_example_of_the_readme_is_the_one_in_examples():
-    """It is run where only weir is installed: see evaluation/test_wheels.py."""
-    example = ROOT / "examples" / "trending.py"
-    assert example.read_text().rstrip() in (ROOT / "README.md").read_text()

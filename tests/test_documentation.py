@@ -263,7 +263,7 @@ def test_every_block_is_of_a_kind_that_is_checked():
 def commands(page: Path) -> Iterator[tuple[str, list[str], bool]]:
     """Yield where a page has a ``weir`` command, its words, and whether it is whole: in a block, not in a sentence."""
     for block in blocks(page, ""):
-        for line in block.code.splitlines():
+        for line in block.code.replace("\\\n", " ").splitlines():
             for part in re.split(r"; |&&", line.split("  ")[0]):
                 words = shlex.split(part, comments=True)
                 if words and words[0] == "weir":

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from weir.errors import TopologyError
 from weir.operators.distinct import REGISTERS, estimate, fill, merge_registers
+from weir.operators.grouped import Groups, extreme_rows, reduce_groups
 
-Groups = NDArray[np.int64]
 Columns = list[pa.Array]
 Kinds = Sequence[pa.DataType]
 
@@ -79,18 +79,6 @@ class AggregateFunction:
         return type(self) is type(other) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def reduce_groups(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Array:
-    """One value per group, in the order of the groups' numbers."""
-    table = pa.table({"g": groups, "v": column})
-    out = pa.TableGroupBy(table, "g", use_threads=False).aggregate([("v", how)])
-    numbers, values = out["g"].to_numpy(), out[f"v_{how}"].combine_chunks()
-    if len(numbers) == n and np.array_equal(numbers, np.arange(n)):
-        return values
-    position = np.full(n, -1, dtype=np.int64)
-    position[numbers] = np.arange(len(numbers))
-    return values.take(pa.array(position, mask=position < 0))
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -305,7 +293,7 @@ class First(AggregateFunction):
     """
 
     suffixes = (".value", ".order")
-    direction = "ascending"
+    greatest = False
 
     def accepts(self, kinds: Kinds) -> bool:
         return is_ordered(kinds[0]) and is_ordered(kinds[1])
@@ -317,16 +305,9 @@ class First(AggregateFunction):
         return kinds
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
-        rows = np.flatnonzero(valid_rows(columns))
-        table = pa.table({"g": groups, "o": columns[1], "v": columns[0]}).take(pa.array(rows))
-        by = [("g", "ascending"), ("o", self.direction), ("v", self.direction)]
-        order = pc.sort_indices(table, sort_keys=by).to_numpy()
-        numbers = groups[rows[order]]
-        leads = np.ones(len(order), np.bool_)
-        leads[1:] = numbers[1:] != numbers[:-1]
-        position = np.full(n, -1, np.int64)
-        position[numbers[leads]] = rows[order[leads]]
-        chosen = pa.array(position, mask=position < 0)
+        value, order = columns
+        rows = extreme_rows(order, value, groups, n, self.greatest)
+        chosen = pa.array(rows, mask=rows < 0)
         return [column.take(chosen) for column in columns]
 
     def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
@@ -336,7 +317,7 @@ class First(AggregateFunction):
 class Last(First):
     """``last(c, order)``: the value of ``c`` in the row with the greatest ``order``; of equals the greatest value."""
 
-    direction = "descending"
+    greatest = True
 
 
 class TopK(AggregateFunction):

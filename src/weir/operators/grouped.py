@@ -1,0 +1,133 @@
+"""One value per group of rows, on whole columns: sums, least and greatest values, and which row comes first or last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Groups = NDArray[np.int64]
+_OPERATIONS = {"sum": 0, "min": 1, "max": 2}
+
+
+@nb.njit(cache=True)
+def _reduce(values, valid, groups, out, seen, operation):  # type: ignore[no-untyped-def]
+    """Add values up per group, or keep the least or greatest; a NaN gives way to any number."""
+    for i in range(len(values)):
+        if len(valid) and not valid[i]:
+            continue
+        g, v = groups[i], values[i]
+        if not seen[g]:
+            seen[g] = True
+            out[g] = v
+        elif operation == 0:
+            out[g] += v
+        elif out[g] != out[g] or (v < out[g] if operation == 1 else v > out[g]):
+            out[g] = v
+
+
+@nb.njit(cache=True)
+def _extreme(orders, values, valid, groups, greatest, out):  # type: ignore[no-untyped-def]
+    """Note in ``out`` the row of each group with the least or greatest order; of equals, by value."""
+    for i in range(len(orders)):
+        if not valid[i]:
+            continue
+        g = groups[i]
+        j = out[g]
+        if j < 0:
+            out[g] = i
+        elif orders[i] != orders[j]:
+            if (orders[i] > orders[j]) == greatest:
+                out[g] = i
+        elif values[i] != values[j] and (values[i] > values[j]) == greatest:
+            out[g] = i
+
+
+def reduce_groups(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Array:
+    """Return one value per group, in the order of the groups' numbers; null for a group without any value.
+
+    ``how`` is ``sum``, ``min``, ``max`` or another of Arrow's grouped aggregations.
+
+    >>> reduce_groups(pa.array([1, 2, None, 4]), np.array([0, 2, 1, 0]), 3, "sum").to_pylist()
+    [5, None, 2]
+    """
+    values = _numbers(column) if how in _OPERATIONS else None
+    if values is None or (how == "sum" and column.type not in (pa.int64(), pa.float64())):
+        return _by_arrow(column, groups, n, how)
+    out, seen = np.zeros(n, values.dtype), np.zeros(n, np.bool_)
+    _reduce(values, _valid(column), groups, out, seen, _OPERATIONS[how])
+    return _like(out, column.type, ~seen)
+
+
+def extreme_rows(orders: pa.Array, values: pa.Array, groups: Groups, n: int, greatest: bool) -> Groups:
+    """Return the row of each group with the least or greatest order, of equals by value; −1 for a group without any.
+
+    Rows in which either is null don't count.
+
+    >>> orders, values = pa.array([3, 7, 7, None]), pa.array(["a", "b", "c", "d"])
+    >>> extreme_rows(orders, values, np.array([0, 0, 0, 1]), 2, greatest=True).tolist()
+    [2, -1]
+    """
+    valid = np.asarray(pc.and_(orders.is_valid(), values.is_valid()).to_numpy(zero_copy_only=False))
+    out = np.full(n, -1, np.int64)
+    numbers = [_numbers(column) for column in (orders, values)]
+    if not any(one is None or one.dtype.kind == "f" for one in numbers):
+        _extreme(*numbers, valid, groups, greatest, out)
+        return out
+    rows = np.flatnonzero(valid)
+    table = pa.table({"g": groups, "o": orders, "v": values}).take(pa.array(rows))
+    direction = "descending" if greatest else "ascending"
+    by = [("g", "ascending"), ("o", direction), ("v", direction)]
+    order = pc.sort_indices(table, sort_keys=by).to_numpy()
+    numbered = groups[rows[order]]
+    leads = np.ones(len(order), np.bool_)
+    leads[1:] = numbered[1:] != numbered[:-1]
+    out[numbered[leads]] = rows[order[leads]]
+    return out
+
+
+def _by_arrow(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Array:
+    table = pa.table({"g": groups, "v": column})
+    out = pa.TableGroupBy(table, "g", use_threads=False).aggregate([("v", how)])
+    numbers, values = out["g"].to_numpy(), out[f"v_{how}"].combine_chunks()
+    if len(numbers) == n and np.array_equal(numbers, np.arange(n)):
+        return values
+    position = np.full(n, -1, dtype=np.int64)
+    position[numbers] = np.arange(len(numbers))
+    return values.take(pa.array(position, mask=position < 0))
+
+
+def _numbers(column: pa.Array) -> Any:
+    """Return a column as numbers of 64 bits that compare as its values do; None if it has no such."""
+    kind, t = column.type, pa.types
+    if kind == pa.float64():
+        width = kind
+    elif t.is_signed_integer(kind) or t.is_timestamp(kind) or t.is_date(kind):
+        width = pa.int64()
+        if t.is_date32(kind):
+            column = column.view(pa.int32())
+    else:
+        return None
+    column = column if column.type == width else column.cast(width)
+    if column.null_count:
+        column = column.fill_null(0)
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _valid(column: pa.Array) -> Any:
+    """Return which values are there; nothing at all if they all are."""
+    if not column.null_count:
+        return np.empty(0, np.bool_)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _like(numbers: Any, kind: pa.DataType, missing: NDArray[np.bool_]) -> pa.Array:
+    """Return numbers as values of a type again."""
+    column = pa.array(numbers, mask=missing if missing.any() else None)
+    if column.type == kind:
+        return column
+    return column.cast(pa.int32()).view(kind) if pa.types.is_date32(kind) else column.cast(kind)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,19 +11,11 @@ import pyarrow.compute as pc
 Frames = dict[str, Any]
 
 
-@dataclass
-class Best:
-    """The highest bid of an auction so far."""
-
-    price: int = -1
-
-
-def raise_price(key: int, rows: Any, state: Best) -> Iterable[tuple[int, int, int]]:
-    """Emit by how much the final price of an auction has risen, and whether it is its first."""
-    best = max(row.price for row in rows)
-    if best > state.price:
-        yield rows[0].category, best - max(state.price, 0), int(state.price < 0)
-        state.price = best
+def gains(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return by how much the final prices of auctions have risen, and whether each is its auction's first."""
+    first = pc.equal(batch.column("change"), "insert").cast(pa.int64())
+    gain = pc.subtract(batch.column("price"), pc.fill_null(batch.column("old_price"), 0))
+    return pa.record_batch([batch.column("category"), gain, first], ["category", "gain", "first"])
 
 
 def in_time(batch: pa.RecordBatch) -> pa.Array:
@@ -201,6 +192,24 @@ def q11(frames: Frames) -> Any:
     bids = frames["bids"].withWatermark("time", "0 seconds")
     schema = "bidder long, window_start timestamp, window_end timestamp, bids long"
     return bids.groupBy("bidder").transformWithStateInPandas(Sessions(), schema, "append", "eventTime")
+
+
+def q12(frames: Frames) -> Any:
+    import pandas as pd
+
+    class Counts(_processor()):  # type: ignore[misc]
+        def init(self, handle: Any) -> None:
+            self.count = handle.getValueState("count", "bids long", ttlDurationMs=60_000)
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            before = self.count.get()
+            bids = (before[0] if before else 0) + sum(len(part) for part in rows)
+            self.count.update((bids,))
+            yield pd.DataFrame({"bidder": [key[0]], "starttime": [key[1]], "bids": [bids]})
+
+    schema = "bidder long, starttime timestamp, bids long"
+    grouped = frames["bids"].groupBy("bidder", "starttime")
+    return grouped.transformWithStateInPandas(Counts(), schema, "update", "processingTime")
 
 
 def q7(frames: Frames) -> Any:

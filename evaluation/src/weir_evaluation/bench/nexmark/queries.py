@@ -27,7 +27,8 @@ class Query:
 
     ``key`` are the columns of which the latest row counts, for results that are updated; without it all rows count.
     ``nearly`` are columns that sketches estimate. ``until`` is the time of a result where windows close: only those of
-    the stream itself count, not of the events behind its end.
+    the stream itself count, not of the events behind its end. ``pooled`` is a part of the key that follows from when a
+    system came to a row: values are added up over it before they are compared.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Query:
     mode: str = "append"
     nearly: Sequence[str] = field(default_factory=tuple)
     until: str = ""
+    pooled: str = ""
     note: str = ""
 
 
@@ -80,17 +82,12 @@ def _q4(frames: Frames) -> Frames:
 
 def _q4_weir(frames: Frames) -> weir.Stream:
     bids, auctions = _sources(frames)
+    prices = weir.Aggregate(emit="changes", category="max(category)", price="max(price)")
     return (
         bids.lookup(auctions, "auction", how="inner", name="of auctions")
         .filter_batches(python.in_time)
-        .process(
-            "auction",
-            python.raise_price,
-            state=python.Best,
-            output="category long, gain long, first long",
-            columns=["category", "price"],
-            name="prices",
-        )
+        .keyed("auction", prices, name="prices")
+        .map_batches(python.gains, "category long, gain long, first long")
         .keyed("category", weir.Aggregate(total="sum(gain)", auctions="sum(first)"), name="result")
     )
 
@@ -140,6 +137,27 @@ def _q11_sql(frames: Frames) -> Any:
     sessions = bids.groupBy(F.session_window("time", "10 seconds"), "bidder").agg(F.count("*").alias("bids"))
     start, end = "session_window.start as window_start", "session_window.end as window_end"
     return sessions.selectExpr("bidder", start, end, "bids")
+
+
+# ---------------------------------------------------------------------- q12
+
+
+def _q12(frames: Frames) -> Frames:
+    now = "window(current_timestamp(), '10 seconds').start as starttime"
+    return {"bids": frames["bids"].selectExpr("bidder", now)}
+
+
+def _q12_weir(frames: Frames) -> weir.Stream:
+    (bids,) = _sources(frames)
+    # a window by the clock is over when the clock has left it: its state may go
+    return bids.keyed(["bidder", "starttime"], weir.Count("bids"), ttl="1 minute", name="result")
+
+
+def _q12_sql(frames: Frames) -> Any:
+    from pyspark.sql import functions as F
+
+    bids = frames["bids"].withWatermark("starttime", "1 minute")
+    return bids.groupBy("bidder", "starttime").agg(F.count("*").alias("bids"))
 
 
 # ---------------------------------------------------------------------- q7, q8
@@ -321,6 +339,20 @@ QUERIES = {
             python.q11,
             key=("bidder", "window_start"),
             until="window_start",
+        ),
+        Query(
+            "q12",
+            "bids of a bidder in every 10 seconds by the clock",
+            ("bids",),
+            _q12,
+            _q12_weir,
+            ("bidder", "starttime", "bids"),
+            _q12_sql,
+            python.q12,
+            key=("bidder", "starttime"),
+            mode="update",
+            pooled="starttime",
+            note="systems come to a row at different times: compared are a bidder's bids in all windows together",
         ),
         Query(
             "q16",

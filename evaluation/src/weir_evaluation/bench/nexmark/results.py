@@ -22,6 +22,10 @@ class Collector:
     def __call__(self, frame: Any, batch: int) -> None:
         self._tables.append(frame.toArrow())
 
+    def forget(self) -> None:
+        """Begin anew."""
+        self._tables.clear()
+
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the result: all rows, or the latest of each key."""
         names, key = list(self.query.columns), list(self.query.key)
@@ -36,7 +40,21 @@ class Collector:
                     latest[tuple(row[names.index(k)] for k in key)] = row
                 else:
                     out.append(row)
+        if self.query.pooled:
+            return self._pooled(list(latest.values()))
         return list(latest.values()) if key else out
+
+    def _pooled(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return rows that differ in nothing but the pooled part of their key as one: values are added up."""
+        names = list(self.query.columns)
+        at = names.index(self.query.pooled)
+        heads = [i for i, name in enumerate(names) if name in self.query.key]
+        sums: dict[Any, list[Any]] = {}
+        for row in rows:
+            key = tuple(None if i == at else row[i] for i in heads)
+            values = [value for i, value in enumerate(row) if i not in heads]
+            sums[key] = [a + b for a, b in zip(sums[key], values, strict=True)] if key in sums else values
+        return [(*key, *values) for key, values in sums.items()]
 
 
 def agree(query: Query, collectors: list[Collector]) -> bool:

@@ -128,8 +128,7 @@ class LocalQuery(QueryHandle):
     def finish(self) -> None:
         """End the input: open windows close, waiting partial states are merged."""
         if self._driver.needs_end_of_input:
-            empty = {name: schema.empty_table() for name, schema in self._application.schemas.items()}
-            self.feed(empty, end_of_input=True)
+            self.feed(end_of_input=True)
         self._driver.status.message = "finished"
 
     def restart(self, application: Application | Stream | None = None, **settings: Any) -> None:

@@ -70,6 +70,17 @@ def test_every_message_is_counted_once_through_crashes_scaling_and_restarts(brok
     check(query, tables)
 
 
+def test_windows_over_a_topic_close_when_the_input_is_said_to_end(brokers):
+    topic, window = brokers.topic(2), weir.tumbling("at", "1 minute")
+    source = weir.kafka(brokers.servers, topic, "k string, at timestamp")
+    query = weir.testing.start(source.keyed("k", weir.Count(), name="w", window=window), servers=2)
+    brokers.send(topic, [{"k": "a", "at": "1970-01-01T00:00:01Z"}, {"k": "b", "at": "1970-01-01T00:00:02Z"}])
+    query.feed()
+    assert query.output("w").num_rows == 0
+    query.finish()
+    assert sorted(query.output("w")["k"].to_pylist()) == ["a", "b"]
+
+
 def test_partitions_and_the_keys_they_hold_come_together(brokers):
     topic = brokers.topic(6)
     app = weir.kafka(brokers.servers, topic, SCHEMA).keyed("place", weir.Count(), name="places")

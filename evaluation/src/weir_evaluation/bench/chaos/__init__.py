@@ -68,6 +68,7 @@ def summary(results: list[trial.Result]) -> dict[str, Any]:
         "kills": sum(happened[kind] for kind in KILLS),
         "killed": {kind: happened[kind] for kind in KILLS},
         "faults": {kind: happened[kind] for kind in FAULTS},
+        "used": dict(sorted(sum((r.used for r in results), Counter[str]()).items())),
         "runs": len(results),
         "batches": sum(r.batches for r in results),
         "scalings": sum(r.scalings for r in results),
@@ -111,6 +112,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name in ("scalings", "restarts"):
         table.add_row(name, str(result[name]))
     console.print(table)
+    console.print("drawn: " + ", ".join(f"{name} {times}" for name, times in result["used"].items()))
     outcome = {name: result[name] for name in ("lost", "doubled", "wrong", "refused_wrongly", "raw_errors")}
     console.print(", ".join(f"{name} {count}" for name, count in outcome.items()))
     if result["recovery_s"]:

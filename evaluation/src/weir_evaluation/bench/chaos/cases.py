@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any
 
 import weir
+from weir_evaluation.bench.chaos import two_sides
+from weir_evaluation.bench.chaos.two_sides import LATENESS
 
 SCHEMA = "place string, topic string, n long, at timestamp"
 COLUMNS = ("place", "topic", "n", "at")
@@ -140,20 +142,7 @@ def keyed(make: Callable[[], Any]) -> Attach:
     return lambda stream, key, options: stream.keyed(key, make(), **options)
 
 
-def _join(stream: weir.Stream, key: list[str], options: dict[str, Any]) -> weir.Stream:
-    few = stream.filter(lambda row: row.n % 20 == 0)
-    return few.join(few, key, **options)
-
-
-def _pairs(seen: Seen) -> Counter[tuple[Any, ...]]:
-    out: Counter[tuple[Any, ...]] = Counter()
-    for key, batches in seen.items():
-        few = [row[2] for rows in batches for row in rows if row[2] % 20 == 0]
-        out.update((*key, one, other) for one in few for other in few)
-    return out
-
-
-WINDOW, SLIDE, GAP, LATENESS = 15, 4, 2, 20  # seconds; batches are ten apart, so no row is late
+WINDOW, SLIDE, GAP = 15, 4, 2  # seconds
 
 
 def windowed(window: weir.operators.Window) -> Attach:
@@ -217,6 +206,15 @@ def _sums(batches: Sequence[Rows]) -> dict[str, int]:
     return {"rows": len(numbers), "total": sum(numbers), "low": min(numbers), "top": max(numbers)}
 
 
+TWO_SIDES: dict[str, Any] = {
+    "truth": None,
+    "rows": None,
+    "merges": False,
+    "defers": False,
+    "updates": False,
+    "ends": True,
+    "counted": ("n", "n_right"),
+}
 BY_EVENT_TIME: dict[str, Any] = {
     "truth": None,
     "rows": None,
@@ -271,17 +269,13 @@ KEYED = [
         ends=True,
         emitted=lambda seen: Counter(seen.keys()),
     ),
+    Keyed("join", two_sides.join, emitted=two_sides.pairs, **TWO_SIDES),
+    Keyed("lookup", two_sides.lookup, emitted=two_sides.looked_up, **TWO_SIDES),
     Keyed(
-        "join",
-        _join,
-        None,
-        None,
-        merges=False,
-        defers=False,
-        updates=False,
-        ends=True,
-        emitted=_pairs,
-        counted=("n", "n_right"),
+        "bounded join",
+        two_sides.bounded_join,
+        emitted=two_sides.near_pairs,
+        **{**TWO_SIDES, "first": True, "at_end": True},
     ),
     Keyed(
         "windows",
@@ -330,7 +324,25 @@ def _twice(row: Any) -> list[Any]:
     return [row, row] if row.n % 5 == 0 else [row]
 
 
+class Offset:
+    """A side input that says something else in every batch; whoever feeds batches keeps ``batch`` up to date."""
+
+    batch = 0
+
+    @classmethod
+    def rows(cls) -> list[dict[str, int]]:
+        return [{"add": cls.batch % 7}]
+
+
 STEPS = [
+    Step(
+        "side input",
+        lambda s: s.map(
+            lambda row, table: row._replace(n=row.n + table["add"][0].as_py()),
+            side=weir.SideInput(Offset.rows),
+        ),
+        lambda rows: [(place, topic, n + Offset.batch % 7, at) for place, topic, n, at in rows],
+    ),
     Step(
         "map",
         lambda s: s.map(lambda row: row._replace(n=row.n + 1)),

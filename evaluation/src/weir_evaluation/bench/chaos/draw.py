@@ -66,9 +66,9 @@ class Drawn:
         return [i for i in range(len(self.parts)) if all(p.after != i for p in self.parts)]
 
     def application(self, source: Any = SCHEMA) -> weir.Application:
-        """Return the application; ``source`` is a schema or a DataFrame."""
+        """Return the application; ``source`` is a schema, a DataFrame or a stream."""
         streams: list[weir.Stream] = []
-        first = weir.source(source)
+        first = source if isinstance(source, weir.Stream) else weir.source(source)
         for part in self.parts:
             stream = first if part.after < 0 else streams[part.after]
             if isinstance(part.case, Step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -11,12 +12,12 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from weir import Application
 from weir.errors import TopologyError, WeirError
-from weir.sinks import Delta, Parquet
 from weir.testing import Crash, LocalQuery, start
-from weir_evaluation.bench.chaos.cases import Keyed
+from weir_evaluation.bench.chaos import outside
+from weir_evaluation.bench.chaos.cases import SCHEMA, Keyed, Offset
 from weir_evaluation.bench.chaos.compare import Truth, compare, compare_deliveries
 from weir_evaluation.bench.chaos.draw import Drawn, draw, redraw, rows
 from weir_evaluation.bench.chaos.injector import FAULTS, KILLS, Injector
@@ -31,6 +32,7 @@ class Result:
 
     seed: int
     drawn: str
+    used: Counter[str] = field(default_factory=Counter)  # operators, the source and sinks
     happened: Counter[str] = field(default_factory=Counter)
     recovery: list[float] = field(default_factory=list)
     batches: int = 0
@@ -59,13 +61,18 @@ def run(seed: int) -> Result:
     injector = Injector(rng)
     folder = tempfile.mkdtemp(prefix="weir-chaos-")
     try:
-        with injector.loose(), mock.patch("weir.engine.patience.FIRST_PAUSE", 0.001):
+        with (
+            injector.loose(),
+            outside.reachable(),
+            mock.patch("weir.engine.patience.FIRST_PAUSE", 0.001),
+        ):
             Story(rng, drawn, folder, injector, result).play()
     except Stuck as error:
         result.refused_wrongly.append(str(error))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         result.happened = injector.happened
+        Offset.batch = 0
     return result
 
 
@@ -82,16 +89,26 @@ class Story:
         self.failed = False  # whether the query must be started again before it is used
         own = random.Random(f"sinks {result.seed}")  # sinks change nothing else in the story of a seed
         leaf = own.choice(drawn.application().leaves())
-        kinds = own.choice([(), (Parquet,), (Delta,), (Parquet, Delta)])
-        self.sinks = {leaf: [kind(f"{folder}/{kind.__name__}") for kind in kinds]}
+        self.kinds = outside.kinds()
+        chosen = own.sample(sorted(self.kinds), own.choice([0, 1, 1, 2]))
+        name = f"rows_{os.getpid()}_{result.seed}_{own.randrange(1 << 30)}"
+        self.sinks = {leaf: {kind: self.kinds[kind].make(folder, name) for kind in chosen}}
+        self.topic = outside.Topic(own) if own.random() < 0.3 else None
+        result.used.update([f"source: {'Kafka, ' + self.topic.format if self.topic else 'rows'}"])
+        result.used.update(f"sink: {kind}" for kind in chosen)
+        result.used.update(part.case.name for part in drawn.parts)
         self.query = self._start()
 
     def _start(self) -> LocalQuery:
         seed = self.rng.randrange(1000)
         sources = self.rng.randint(1, 3)
-        application, settings = self.drawn.application(), self.drawn.settings()
-        sinks: dict[str, Any] = {**dict.fromkeys(application.leaves(), ()), **self.sinks}
+        application, settings = self._application(), self.drawn.settings()
+        own = {name: list(sinks.values()) for name, sinks in self.sinks.items()}
+        sinks: dict[str, Any] = {**dict.fromkeys(application.leaves(), ()), **own}
         return start(application, self.checkpoint, seed=seed, sources=sources, sink=sinks, **settings)
+
+    def _application(self) -> Application:
+        return self.drawn.application(SCHEMA if self.topic is None else self.topic.stream())
 
     def play(self) -> None:
         rng, total = self.rng, self.rng.choice([3, 6, 6, 12, 24])
@@ -99,7 +116,10 @@ class Story:
             if batch and rng.random() < 0.5:
                 self._steer()
             table = rows(self.result.seed, batch, rng.choice([0, 30, 80, 150]))
+            Offset.batch = batch
             self.truth.feed(table)
+            if self.topic is not None:
+                self.topic.write(table)
             self._get_through(table, batch)
         self.injector.calm()
         self._attempt(self.query.finish)
@@ -109,6 +129,7 @@ class Story:
 
     def _get_through(self, table: pa.Table, batch: int) -> None:
         """Hand a batch over until it is committed and delivered."""
+        given = None if self.topic else table
         for attempt in range(TRIES):
             if attempt < TRIES // 2 and self.rng.random() < (0.9 if attempt == 0 else 0.4):
                 kind = self.rng.choices(list(KIND_WEIGHTS), list(KIND_WEIGHTS.values()))[0]
@@ -116,7 +137,7 @@ class Story:
                     self.injector.schedule(kind, self.query.topology.steps)
             if attempt >= TRIES // 2:
                 self.injector.calm()
-            if self._attempt(lambda: self.query.feed(table, number=batch)):
+            if self._attempt(lambda: self.query.feed(given, number=batch)):
                 self.result.recovery += self.injector.recovered()
                 self.injector.calm()
                 return
@@ -151,7 +172,7 @@ class Story:
             self.result.restarts += 1
             self.result.drawn += " | " + self.drawn.describe()
             for _ in range(TRIES):
-                if self._attempt(lambda: query.restart(self.drawn.application(), **self.drawn.settings())):
+                if self._attempt(lambda: query.restart(self._application(), **self.drawn.settings())):
                     return
             raise Stuck("the query does not start any more")
         if what == "reconfigure":
@@ -189,9 +210,11 @@ class Story:
                 self.truth, number, deliveries, complete=part.name not in self.deferred
             )
         for name, sinks in self.sinks.items():
-            delivered = _counted(self.query.output(name))
-            for sink in sinks:
-                there = _counted(_content(sink, delivered))
+            output = self.query.output(name)
+            delivered = _counted(output)
+            for kind, sink in sinks.items():
+                # one that has had no row need not be there
+                there = _counted(self.kinds[kind].content(sink, output.schema) if delivered else None)
                 lacks, more = (there_not.total() for there_not in (delivered - there, there - delivered))
                 if lacks or more:
                     self.result.wrong.append(f"{name}: {sink!r} lacks {lacks} rows and has {more} too many")
@@ -199,14 +222,3 @@ class Story:
 
 def _counted(table: pa.Table | None) -> Counter[str]:
     return Counter() if table is None else Counter(map(repr, table.to_pylist()))
-
-
-def _content(sink: Any, delivered: Counter[str]) -> pa.Table | None:
-    """Return the rows that a sink has; None if nothing was ever delivered."""
-    if not delivered:
-        return None
-    if isinstance(sink, Delta):
-        import deltalake
-
-        return deltalake.DeltaTable(sink.path).to_pyarrow_table()
-    return pq.read_table(sink.path).drop_columns(["batch_id"])

@@ -199,7 +199,8 @@ def q12(frames: Frames) -> Any:
 
     class Counts(_processor()):  # type: ignore[misc]
         def init(self, handle: Any) -> None:
-            self.count = handle.getValueState("count", "bids long", ttlDurationMs=60_000)
+            # without a time to live: a query with one has always another batch to run, and never ends
+            self.count = handle.getValueState("count", "bids long")
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
             before = self.count.get()
@@ -209,7 +210,7 @@ def q12(frames: Frames) -> Any:
 
     schema = "bidder long, starttime timestamp, bids long"
     grouped = frames["bids"].groupBy("bidder", "starttime")
-    return grouped.transformWithStateInPandas(Counts(), schema, "update", "processingTime")
+    return grouped.transformWithStateInPandas(Counts(), schema, "update", "none")
 
 
 def q7(frames: Frames) -> Any:

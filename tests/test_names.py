@@ -89,7 +89,7 @@ OPERATORS = [
     "keyed_schema",
 ]
 
-SINKS = ["Delivery", "Delta", "Kafka", "Parquet", "Postgres", "Sink"]
+SINKS = ["Delivery", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink"]
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 import sink_app
+from pyiceberg.catalog import load_catalog
 
 import weir.testing
 from topics import Cluster
 from weir.errors import CheckpointMismatch, EngineError, SinkError, SinkUnavailable, UnknownColumn
-from weir.sinks import Delta, Kafka, Parquet, Postgres, Sink
+from weir.faults import watching
+from weir.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
 
 POINTS = ("delivery-started", "sink-staged", "sink-committed", "commit-written")
 APP = Path(sink_app.__file__)
@@ -41,12 +43,18 @@ class Target:
             self.place = request.getfixturevalue("postgres")
             self.table = f"rows_{os.getpid()}_{abs(hash(tmp_path))}"
 
+    @property
+    def _catalog(self):
+        return {"uri": f"sqlite:///{self.place}.db", "warehouse": f"file://{self.place}"}
+
     def sink(self, keys=()):
         match self.kind:
             case "parquet":
                 return Parquet(self.place)
             case "delta":
                 return Delta(self.place, keys=keys)
+            case "iceberg":
+                return Iceberg("weir.rows", self._catalog, keys=keys)
             case "postgres":
                 return Postgres(self.place, self.table, keys=keys)
             case _:
@@ -58,6 +66,14 @@ class Target:
                 rows = pq.read_table(self.place).to_pylist()
             case "delta":
                 rows = deltalake.DeltaTable(self.place).to_pyarrow_table().to_pylist()
+            case "iceberg":
+                rows = (
+                    load_catalog("weir", **self._catalog)
+                    .load_table("weir.rows")
+                    .scan()
+                    .to_arrow()
+                    .to_pylist()
+                )
             case "postgres":
                 with psycopg.connect(self.place) as database:
                     return sorted(database.execute(f"SELECT place, rows, total FROM {self.table}").fetchall())
@@ -71,7 +87,7 @@ def target(request, tmp_path, monkeypatch):
     return Target(request.param, tmp_path, request, monkeypatch)
 
 
-ALL = pytest.mark.parametrize("target", ["parquet", "delta", "postgres", "kafka"], indirect=True)
+ALL = pytest.mark.parametrize("target", ["parquet", "delta", "iceberg", "postgres", "kafka"], indirect=True)
 
 
 @ALL
@@ -83,7 +99,7 @@ def test_killed_between_any_two_steps_of_a_delivery(target):
     assert target.rows() == sink_app.truth()[0]
 
 
-@pytest.mark.parametrize("target", ["delta", "postgres"], indirect=True)
+@pytest.mark.parametrize("target", ["delta", "iceberg", "postgres"], indirect=True)
 def test_rows_are_replaced_by_key(target):
     faults = ["sink-staged:1", "sink-committed:2"]
     weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink(["place"]), faults=faults)
@@ -187,6 +203,24 @@ def test_a_commit_whose_answer_is_lost_is_found_by_its_mark(monkeypatch):
     assert aborted == []  # nothing was written twice, not even in vain
 
 
+@pytest.mark.parametrize("target", ["iceberg"], indirect=True)
+def test_a_driver_that_was_thought_dead_cannot_commit_to_iceberg(target):
+    old, new = target.sink(), target.sink()
+    delivery = _delivery("q", "places", {"place": ["FR"], "rows": [1], "total": [2]})
+    old.open("q", "places", delivery.schema, True)
+
+    def deliver_meanwhile(point, batch):
+        if point == "sink-staged" and not met:
+            met.append(batch)
+            new.deliver(delivery)
+
+    met = []
+    with watching(deliver_meanwhile), pytest.raises(SinkUnavailable, match="CommitFailed"):
+        old.deliver(delivery)
+    old.deliver(delivery)  # it comes again, and finds the mark
+    assert target.rows() == [("FR", 1, 2)]
+
+
 def test_a_driver_that_was_thought_dead_cannot_deliver_to_kafka(monkeypatch):
     cluster = Cluster()
     cluster.install(monkeypatch)
@@ -200,12 +234,12 @@ def test_a_driver_that_was_thought_dead_cannot_deliver_to_kafka(monkeypatch):
     assert cluster.rows("out") == []
 
 
-def _delivery(query, operator):
+def _delivery(query, operator, rows=None):
     import pyarrow as pa
 
     from weir.sinks import Delivery
 
-    table = pa.table({"n": [1]})
+    table = pa.table(rows or {"n": [1]})
     return Delivery(query, operator, 3, False, table.schema, 1, 1, lambda part: table, lambda n, task: [])
 
 
@@ -222,6 +256,7 @@ def test_mistakes_are_told_before_any_batch_runs(postgres, tmp_path, brokers):
     for sink in (
         Postgres(postgres, "typos", keys=["plaace"]),
         Delta(str(tmp_path / "x"), keys=["plaace"]),
+        Iceberg("weir.x", {"uri": f"sqlite:///{tmp_path}/x.db"}, keys=["plaace"]),
         Kafka(brokers.servers, brokers.topic(), key="plaace"),
     ):
         with pytest.raises(UnknownColumn, match="did you mean 'place'"):

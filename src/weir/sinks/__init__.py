@@ -7,8 +7,9 @@ again changes nothing. :class:`Sink` is what one of your own derives from.
 
 from weir.sinks.base import Delivery, Sink
 from weir.sinks.delta import Delta
+from weir.sinks.iceberg import Iceberg
 from weir.sinks.kafka import Kafka
 from weir.sinks.parquet import Parquet
 from weir.sinks.postgres import Postgres
 
-__all__ = ["Delivery", "Delta", "Kafka", "Parquet", "Postgres", "Sink"]
+__all__ = ["Delivery", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink"]

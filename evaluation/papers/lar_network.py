@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 import weir
 from lar_common import OUT, console
 from weir_evaluation.bench.data import bodies
+from weir_evaluation.bench.reconfigure import gain, speed
 from weir_evaluation.lab import LabCluster
 
 MODES = ["locality-aware", "hash-based", "worst-case"]
@@ -39,6 +40,8 @@ SCHEMA = "k1 string, k2 string"
 PADDED = {"k1": "string", "k2": "string", "padding": "binary"}
 KEYS = 1000  # per server and operator: enough for the hash to spread them evenly
 WARM_UP = 50  # rows per server in the first batch
+COMMUNITIES = 60
+UNCOUNTED = 2  # first batches of a run with a reconfiguration: a small one, and one while processes warm up
 
 
 class Pad:
@@ -116,7 +119,8 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "rows_per_s": self.rows_per_s,
+            # the mean over batches where there are several, and its standard error
+            **speed([b["rows"] / b["seconds"] for b in self.batches]),
             "rows": self.rows,
             "seconds": self.seconds,
             "bytes_exchanged": self.exchanged,
@@ -241,6 +245,7 @@ def point(
         "bandwidth": net.bandwidth,
         "measured": measured.to_dict(),
         "rows_per_s": measured.rows_per_s,
+        "link_to_core": link_to_core(net.bandwidth, padding, [progress[b] for b in range(1, batches + 1)]),
     }
 
 
@@ -292,13 +297,32 @@ def stream_of(data: str, keys: list[str], sizes: list[int]) -> list[pa.Table]:
     return [table.slice(int(at), size) for at, size in zip(starts, sizes, strict=False)]
 
 
+def steady_stream(sizes: list[int], locality: float, seed: int = 0) -> list[pa.Table]:
+    """Made-up batches whose reachable locality hardly depends on the number of servers, of which there are a few.
+
+    Both keys of a tuple belong to the same of :data:`COMMUNITIES` communities with probability ``locality``. As many
+    communities can be spread evenly over 2 to 6 servers, each of them whole.
+    """
+    rng = np.random.default_rng(seed)
+    tables = []
+    for size in sizes:
+        first = rng.integers(0, COMMUNITIES, size)
+        second = np.where(rng.random(size) < locality, first, rng.integers(0, COMMUNITIES, size))
+        columns = {
+            name: pa.array([f"{name}-{c}-{k}" for c, k in zip(group, rng.integers(0, 50, size), strict=True)])
+            for name, group in (("k1", first), ("k2", second))
+        }
+        tables.append(pa.table(columns))
+    return tables
+
+
 def reconfigured(
-    net: LabSession, tables: list[pa.Table], *, servers: int, padding: int, turn: int | None
+    net: LabSession, tables: list[pa.Table], *, servers: int, padding: int, turn: int, control: bool = False
 ) -> dict[str, Any]:
     """Throughput batch by batch; tables are learnt from the batches before ``turn`` and in force from then on.
 
-    As in the paper, keys that no table lists go by their hash, and a table is adopted without weighing its cost.
-    With ``turn=None`` nothing changes on the way.
+    As in the paper, keys that no table lists go by their hash, and a table is adopted without weighing its cost. In a
+    ``control`` nothing changes on the way. The first batches, :data:`UNCOUNTED`, are not counted.
     """
     folder = net.folder()
     app = application(net, write(folder / "data", tables), padding)
@@ -307,9 +331,7 @@ def reconfigured(
 
     def sink(frame: Any, batch: int) -> None:
         marks.append((time.perf_counter(), net.between_hosts()))
-        if (
-            turn is not None and batch == turn - 1
-        ):  # the time that this takes counts for the batch that adopts it
+        if not control and batch == turn - 1:  # the time that this takes counts for the batch that adopts it
             ready.wait(60)
             query.reconfigure(wait=True)
 
@@ -324,34 +346,92 @@ def reconfigured(
     ready.set()
     query.await_termination()
     progress = {p["batch"]: p for p in query.recent_progress}
-    before, after, moving = Measured(), Measured(), Measured()
-    for batch in range(1, len(tables)):
+    phases = {"before": Measured(), "reconfiguration": Measured(), "after": Measured()}
+    for batch in range(UNCOUNTED, len(tables)):
         (began, start), (ended, end) = marks[batch - 1], marks[batch]
-        phase = before if turn is None or batch < turn else (moving if batch == turn else after)
-        phase.add(progress[batch], ended - began, end - start)
+        phase = "before" if batch < turn else ("reconfiguration" if batch == turn else "after")
+        phases[phase].add(progress[batch], ended - began, end - start)
     counted = sum(r["count"] for r in query.state("B").select("count").collect())
     if counted != sum(t.num_rows for t in tables):
         raise AssertionError(f"B counted {counted} rows of {sum(t.num_rows for t in tables)}")
     shutil.rmtree(folder)
-    phases = {"before": before, "reconfiguration": moving, "after": after}
     return {
         "servers": servers,
         "padding": padding,
         "bandwidth": net.bandwidth,
+        "link_to_core": link_to_core(net.bandwidth, padding, list(progress.values())[UNCOUNTED:turn]),
         "moved_keys": sum(p.get("moved_keys", 0) for p in progress.values()),
-        "phases": {name: m.to_dict() for name, m in phases.items() if m.rows},
-        "gain": after.rows_per_s / before.rows_per_s if turn is not None else None,
+        "phases": {name: m.to_dict() for name, m in phases.items()},
     }
 
 
-def tell(run: dict[str, Any]) -> None:
-    """One line about a run with a reconfiguration in it."""
+def with_control(
+    net: LabSession, tables: list[pa.Table], *, servers: int, padding: int, turn: int
+) -> dict[str, Any]:
+    """Run with a reconfiguration and without; the gain is what the first has gained over the second."""
+    control = reconfigured(net, tables, servers=servers, padding=padding, turn=turn, control=True)
+    run = reconfigured(net, tables, servers=servers, padding=padding, turn=turn)
+    run |= {"control": control, "gain": gain(run["phases"], control["phases"])}
     one, two = run["phases"]["before"], run["phases"]["after"]
+    still = control["phases"]["after"]["rows_per_s"] / control["phases"]["before"]["rows_per_s"]
     console.print(
-        f"n={run['servers']} padding {run['padding'] / 1000:g} kB at {run['bandwidth']}: "
-        f"locality {one['locality']:.2f} → {two['locality']:.2f}, "
-        f"{one['rows_per_s']:,.0f} → {two['rows_per_s']:,.0f} tuples/s: {run['gain']:.2f} ×"
+        f"n={servers} padding {padding / 1000:g} kB at {net.bandwidth}: "
+        f"locality {one['locality']:.2f} → {two['locality']:.2f}, {one['rows_per_s']:,.0f} → "
+        f"{two['rows_per_s']:,.0f} tuples/s (control: {still:.2f} ×), gain {gained(run)}"
     )
+    return run
+
+
+def sizes(rows: int, servers: int, batches: int) -> tuple[list[int], int]:
+    """Return how many tuples each batch of a run with a reconfiguration has, and the batch in which it happens.
+
+    >>> sizes(10, 2, 3)
+    ([100, 20, 20, 20, 20, 20, 20, 20, 20], 5)
+    """
+    turn = UNCOUNTED + batches
+    return [WARM_UP * servers, *[rows * servers] * (turn + batches)], turn
+
+
+def gained(run: dict[str, Any]) -> str:
+    """The gain of a run over its control with its standard error.
+
+    >>> gained({"gain": {"times": 1.5, "error": 0.04}})
+    '1.50 ± 0.04 ×'
+    """
+    return f"{run['gain']['times']:.2f} ± {run['gain']['error']:.2f} ×"
+
+
+def link_to_core(bandwidth: str, padding: int, batches: list[Any]) -> float | None:
+    """How many times longer a link takes for a tuple than a core: seconds for its bytes over seconds of work on it.
+
+    Work is what the servers were busy, over all operators. Where it is 1, a link carries as much as a core can feed.
+    """
+    rows, busy = sum(b["rows"] for b in batches), sum(s["busy"] for b in batches for s in b["servers"])
+    return padding * 8 / bits_per_s(bandwidth) / (busy / rows) if padding and busy else None
+
+
+def bits_per_s(bandwidth: str) -> float:
+    """A bandwidth as ``tc`` writes it, in bits per second.
+
+    >>> bits_per_s("10mbit"), bits_per_s("1gbit")
+    (10000000.0, 1000000000.0)
+    """
+    for unit, times in (("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("bit", 1.0)):
+        if bandwidth.endswith(unit):
+            return float(bandwidth.removesuffix(unit)) * times
+    raise SystemExit(f"--bandwidth {bandwidth}: expected a number with kbit, mbit or gbit, such as 10mbit")
+
+
+def ratios(found: list[dict[str, Any]]) -> str:
+    """The range of :func:`link_to_core` over several runs or points, to be stated beside a figure.
+
+    >>> ratios([{"link_to_core": 27.2}, {"link_to_core": None}, {"link_to_core": 9.0}])
+    'a link takes 9 to 27 times as long for a tuple as a core'
+    """
+    seen = sorted(f["link_to_core"] for f in found if f["link_to_core"])
+    if not seen:
+        return "tuples without padding: links hardly matter"
+    return f"a link takes {seen[0]:.2g} to {seen[-1]:.2g} times as long for a tuple as a core"
 
 
 def bound(run: dict[str, Any]) -> float:

@@ -25,7 +25,7 @@ from weir.elasticity.stela import Stela
 from weir.elasticity.strategies import Default
 from weir_evaluation.stela.rivals import LeastLinkLoad, Random
 from weir_evaluation.stela.topologies import CASES, Case
-from weir_evaluation.stela.trial import Trial, decide, situation, steady, trial
+from weir_evaluation.stela.trial import START, STOP, Trial, decide, situation, steady, trial
 
 SEEDS = 9
 DRAWS = 200
@@ -53,7 +53,26 @@ def options(description: str) -> argparse.Namespace:
 def runs(case: Case, args: argparse.Namespace, strategies: Sequence[Strategy] = COMPARED) -> Runs:
     """Every strategy several times."""
     seeds = range(2 if args.quick else SEEDS)
-    return {one.name: [trial(case, one, seed=1000 * seed) for seed in seeds] for one in strategies}
+    stop, start, _ = interruptions(args)
+    return {
+        one.name: [trial(case, one, seed=1000 * seed, stop=stop, start=start) for seed in seeds]
+        for one in strategies
+    }
+
+
+def interruptions(args: argparse.Namespace) -> tuple[float, float, str]:
+    """Return how long a restart and a change without one interrupt the work, and where that is known from.
+
+    The medians of what runs on Spark have measured (``--spark``), if any have.
+    """
+    records = [] if args.spark is None else json.loads(args.spark.read_text())
+    known: dict[bool, list[float]] = {True: [], False: []}
+    for r in records:
+        if r.get("interruption_s") is not None:
+            known[r["strategy"] == Default.name].append(r["interruption_s"])
+    if not (known[True] and known[False]):
+        return STOP, START, "assumed"
+    return float(np.median(known[True])), float(np.median(known[False])), "measured on Spark"
 
 
 def mean(trials: Sequence[Trial], what: str) -> float:

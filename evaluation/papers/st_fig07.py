@@ -9,19 +9,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from cg_common import Report
-from st_common import COLOURS, add_spark, from_spark, mean, options, rows, runs, timeline
+from st_common import COLOURS, add_spark, from_spark, interruptions, mean, options, rows, runs, timeline
 from weir_evaluation.stela.topologies import CASES
-from weir_evaluation.stela.trial import START, STOP
 
 PAPER = {"Diamond": 0.92, "PageLoad": 0.88, "Processing": 0.75}
 
 
 def main() -> None:
     args = options(__doc__)
+    stop, start, known = interruptions(args)
     report = Report(
         "st_fig07",
-        f"Stela Fig. 7: convergence time (simulated: {STOP:.0f} s to take down and restart an application, "
-        f"{START:.0f} s for an instance)",
+        f"Stela Fig. 7: convergence time (simulated: {stop:.0f} s to take down and restart an application, "
+        f"{start:.0f} s for an instance, {known})",
         args,
     )
     figure, axes = plt.subplots(1, 2, figsize=(13, 4.2), width_ratios=(2, 1))

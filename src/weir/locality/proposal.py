@@ -25,7 +25,7 @@ from weir.locality.partition import partition, relabel
 from weir.locality.stats import Edge
 
 Servers = NDArray[np.int32]
-_STARTS = 24
+STARTS = 24  # of a fresh partition
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def propose(snapshot: Snapshot) -> Proposal:
     if not snapshot.first and config.partitioner == "multilevel":
         candidates.append(("refine", cut(graph, held, warm=warm, stay_bonus=config.stay_bonus)))
     if not candidates or snapshot.fresh:
-        fresh = cut(graph, held, method=config.partitioner, starts=_STARTS)
+        fresh = cut(graph, held, method=config.partitioner, starts=STARTS)
         if config.racks is None and held is None:
             fresh = relabel(fresh, live, None, n)
         candidates.append(("fresh", fresh))

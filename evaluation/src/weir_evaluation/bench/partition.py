@@ -22,6 +22,7 @@ from weir.locality.counts import count_keys, count_pairs
 from weir.locality.graph import KeyGraph
 from weir.locality.partition import partition, relabel
 from weir.locality.partition.mtkahypar import available
+from weir.locality.proposal import STARTS
 
 HELP = "compare partitioners: locality, balance, CPU and memory, fresh and after drift"
 STAY_BONUS = 0.08
@@ -103,6 +104,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods", default=None, help="metis, multilevel, mtkahypar; all installed by default"
     )
+    parser.add_argument(
+        "--starts",
+        type=int,
+        default=STARTS,
+        help="of the multilevel partitioner, as a proposal has it; with more than 1 full servers exchange keys",
+    )
     parser.add_argument("--drift", type=float, default=0.1, help="share of keys that change community")
     parser.add_argument("--seed", type=int, default=1)
 
@@ -118,7 +125,8 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     servers = [int(n) for n in args.servers.split(",")]
     warm_up = Generator(50, 3_000, 20_000, 4).graph(0)
     for method in methods:
-        partition(warm_up, 3, method=method, warm=partition(warm_up, 3, method=method), stay_bonus=STAY_BONUS)
+        first = partition(warm_up, 3, method=method, starts=args.starts)
+        partition(warm_up, 3, method=method, warm=first, stay_bonus=STAY_BONUS)
     out: list[dict[str, Any]] = []
     for name, generator in generators.items():
         console.print(f"{name}: generating")
@@ -127,7 +135,9 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
         for n in servers:
             for method in methods:
                 console.print(f"{name}: {method}, {n} servers")
-                work = functools.partial(partition, graph, n, method=method, seed=args.seed)
+                work = functools.partial(
+                    partition, graph, n, method=method, seed=args.seed, starts=args.starts
+                )
                 parts, cpu, peak = measured(work)
                 out.append(
                     {
@@ -142,15 +152,16 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
                     }
                 )
             if drifted is not None:
-                out.append(
-                    {"graph": name, "servers": n, "after_drift": after_drift(graph, drifted, n, args.seed)}
-                )
+                out.append({"graph": name, "servers": n, "after_drift": after_drift(graph, drifted, n, args)})
     return out
 
 
-def after_drift(graph: KeyGraph, drifted: KeyGraph, n: int, seed: int) -> dict[str, dict[str, float]]:
+def after_drift(
+    graph: KeyGraph, drifted: KeyGraph, n: int, args: argparse.Namespace
+) -> dict[str, dict[str, float]]:
     """Partitions, lets the keys drift, and partitions again: from scratch, and from what there was."""
-    before = partition(graph, n, seed=seed)
+    seed, starts = args.seed, args.starts
+    before = partition(graph, n, seed=seed, starts=starts)
     present = np.full(len(drifted), -1, np.int32)
     for o in range(drifted.operators):
         own = slice(drifted.starts[o], drifted.starts[o + 1])
@@ -158,7 +169,7 @@ def after_drift(graph: KeyGraph, drifted: KeyGraph, n: int, seed: int) -> dict[s
         present[own] = np.where(at >= 0, before[at], -1)
     known = present >= 0
     stale = np.where(known, present, 0).astype(np.int32)
-    fresh = relabel(partition(drifted, n, seed=seed + 1), present, None, n)
+    fresh = relabel(partition(drifted, n, seed=seed + 1, starts=starts), present, None, n)
     warm = partition(drifted, n, seed=seed + 1, warm=present, stay_bonus=STAY_BONUS)
     return {
         name: {"locality": drifted.locality(parts), "moved": float((parts != present)[known].mean())}

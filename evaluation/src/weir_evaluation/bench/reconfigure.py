@@ -1,4 +1,9 @@
-"""Reconfiguration in mid-stream on real Spark: before, during and after, and that nothing is lost or doubled."""
+"""Reconfiguration in mid-stream on real Spark: before, during and after, and that nothing is lost or doubled.
+
+Each run has a control beside it: the same batches of the same rows, without a reconfiguration. What changes in the
+control, too (processes that have warmed up, a machine that others use), is not owed to the new tables, so the gain is
+what the run gains over its control.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import shutil
 import statistics
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +22,8 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from weir.errors import ParameterError
+
 HELP = (
     "hash first, locality-aware routing from mid-stream on: throughput, locality, what moved, what was lost"
 )
@@ -24,6 +32,7 @@ SCHEMA = "k1 string, k2 string, k3 string, padding binary"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=200_000, help="rows per micro-batch without padding")
+    parser.add_argument("--warm-up", type=int, default=3, help="batches that are not counted")
     parser.add_argument("--before", type=int, default=5, help="batches by hash")
     parser.add_argument("--after", type=int, default=5, help="batches after the reconfiguration")
     parser.add_argument("--keys", type=int, default=2_000, help="distinct keys of each operator")
@@ -38,6 +47,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from weir.spark.session import embedded
 
+    if min(args.before, args.after) < 2:
+        raise ParameterError("--before and --after: an error bar needs at least two batches each")
     spark = embedded("local[2]", **{"spark.driver.memory": "6g"})
     work = Path(tempfile.mkdtemp(prefix="weir-reconfigure-"))
     result: dict[str, Any] = {}
@@ -49,10 +60,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             _write(data, args, rows, padding)
             for name in args.only or ["chain2", "chain3", "dag"]:
                 console.print(f"{name}, padding {padding} B: {rows:,} rows per batch")
-                measured = _measure(spark, data, work / f"{name}-{padding}", name, args)
+                control = _measure(spark, data, work / f"{name}-{padding}-control", name, args, False)
+                measured = _measure(spark, data, work / f"{name}-{padding}", name, args, True)
+                measured |= {"control": control, "gain": gain(measured, control)}
                 console.print(
                     f"  locality {measured['before']['locality']:.2f} → {measured['after']['locality']:.2f}, "
-                    f"{measured['before']['rows_per_s']:,.0f} → {measured['after']['rows_per_s']:,.0f} rows/s"
+                    f"{measured['before']['rows_per_s']:,.0f} → {measured['after']['rows_per_s']:,.0f} rows/s; "
+                    f"control {control['before']['rows_per_s']:,.0f} → {control['after']['rows_per_s']:,.0f}"
                 )
                 if padding == paddings[0]:
                     result[name] = measured
@@ -66,9 +80,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    table = RichTable(title="a reconfiguration in mid-stream")
-    for column in ("application", "padding", "rows/s before", "after", "locality before", "after"):
+    table = RichTable(
+        title="a reconfiguration in mid-stream (± standard error over batches; gain is over the control's)"
+    )
+    for column in ("application", "padding", "rows/s before", "after", "control after / before", "gain"):
         table.add_column(column, justify="right" if column != "application" else "left")
+    for column in ("locality before", "after"):
+        table.add_column(column, justify="right")
     for column in ("that batch / median", "keys moved", "lost", "doubled"):
         table.add_column(column, justify="right")
     for name, first in result.items():
@@ -76,8 +94,10 @@ def show(result: dict[str, Any], console: Console) -> None:
             table.add_row(
                 name,
                 str(padding),
-                f"{m['before']['rows_per_s']:,.0f}",
-                f"{m['after']['rows_per_s']:,.0f}",
+                f"{m['before']['rows_per_s']:,.0f} ± {m['before']['error']:,.0f}",
+                f"{m['after']['rows_per_s']:,.0f} ± {m['after']['error']:,.0f}",
+                f"{m['control']['after']['rows_per_s'] / m['control']['before']['rows_per_s']:.2f}",
+                f"{m['gain']['times']:.2f} ± {m['gain']['error']:.2f} ×",
                 f"{m['before']['locality']:.2f}",
                 f"{m['after']['locality']:.2f}",
                 f"{m['reconfigure_batch_ratio']:.2f}",
@@ -93,7 +113,7 @@ def _write(folder: Path, args: argparse.Namespace, rows: int, padding: int) -> N
     folder.mkdir()
     rng = np.random.default_rng(5)
     communities = 20 * args.servers
-    for number in range(args.before + args.after + 1):
+    for number in range(args.warm_up + args.before + args.after + 1):
         first = rng.integers(0, args.keys, rows)
         columns = [first]
         for _ in range(2):
@@ -124,17 +144,46 @@ def _app(stream: Any, name: str) -> Any:
     return second
 
 
-def _measure(spark: Any, data: Path, folder: Path, name: str, args: argparse.Namespace) -> dict[str, Any]:
+def speed(rows_per_s: Sequence[float]) -> dict[str, Any]:
+    """Return the mean over batches and its standard error, None for a single batch.
+
+    >>> speed([90.0, 110.0])
+    {'rows_per_s': 100.0, 'error': 10.0}
+    """
+    several = len(rows_per_s) > 1
+    error = statistics.stdev(rows_per_s) / len(rows_per_s) ** 0.5 if several else None
+    return {"rows_per_s": statistics.fmean(rows_per_s), "error": error}
+
+
+def gain(run: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, float]:
+    """Return how much more a run has gained than its control, and the standard error of that (of four means).
+
+    >>> flat = {"before": {"rows_per_s": 50.0, "error": 0.0}, "after": {"rows_per_s": 55.0, "error": 0.0}}
+    >>> up = {"before": {"rows_per_s": 50.0, "error": 2.0}, "after": {"rows_per_s": 110.0, "error": 0.0}}
+    >>> gain(up, flat)
+    {'times': 2.0, 'error': 0.08}
+    """
+    parts = [run["after"], control["before"], run["before"], control["after"]]
+    a, b, c, d = (part["rows_per_s"] for part in parts)
+    times = a / c / (d / b)
+    relative = sum((part["error"] / part["rows_per_s"]) ** 2 for part in parts) ** 0.5
+    return {"times": times, "error": times * relative}
+
+
+def _measure(
+    spark: Any, data: Path, folder: Path, name: str, args: argparse.Namespace, reconfigures: bool
+) -> dict[str, Any]:
     import weir
 
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(data))
     app = _app(stream, name)
     ready = threading.Event()
     last = "D" if name == "dag" else ("C" if name == "chain3" else "B")
+    turn = args.warm_up + args.before  # the batch with the new tables
 
     def sink(frame: Any, batch: int) -> None:
         ready.wait(60)
-        if batch == args.before - 1:
+        if reconfigures and batch == turn - 1:
             query.reconfigure(wait=True)
 
     query = app.start(
@@ -148,23 +197,22 @@ def _measure(spark: Any, data: Path, folder: Path, name: str, args: argparse.Nam
     ready.set()
     query.await_termination()
     progress = query.recent_progress
-    turn = next(p["batch"] for p in progress if p["moved_keys"])
-    seconds = {p["batch"]: p["seconds"]["plan"] + p["seconds"]["job"] for p in progress}
-    before = [p for p in progress if 2 <= p["batch"] < turn]
+    seconds = {p["batch"]: p["seconds"]["batch"] for p in progress}
+    before = [p for p in progress if args.warm_up <= p["batch"] < turn]
     after = [p for p in progress if p["batch"] > turn]
 
-    def speed(part: list[dict[str, Any]]) -> dict[str, float]:
+    def phase(part: list[dict[str, Any]]) -> dict[str, float]:
+        local = sum(p["rows_local"] for p in part)
         return {
-            "rows_per_s": statistics.median(p["rows"] / seconds[p["batch"]] for p in part),
-            "locality": sum(p["rows_local"] for p in part)
-            / sum(p["rows_local"] + p["rows_exchanged"] for p in part),
+            **speed([p["rows"] / seconds[p["batch"]] for p in part]),
+            "locality": local / (local + sum(p["rows_exchanged"] for p in part)),
         }
 
     lost, doubled = _check(spark, data, query, name)
     median = statistics.median(seconds[p["batch"]] for p in before)
     return {
-        "before": speed(before),
-        "after": speed(after),
+        "before": phase(before),
+        "after": phase(after),
         "reconfigure_batch_ratio": seconds[turn] / median,
         "moved_keys": sum(p["moved_keys"] for p in progress),
         "lost": lost,

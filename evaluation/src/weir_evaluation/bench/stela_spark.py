@@ -1,22 +1,26 @@
-"""Scaling on real Spark: applications of Stela's evaluation with service times emulated by sleeping per row.
+"""Scaling on the engine: applications of Stela's evaluation, on Spark or as threads, with emulated work.
 
-Every instance has a server of its own, as an executor of Storm has a thread; a machine is a group of servers. The
-strategy sees machines and the rates that the running query measures, and its decision is carried out in mid-stream.
-Sleeping instances run honestly in parallel on few cores.
+Every instance has a server of its own, as an executor of Storm has a thread; a machine is a group of servers that share
+its cores (:mod:`weir_evaluation.stela.machines`). The strategy sees machines and the rates that the running query
+measures, and its whole decision is carried out: an instance that is new gets a new server, one that moves leaves
+its server for a new one on the other machine. A strategy that takes the application down for it does so: the query
+ends, and another one goes on from its checkpoint with the new placement.
 
-A batch engine runs the steps of a batch one after the other. Where Storm's throughput is that of the slowest operator,
-here every operator's share of the batch counts; so less is to be had from relieving one. For the same reason little is
-lost by putting operators of a chain on one machine: they take turns anyway.
+With ``execution="jobs"`` the steps of a batch follow one another, so every operator's share of the batch counts, not
+only the slowest's, and operators of a chain are never in each other's way. With ``"live"`` they overlap, as in Storm.
+``"threads"`` is the same with live servers as threads of this process, without Spark: little else than the emulated
+work takes time then, but what a change costs can't be seen.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,100 +30,271 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from weir.elasticity.decision import Decision, Situation, Step, Strategy
-from weir.elasticity.graph import Placement
+from weir.elasticity.explain import text
+from weir.elasticity.graph import Machine, Placement
+from weir.hashing import mix
+from weir_evaluation.stela.machines import Machines
 from weir_evaluation.stela.topologies import Case
 from weir_evaluation.stela.trial import convergence, decide, steady_from
 
-BATCH_SECONDS = 3.0  # of the slowest operator, at the start
 WARM, BEFORE, AFTER = 2, 3, 6
+CHANGED = WARM + BEFORE  # the first batch of the new placement
+SETTLING = (
+    2  # batches that may bear the cost of a change: its own, and that in which live servers start again
+)
+FRAMES = 24  # parts in which live servers get the rows of a batch, so that operators can overlap
+CPU_PART = 0.6  # of the host's cores that emulated machines may use up; the rest is for Spark
+SERVERS = 40  # beyond so many instances several become one
 
 
-def measure(case: Case, strategy: Strategy, console: Console) -> dict[str, Any]:
-    """Runs a case, scales it in mid-stream as it says, and what that did to rows per second out of the sinks."""
-    import weir
-    from weir.spark.session import embedded
+@dataclass(frozen=True)
+class Settings:
+    """How a case is run."""
 
-    grows = case.then > case.machines
-    layout = _instance_each(case) if grows else _machine_each(case)
-    servers = 1 + max(server for places, _ in layout.values() for server in places)
-    spark = embedded(f"local[{servers + 16}]", **{"spark.driver.memory": "2g"})
+    work: str = "sleep"
+    execution: str = "jobs"
+    seconds: float = 3.0  # what the slowest operator takes for a batch, at the start
+    explain: bool = False
+
+
+def measure(case: Case, strategy: Strategy, console: Console, settings: Settings) -> dict[str, Any]:
+    """Run a case and scale it in mid-stream; return what that did to rows per second out of the sinks.
+
+    Rows per second count the whole batch: planning, work, commit and delivery. ``interruption_s`` is what the change
+    cost: the time by which its batch, and the next, took longer than the median batch after them, and the time
+    during which no query ran at all.
+    """
+    case = merged(case)
     work = Path(tempfile.mkdtemp(prefix="weir-stela-"))
     try:
-        rows = _rows(case)
-        for number in range(WARM + BEFORE + AFTER):
-            _write(work / "data", number, rows)
-        frame = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).parquet(str(work / "data"))
-
-        def choose(now: Situation) -> Decision:
-            if not grows:
-                return strategy.scale_in(now, case.machines - case.then)
-            chosen = decide(case, strategy, Situation(case.graph, now.rates, case.placement()))
-            return _on_servers(chosen, now)
-
-        query = _start(
-            weir.source(frame, name="rows"), case, layout, servers, choose, str(work / "checkpoint")
-        )
-        seen = query.recent_progress
-        sinks = case.graph.sinks
-        out = [sum(p["operators"][s]["rows_in"] for s in sinks) for p in seen]
-        pace = np.array([n / p["seconds"]["job"] for n, p in zip(out, seen, strict=True)])
-        changed = WARM + BEFORE
-        before, after = float(np.median(pace[WARM:changed])), float(np.median(pace[changed + 1 :]))
-        what = "out" if grows else "in"
-        console.print(
-            f"{case.name} {what}, {strategy.name}: {before:,.0f} → {after:,.0f} rows/s", style="dim"
-        )
-        took = np.cumsum([0.0, *(p["seconds"]["batch"] for p in seen[changed:])])
-
-        def seconds(batches: int | None) -> float | None:
-            return None if batches is None else round(float(took[batches]), 1)
-
-        return {
-            "topology": case.name,
-            "operation": what,
-            "strategy": strategy.name,
-            "before": round(before, 1),
-            "after": round(after, 1),
-            "convergence_s": seconds(convergence(pace[changed:], after)),
-            "steady_s": seconds(steady_from(pace[changed:], after)),
-            "silent_batches": sum(n == 0 for n in out[changed:]),
-            "instances": {name: len(query.topology.by_name[name].placement) for name in case.graph.operators},
-            "servers": [len(p["servers"]) for p in seen],
-            "where": "spark",
-            # seconds from the scaling to the end of each batch, and its rows per second
-            "timeline": [(round(t, 2), round(r, 1)) for t, r in zip(_ends(seen, changed), pace, strict=True)],
+        run = _Run(case, strategy, settings, work)
+        seen, idle = run.on_threads() if settings.execution == "threads" else run.on_spark()
+        if settings.explain:
+            console.print(text(run.decision, run.situation), highlight=False)
+        record = _record(case, strategy, seen, idle)
+        record |= {
+            "work": settings.work,
+            "execution": settings.execution,
+            "instances": run.decision.after.parallelism(),
+            "moved": len(run.decision.moved()),
         }
+        what = f"{case.name} {record['operation']}, {strategy.name}, {settings.execution}"
+        console.print(f"{what}: {record['before']:,.0f} → {record['after']:,.0f} rows/s", style="dim")
+        return record
     finally:
-        spark.stop()
         shutil.rmtree(work, ignore_errors=True)
 
 
-Layout = dict[str, tuple[tuple[int, ...], float]]  # per operator: its servers, and rows per second of each
+def merged(case: Case) -> Case:
+    """Return a case with at most :data:`SERVERS` instances: several slow ones of an operator become a fast one.
+
+    >>> from weir_evaluation.stela.topologies import page_load_in
+    >>> small = merged(page_load_in())
+    >>> small.parallelism, small.operators[3].rate * small.parallelism == 40 * 15
+    (5, True)
+    """
+    most = max(1, SERVERS // len(case.operators))
+    parts = [k for k in range(1, case.parallelism + 1) if case.parallelism % k == 0 and k <= most]
+    times = case.parallelism // max(parts)
+    faster = tuple(replace(o, rate=o.rate * times, cpu=min(1.0, o.cpu * times)) for o in case.operators)
+    return replace(case, parallelism=max(parts), operators=faster)
 
 
-def _instance_each(case: Case) -> Layout:
-    """Every instance has a server of its own."""
-    k = case.parallelism
-    return {o.name: (tuple(range(i * k, (i + 1) * k)), o.rate) for i, o in enumerate(case.operators)}
+class _Run:
+    """A case as it runs: at first on the case's placement, from :data:`CHANGED` on as the strategy decides."""
+
+    def __init__(self, case: Case, strategy: Strategy, settings: Settings, work: Path) -> None:
+        self.case, self.strategy, self.settings = case, strategy, settings
+        self.data, self.checkpoint = work / "data", str(work / "checkpoint")
+        for folder in (self.data, work / "machines"):
+            folder.mkdir()
+        share = CPU_PART * (os.cpu_count() or 1) / max(case.machines, case.then) / case.cores
+        cores = max(1, round(case.cores))
+        self.machines = Machines(str(work / "machines"), cores, settings.work, min(1.0, share))
+        self.rows = _rows(case, settings.seconds)
+        k = case.parallelism
+        self.placement = {
+            o.name: tuple(range(i * k, (i + 1) * k)) for i, o in enumerate(case.operators)
+        }  # the server of each instance
+        start = case.placement()
+        self.machines.set_homes(0, [int(m) for name in self.placement for m in start.instances[name]])
+
+    def on_spark(self) -> tuple[list[Any], float]:
+        """Return the progress of every batch, and the seconds for which no query ran."""
+        from weir.spark.session import embedded
+
+        slots = 2 * self.case.placement().total + 16
+        settled = {"spark.driver.memory": "2g", "spark.python.daemon.module": "weir_evaluation.daemon"}
+        spark = embedded(f"local[{slots}]", **settled)
+        try:
+            if not self.strategy.restarts:
+                self._write(0, CHANGED + AFTER)
+                return self._query(spark, self._scale).recent_progress, 0.0
+            self._write(0, CHANGED)
+            first = self._query(spark, None)
+            seen, ended = first.recent_progress, first.progress["time"]
+            chosen = self._decide(first.situation())
+            self._write(CHANGED, CHANGED + AFTER)
+            number = {machine: i for i, machine in enumerate(chosen.after.machines)}
+            self.placement = {
+                name: tuple(number[m] for m in where) for name, where in chosen.after.instances.items()
+            }
+            rest = self._query(spark, None).recent_progress
+        finally:
+            spark.stop()
+        # the time of a commit is when the batch's tasks had ended
+        worked = rest[0]["seconds"]["plan"] + rest[0]["seconds"]["job"] + seen[-1]["seconds"]["commit"]
+        return [*seen, *rest], max(0.0, rest[0]["time"] - ended - worked)
+
+    def on_threads(self) -> tuple[list[Any], None]:
+        """Return the progress of every batch but that of the change, in which servers take turns."""
+        import weir
+        import weir.testing
+
+        app = self._application(weir.source("n long, batch long", name="rows"))
+        with weir.testing.start(
+            app, self.checkpoint, servers=self._servers(), execution="live", sources=FRAMES
+        ) as query:
+            for number in range(CHANGED):
+                query.feed(self._rows_of(number))
+            self._scale(query)
+            query.feed(self._rows_of(CHANGED).slice(0, 1))
+            for number in range(CHANGED, CHANGED + AFTER):
+                query.feed(self._rows_of(number))
+            seen = query.recent_progress
+            return [*seen[:CHANGED], *seen[CHANGED + 1 :]], None
+
+    def _scale(self, query: Any) -> None:
+        query.scale_by(self._decide(query.situation()))
+
+    def _decide(self, now: Situation) -> Decision:
+        """Ask the strategy about machines; return its decision about servers."""
+        self.situation = Situation(self.case.graph, now.rates, self.case.placement())
+        self.decision = decide(self.case, self.strategy, self.situation)
+        chosen, homes = on_servers(self.decision, now)
+        self.machines.set_homes(CHANGED, homes)
+        return chosen
+
+    def _write(self, first: int, last: int) -> None:
+        for number in range(first, last):
+            path = self.data / f"{number:04d}.parquet"
+            pq.write_table(self._rows_of(number), path.with_suffix(".tmp"))
+            os.utime(
+                path.with_suffix(".tmp"), (1_700_000_000 + number,) * 2
+            )  # Spark reads files in order of age
+            path.with_suffix(".tmp").rename(path)
+
+    def _rows_of(self, batch: int) -> pa.Table:
+        return pa.table({"n": np.arange(self.rows), "batch": np.full(self.rows, batch)})
+
+    def _servers(self) -> int:
+        return 1 + max(server for where in self.placement.values() for server in where)
+
+    def _application(self, stream: Any) -> Any:
+        import weir
+
+        ends: dict[str, Any] = {}
+        operators = {o.name: o for o in self.case.operators}
+        for name in self.case.graph.order:
+            parents = [ends[p] for p in self.case.graph.parents[name]]
+            before = parents[0].union(*parents[1:]) if parents else stream
+            o = operators[name]
+            serve = Serve(self.machines, o.rate, o.cpu, o.selectivity)
+            ends[name] = before.map_batches(
+                serve, name=name, routing=weir.Shuffle(), placement=self.placement[name]
+            )
+        return weir.Application(*(ends[name] for name in self.case.graph.sinks))
+
+    def _query(self, spark: Any, scale: Callable[[Any], None] | None) -> Any:
+        """Run the application on what there is to read; ``scale`` is called before the batch of the change."""
+        import weir
+
+        reader = spark.readStream.schema("n long, batch long").option("maxFilesPerTrigger", 1)
+        frame = reader.parquet(str(self.data))
+        if self.settings.execution == "live":
+            frame = frame.repartition(FRAMES)
+        ready = threading.Event()
+
+        def sink(frame: Any, batch: int) -> None:
+            ready.wait(120)
+            if scale is not None and batch == CHANGED - 1:
+                scale(query)
+
+        query: Any = self._application(weir.source(frame, name="rows")).start(
+            self.checkpoint,
+            servers=self._servers(),
+            sink={self.case.graph.sinks[0]: sink},
+            trigger={"availableNow": True},
+            execution=self.settings.execution,
+        )
+        ready.set()
+        query.await_termination()
+        return query
 
 
-def _machine_each(case: Case) -> Layout:
-    """Servers are machines; all instances of an operator on one of them are one instance of that speed."""
-    found = {}
-    places = case.placement().instances
-    for o in case.operators:
-        mine = tuple(sorted({int(m) for m in places[o.name]}))
-        found[o.name] = (mine, o.rate * case.parallelism / len(mine))
-    return found
+class Serve:
+    """The work of an instance on the rows that it is given."""
+
+    def __init__(self, machines: Machines, rate: float, cpu: float, selectivity: float) -> None:
+        self.machines, self.rate, self.cpu, self.selectivity = machines, rate, cpu, selectivity
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        server = this_server()
+        if batch.num_rows and server is not None:
+            machine = self.machines.of(batch.column("batch")[0].as_py(), server)
+            self.machines.occupy(machine, batch.num_rows / self.rate, self.cpu)
+        if self.selectivity == 1:
+            return batch
+        # the same rows whoever gets them, other ones at every operator
+        drawn = mix(batch.column("n").to_numpy().astype(np.uint64), np.uint64(1000 * self.rate))
+        return batch.filter(pa.array(drawn < self.selectivity * 2.0**64))
 
 
-def _ends(seen: list[dict[str, Any]], changed: int) -> list[float]:
-    ends = np.cumsum([p["seconds"]["batch"] for p in seen])
-    return [float(t) for t in ends - ends[changed - 1]]
+def this_server() -> int | None:
+    """Return the number of the server that this thread works for; None where servers take turns."""
+    prefix, _, number = threading.current_thread().name.rpartition("-")
+    if prefix == "weir-server":
+        return int(number)
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else int(context.partitionId())
 
 
-def _rows(case: Case) -> int:
-    """Rows per batch: the slowest operator takes :data:`BATCH_SECONDS` for them."""
+def on_servers(chosen: Decision, now: Situation) -> tuple[Decision, list[int]]:
+    """Return a decision about machines as one about servers, and the machine of each server after it.
+
+    Each instance has a server. One that moves leaves it for a new one on the other machine.
+    """
+    before = now.placement
+    kept: dict[Machine, int] = {}  # server → machine
+    instances: dict[str, tuple[Machine, ...]] = {}
+    steps: list[Step] = []
+    fresh = len(before.machines)
+    for name, places in chosen.after.instances.items():
+        old, servers = chosen.before.instances[name], list[Machine]()
+        for i, machine in enumerate(places):
+            stays = i < len(old) and old[i] == machine
+            server = before.instances[name][i] if stays else fresh
+            if not stays:
+                source = before.instances[name][i] if i < len(old) else None
+                steps.append(Step(name, server, source=source, why="moves" if i < len(old) else "new"))
+                fresh += 1
+            servers.append(server)
+            kept[server] = int(machine)
+        instances[name] = tuple(servers)
+    order = sorted(kept, key=int)
+    new = tuple(server for server in order if server not in before.machines)
+    gone = tuple(server for server in before.machines if server not in kept)
+    after = Placement(tuple(order), instances)
+    decision = replace(chosen, before=before, after=after, machines=new or gone, steps=tuple(steps))
+    return decision, [kept[server] for server in order]
+
+
+def _rows(case: Case, seconds: float) -> int:
+    """Return the rows per batch for which the slowest operator takes so many seconds."""
     known = {o.name: o for o in case.operators}
     sent = dict.fromkeys(case.graph.operators, 0.0)
     slowest = 0.0
@@ -128,65 +303,36 @@ def _rows(case: Case) -> int:
         slowest = max(slowest, arriving / known[name].rate / case.parallelism)
         for child in case.graph.children[name]:
             sent[child] += arriving * known[name].selectivity
-    return int(BATCH_SECONDS / slowest)
+    return int(seconds / slowest)
 
 
-def _write(folder: Path, number: int, rows: int) -> None:
-    folder.mkdir(exist_ok=True)
-    pq.write_table(pa.table({"n": np.arange(rows)}), folder / f"{number:04d}.parquet")
-    time.sleep(0.01)  # Spark reads files in order of age
+def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float | None) -> dict[str, Any]:
+    """Return what a run shows: throughput before and after, and what the change cost, if ``idle`` is known."""
+    out = [sum(p["operators"][s]["rows_in"] for s in case.graph.sinks) for p in seen]
+    took = np.array([p["seconds"]["batch"] for p in seen])
+    pace = np.array(out) / took
+    settled = slice(CHANGED + SETTLING, None)
+    before, after = float(np.median(pace[WARM:CHANGED])), float(np.median(pace[settled]))
+    extra = took[CHANGED : CHANGED + SETTLING] - np.median(took[settled])
+    ends = np.cumsum(took)
+    ends[CHANGED:] += idle or 0.0
+    ends -= ends[CHANGED - 1]
 
+    def seconds(batches: int | None) -> float | None:
+        return None if batches is None else round(float(ends[CHANGED - 1 + batches]), 1)
 
-def _serve(rate: float, selectivity: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    def serve(batch: pa.RecordBatch) -> pa.RecordBatch:
-        time.sleep(batch.num_rows / rate)
-        return batch if selectivity == 1 else batch.slice(0, round(batch.num_rows * selectivity))
-
-    return serve
-
-
-def _start(
-    stream: Any,
-    case: Case,
-    layout: Layout,
-    servers: int,
-    choose: Callable[[Situation], Decision],
-    checkpoint: str,
-) -> Any:
-    import weir
-
-    graph = case.graph
-    ends: dict[str, Any] = {}
-    known = {o.name: o for o in case.operators}
-    for name in graph.order:
-        parents = [ends[p] for p in graph.parents[name]]
-        before = parents[0].union(*parents[1:]) if parents else stream
-        places, rate = layout[name]
-        serve = _serve(rate, known[name].selectivity)
-        ends[name] = before.map_batches(serve, name=name, routing=weir.Shuffle(), placement=places)
-    ready = threading.Event()
-
-    def sink(frame: Any, batch: int) -> None:
-        ready.wait(120)
-        if batch == WARM + BEFORE - 1:
-            query.scale_by(choose(query.situation()))
-
-    leaf = graph.sinks[0]
-    app = weir.Application(*(ends[name] for name in graph.sinks))
-    query: Any = app.start(checkpoint, servers=servers, sink={leaf: sink}, trigger={"availableNow": True})
-    ready.set()
-    query.await_termination()
-    return query
-
-
-def _on_servers(chosen: Decision, now: Situation) -> Decision:
-    """A decision about machines, as one about servers: every new instance gets a server of its own."""
-    before = now.placement
-    after, steps = before, []
-    for name, count in chosen.added().items():
-        for _ in range(count):
-            server = len(after.machines)
-            after = Placement((*after.machines, server), after.instances).plus(name, server)
-            steps.append(Step(name, server, why="new instance"))
-    new = after.machines[len(before.machines) :]
-    return replace(chosen, before=before, after=after, machines=new, steps=tuple(steps))
+    return {
+        "topology": case.name,
+        "operation": "out" if case.then > case.machines else "in",
+        "strategy": strategy.name,
+        "before": round(before, 1),
+        "after": round(after, 1),
+        "convergence_s": seconds(convergence(pace[CHANGED:], after)),
+        "steady_s": seconds(steady_from(pace[CHANGED:], after)),
+        "silent_batches": sum(n == 0 for n in out[CHANGED:]),
+        "interruption_s": None if idle is None else round(float(np.maximum(extra, 0).sum()) + idle, 2),
+        "servers": [len(p["servers"]) for p in seen],
+        "where": "spark",
+        # seconds from the scaling to the end of each batch, and its rows per second
+        "timeline": [(round(float(t), 2), round(float(r), 1)) for t, r in zip(ends, pace, strict=True)],
+    }

@@ -15,6 +15,7 @@ from weir_evaluation.simulate.dag import DeploymentPhase, SimulatedFlow, flow
 from weir_evaluation.stela.topologies import Case
 
 WINDOW = 10.0  # seconds that throughput is averaged over
+# assumed, where no run on Spark has measured them:
 STOP = 60.0  # seconds without any work when a whole application is taken down and started again
 START = 10.0  # seconds until one instance works, on the machine where it is new
 TIMEOUT = 30.0  # seconds after which a waiting message is given up
@@ -30,6 +31,7 @@ class Trial:
     """
 
     case: Case
+    situation: Situation
     decision: Decision
     time: NDArray[np.float64]
     throughput: NDArray[np.float64]
@@ -146,11 +148,13 @@ def trial(
     at: float = 300.0,
     seconds: float = 900.0,
     seed: int = 0,
+    stop: float = STOP,
+    start: float = START,
 ) -> Trial:
     """Runs a case, scales it at ``at`` and goes on until ``seconds``.
 
-    An instance that moves starts anew on its other machine and works after :data:`START` seconds; one that is
-    new joins then. A strategy that restarts takes the whole application down for :data:`STOP` seconds.
+    An instance that moves starts anew on its other machine and works after ``start`` seconds; one that is
+    new joins then. A strategy that restarts takes the whole application down for ``stop`` seconds.
 
     Examples
     --------
@@ -160,11 +164,11 @@ def trial(
     >>> round(ran.after / ran.before, 1), ran.down
     (1.7, 0)
     """
-    start = case.deployment(case.placement())
+    first = case.deployment(case.placement())
     now = situation(case, seed=seed)
     decision = decide(case, strategy, now) if isinstance(strategy, Strategy) else strategy(now)
     ran = flow(
-        [DeploymentPhase(0, start), *_stages(case, decision, at)],
+        [DeploymentPhase(0, first), *_stages(case, decision, at, stop, start)],
         seconds,
         step=STEP,
         timeout=TIMEOUT,
@@ -173,20 +177,20 @@ def trial(
     )
     per = round(WINDOW / STEP)
     windows = ran.throughput().reshape(-1, per).mean(axis=1)
-    return Trial(case, decision, ran.time[per - 1 :: per], windows, at)
+    return Trial(case, now, decision, ran.time[per - 1 :: per], windows, at)
 
 
-def _stages(case: Case, decision: Decision, at: float) -> list[DeploymentPhase]:
+def _stages(case: Case, decision: Decision, at: float, stop: float, start: float) -> list[DeploymentPhase]:
     after = case.deployment(decision.after)
     moved = decision.moved()
     if decision.restarts:
-        return [DeploymentPhase(at, after, pause=STOP)]
+        return [DeploymentPhase(at, after, pause=stop)]
     late = {name: [0.0] * len(places) for name, places in decision.after.instances.items()}
     for name, i in moved:
-        late[name][i] = START
+        late[name][i] = start
     if decision.added():
         # nobody sends to an instance before it is there
-        return [DeploymentPhase(at + START, after)]
+        return [DeploymentPhase(at + start, after)]
     return [DeploymentPhase(at, after, late=late)]
 
 

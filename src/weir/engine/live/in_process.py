@@ -74,7 +74,8 @@ class LiveThreads(InProcessRunner):
             Resident(number, group.address, group.life, self._jobs.__getitem__, limit=self.limit).run()
 
         for number in range(self.topology.servers):
-            threading.Thread(target=serve, args=(number,), daemon=True).start()
+            name = f"weir-server-{number}"
+            threading.Thread(target=serve, args=(number,), daemon=True, name=name).start()
         try:
             group.gather(30.0)
         except Exception:

@@ -42,7 +42,6 @@ CHANGED = WARM + BEFORE  # the first batch of the new placement
 SETTLING = (
     2  # batches that may bear the cost of a change: its own, and that in which live servers start again
 )
-FRAMES = 24  # parts in which live servers get the rows of a batch, so that operators can overlap
 CPU_PART = 0.6  # of the host's cores that emulated machines may use up; the rest is for Spark
 SERVERS = 40  # beyond so many instances several become one
 
@@ -55,6 +54,7 @@ class Settings:
     execution: str = "jobs"
     seconds: float = 3.0  # what the slowest operator takes for a batch, at the start
     explain: bool = False
+    frames: int = 24  # parts in which live servers get the rows of a batch, so that operators can overlap
 
 
 def measure(case: Case, strategy: Strategy, console: Console, settings: Settings) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class _Run:
 
         app = self._application(weir.source("n long, batch long", name="rows"))
         with weir.testing.start(
-            app, self.checkpoint, servers=self._servers(), execution="live", sources=FRAMES
+            app, self.checkpoint, servers=self._servers(), execution="live", sources=self.settings.frames
         ) as query:
             for number in range(CHANGED):
                 query.feed(self._rows_of(number))
@@ -212,7 +212,7 @@ class _Run:
         reader = spark.readStream.schema("n long, batch long").option("maxFilesPerTrigger", 1)
         frame = reader.parquet(str(self.data))
         if self.settings.execution == "live":
-            frame = frame.repartition(FRAMES)
+            frame = frame.repartition(self.settings.frames)
         ready = threading.Event()
 
         def sink(frame: Any, batch: int) -> None:
@@ -330,6 +330,7 @@ def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float | None)
         "convergence_s": seconds(convergence(pace[CHANGED:], after)),
         "steady_s": seconds(steady_from(pace[CHANGED:], after)),
         "silent_batches": sum(n == 0 for n in out[CHANGED:]),
+        "rows": out,  # out of all sinks, per batch
         "interruption_s": None if idle is None else round(float(np.maximum(extra, 0).sum()) + idle, 2),
         "servers": [len(p["servers"]) for p in seen],
         "where": "spark",

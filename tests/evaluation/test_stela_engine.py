@@ -1,0 +1,98 @@
+"""Decisions about machines are carried out on servers, whole, and machines have no more cores than they should."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from weir.elasticity import Stela
+from weir.elasticity.decision import Situation
+from weir.elasticity.graph import Placement
+from weir.elasticity.strategies import Default
+from weir_evaluation.bench.stela_spark import AFTER, CHANGED, Serve, Settings, measure, on_servers
+from weir_evaluation.simulate.dag import SimulatedOperator
+from weir_evaluation.stela.machines import Machines
+from weir_evaluation.stela.rivals import LeastLinkLoad, Random
+from weir_evaluation.stela.topologies import CASES, Case, page_load_in
+from weir_evaluation.stela.trial import decide, situation
+
+
+def each_its_server(case) -> Placement:
+    names, k = case.graph.operators, case.parallelism
+    servers = tuple(range(len(names) * k))
+    return Placement(servers, {name: servers[i * k : (i + 1) * k] for i, name in enumerate(names)})
+
+
+@pytest.mark.parametrize("strategy", [Stela(), Default(), LeastLinkLoad(), Random(1)], ids=lambda s: s.name)
+@pytest.mark.parametrize("case", [CASES["Star"], page_load_in()], ids=["out", "in"])
+def test_every_instance_ends_on_the_machine_that_was_decided(case, strategy) -> None:
+    now = situation(case, jitter=0.0)
+    chosen = decide(case, strategy, now)
+    servers = each_its_server(case)
+    decision, homes = on_servers(chosen, Situation(case.graph, now.rates, servers))
+    number = {server: i for i, server in enumerate(decision.after.machines)}
+    for name, where in decision.after.instances.items():
+        assert tuple(homes[number[s]] for s in where) == chosen.after.instances[name]
+        for i, machine in enumerate(chosen.before.instances[name]):
+            stays = chosen.after.instances[name][i] == machine
+            assert (where[i] == servers.instances[name][i]) == stays
+    assert len(set(decision.after.machines)) == chosen.after.total, "a server each"
+    moved = len(chosen.moved())
+    assert len(decision.steps) == moved + sum(chosen.added().values())
+    assert moved or strategy.name in ("stela", "random")
+
+
+def test_a_core_is_held_by_one_at_a_time_and_each_machine_has_its_own(tmp_path) -> None:
+    machines = Machines(str(tmp_path), cores=1)
+    held = machines._take(0)
+    os.close(machines._take(1))  # another machine has a core left
+    waits = threading.Thread(target=lambda: os.close(machines._take(0)))
+    waits.start()
+    waits.join(0.05)
+    assert waits.is_alive()
+    os.close(held)
+    waits.join(10)
+    assert not waits.is_alive()
+
+
+@pytest.mark.parametrize("work", ["sleep", "cpu"])
+def test_an_overloaded_machine_takes_as_long_as_its_cores_need(tmp_path, work) -> None:
+    machines = Machines(str(tmp_path), cores=1, work=work, share=0.1)
+    began = time.perf_counter()
+    both = [threading.Thread(target=machines.occupy, args=(0, 0.1, 1.0)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert time.perf_counter() - began >= 0.19
+
+
+def test_rows_that_are_dropped_are_the_same_whoever_gets_them(tmp_path) -> None:
+    serve = Serve(Machines(str(tmp_path)), rate=100.0, cpu=0.1, selectivity=0.8)
+    rows = pa.RecordBatch.from_pydict({"n": list(range(5000)), "batch": [0] * 5000})
+    whole = serve(rows)["n"].to_pylist()
+    parts = [n for at in range(0, 5000, 700) for n in serve(rows.slice(at, 700))["n"].to_pylist()]
+    assert whole == parts
+    assert 0.77 < len(whole) / 5000 < 0.83
+
+
+@pytest.mark.parametrize("strategy", [Stela(), LeastLinkLoad()], ids=lambda s: s.name)
+def test_a_decision_is_carried_out_in_mid_stream_and_no_row_is_lost(strategy) -> None:
+    rates = {"source": 4000, "slow": 1000, "sink": 4000}
+    operators = tuple(SimulatedOperator(name, rate, cpu=0.2) for name, rate in rates.items())
+    case = Case("chain", operators, tuple(pairwise(rates)), 2, 2, 3)
+    settings = Settings(execution="threads", seconds=0.05, frames=4)
+    record = measure(case, strategy, Console(file=io.StringIO()), settings)
+    added = strategy.name == "stela"
+    assert (record["moved"] == 0) == added
+    instances = sum(record["instances"].values())
+    assert instances == (9 if added else 6)
+    assert record["servers"] == [6] * CHANGED + [instances] * AFTER
+    assert set(record["rows"]) == {100}, "all rows of a batch come out"

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from weir.errors import ParameterError
 from weir.hashing import mix
 from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
-from weir.routing.partial_key import LoadRouter, pick
+from weir.routing.partial_key import LoadRouter, pick, taken
 
 _MEMO_BITS = 12
+HEAVY = 0.1  # of a bin's fair share: a key with more is heavy
+_CELLS, _MOST_CELLS = 32, 1 << 18  # counters of keys per bin, and in all
+_SURE = 4  # rows above that share before a key counts as heavy
 
 
 def check_bounds(epsilon: float, virtual: int) -> None:
@@ -69,29 +72,42 @@ class RandomChoices(CountingGrouping):
 
 
 class RandomChoicesRouter(LoadRouter):
-    """Routes by :class:`RandomChoices`; ``owner`` maps virtual workers to instances."""
+    """Routes by :class:`RandomChoices`; ``owner`` maps virtual workers to instances.
 
-    def __init__(self, n: int, bins: int, epsilon: float, seed: int) -> None:
+    With ``light`` above ``epsilon``, only heavy keys leave a virtual worker that is full by ``epsilon``; light ones
+    stay until it is full by ``light``. Heavy are keys that have had more than a tenth of a virtual worker's fair
+    share, counted by hash in a fixed number of cells: a light key that shares its cell with a heavy one counts as
+    heavy, which costs a copy of it and nothing else.
+    """
+
+    def __init__(self, n: int, bins: int, epsilon: float, seed: int, light: float = 0.0) -> None:
         super().__init__(n, bins, seed)
-        self.epsilon = epsilon
+        self.epsilon, self.light = epsilon, max(epsilon, light)
         self.owner: NDArray[np.int32] = (np.arange(bins) % n).astype(np.int32)
+        cells = min(_CELLS * bins, _MOST_CELLS) if self.light > epsilon else 0
+        self.cells: NDArray[np.int32] = np.zeros(cells, np.int32)
         self._forget()
 
     def _forget(self) -> None:
-        # A memo of where each hot key's last walk ended. While the capacity stands, full bins stay full, so
+        # A memo of where each hot key's last walk ended. While its limit stands, full bins stay full, so
         # the next walk may start there: the same answer, sooner. Nothing depends on it.
         self._memo_keys = np.zeros(1 << _MEMO_BITS, dtype=np.uint64)
         self._memo = np.zeros((1 << _MEMO_BITS, 2), dtype=np.int64)
 
+    def counters(self) -> Counters:
+        return super().counters() | ({"cells": self.cells.copy()} if len(self.cells) else {})
+
     def restore(self, counters: Counters) -> None:
         super().restore(counters)
+        # counters of earlier versions have no cells: then keys are counted anew
+        self.cells[:] = taken(counters, "cells", self.cells) if "cells" in counters else 0
         self._forget()
 
     def route(self, keys: Keys) -> Instances:
         out = np.empty(len(keys), dtype=np.int32)
-        growth = (1.0 + self.epsilon) / len(self.load)
-        mine = self.load, self.owner, self._memo_keys, self._memo
-        _route(keys, self.salt, growth, self.messages, *mine, out)
+        limits = (1.0 + self.epsilon) / len(self.load), (1.0 + self.light) / len(self.load)
+        mine = self.load, self.owner, self.cells, self._memo_keys, self._memo
+        _route(keys, self.salt, *limits, self.messages, *mine, out)
         return out
 
 
@@ -104,12 +120,22 @@ def _choice(key, salt, step, bins):  # type: ignore[no-untyped-def]
     return (pick(mix(key ^ salt, np.uint64(random_steps)), bins) + step) % bins
 
 
+@nb.njit(inline="always")
+def _is_heavy(key, messages, bins, cells):  # type: ignore[no-untyped-def]
+    if len(cells) == 0:
+        return True
+    cell = pick(mix(key, np.uint64(0xCE11)), len(cells))
+    cells[cell] += 1
+    return cells[cell] > HEAVY * messages / bins + _SURE
+
+
 @nb.njit(cache=True)
-def _route(keys, salt, growth, messages, load, owner, memo_keys, memo, out):  # type: ignore[no-untyped-def]
+def _route(keys, salt, heavy, light, messages, load, owner, cells, memo_keys, memo, out):  # type: ignore[no-untyped-def]
     bins = len(load)
     for i in range(len(keys)):
         key = keys[i]
         messages += 1
+        growth = heavy if _is_heavy(key, messages, bins, cells) else light
         capacity = np.int64(np.ceil(growth * messages))
         chosen = _choice(key, salt, 0, bins)
         if load[chosen] >= capacity:

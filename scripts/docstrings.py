@@ -19,6 +19,11 @@ class Plain(griffe.Extension):
         if obj.docstring is not None:
             obj.docstring.value = markdown(obj.docstring.value)
 
+    def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
+        """Rewrite the docstring of a module, which is not there yet when it becomes an object."""
+        if mod.docstring is not None:
+            mod.docstring.value = markdown(mod.docstring.value)
+
 
 def markdown(text: str) -> str:
     """Return a docstring as Markdown with sections that a parser of NumPy's style knows.

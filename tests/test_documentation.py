@@ -84,7 +84,9 @@ def stand_ins(folder: Path) -> dict[str, Any]:
     pq.write_table(rows, folder / "posts" / "part=0" / "0.parquet")
     pq.write_table(rows, folder / "posts.parquet")
     (folder / "ads").mkdir()
-    pq.write_table(rows.select(["topic", "time"]).rename_columns(["topic", "shown"]), folder / "ads" / "0.parquet")
+    pq.write_table(
+        rows.select(["topic", "time"]).rename_columns(["topic", "shown"]), folder / "ads" / "0.parquet"
+    )
     topology = folder / "topology.sh"
     topology.write_text('#!/bin/sh\nfor host in "$@"; do echo /rack-1; done\n')
     topology.chmod(0o755)
@@ -114,7 +116,9 @@ class Runs:
         on_spark = weir.Application.start
 
         def start(app: weir.Application, checkpoint: str, options: Any = None, **settings: Any) -> Any:
-            query = on_spark(app, checkpoint, options, **settings) if app.frames else self.here(app, **settings)
+            query = (
+                on_spark(app, checkpoint, options, **settings) if app.frames else self.here(app, **settings)
+            )
             if app.frames:
                 query.process_all_available()
             self.started.append(query)

@@ -43,6 +43,7 @@ TOP = [
     "tumbling",
 ]
 ROUTING = [
+    "BalancedWeights",
     "BoundedRing",
     "Consistent",
     "DChoices",

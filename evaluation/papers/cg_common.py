@@ -47,8 +47,9 @@ COLOURS = {
     "PoRC": "#2c3e50",
     "SG": "#7f8c8d",
     "CG": "#2471a3",
+    "CG, ours": "#1abc9c",
 }
-MARKS = {"KG": "o", "PKG": "s", "PoTC": "^", "CH": "D", "PoRC": "v", "SG": "x", "CG": "P"}
+MARKS = {"KG": "o", "PKG": "s", "PoTC": "^", "CH": "D", "PoRC": "v", "SG": "x", "CG": "P", "CG, ours": "*"}
 DASHES = {"SG": (0, (1, 1)), "PoTC": (0, (4, 2))}
 UNITS = {"queue": "messages", "latency": "seconds", "utilisation": "of capacity"}
 
@@ -59,6 +60,9 @@ def options(description: str) -> argparse.Namespace:
     """The options that all figures share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
+    parser.add_argument(
+        "--messages", type=int, help="so many of each stream, instead of all 22 and 12 million"
+    )
     parser.add_argument("--words", metavar="PATH", help="a Parquet file with a column 'word', for real keys")
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the plot and the JSON file")
     return parser.parse_args()
@@ -66,9 +70,10 @@ def options(description: str) -> argparse.Namespace:
 
 def streams(args: argparse.Namespace) -> list[SimulatedStream]:
     """The page-view stream, and the real words if they are given."""
-    found = [page_views(2_200_000, 290_000) if args.quick else page_views()]
+    most = 2_200_000 if args.quick else args.messages or 22_000_000
+    found = [page_views(most, round(most * 2.9 / 22))]
     if args.words:
-        found.append(words(args.words, limit=1_200_000 if args.quick else None))
+        found.append(words(args.words, limit=1_200_000 if args.quick else args.messages))
     else:
         console.print("no --words PATH given: real words are left out", style="yellow")
     return found
@@ -137,9 +142,17 @@ class Report:
         self.started = time.monotonic()
         args.out.mkdir(parents=True, exist_ok=True)
 
-    def claim(self, paper: str, holds: bool, measured: str) -> None:
-        """A statement of the paper, whether it holds here, and by how much."""
-        self.claims.append({"claim": paper, "holds": bool(holds), "measured": measured})
+    def claim(self, paper: str, holds: bool, measured: str, why: str = "") -> None:
+        """A statement of the paper, whether it holds here, by how much, and why not if it doesn't.
+
+        Statements that begin with "(ours)" or "(target)", after the name of a stream or not, are not the paper's, and
+        are counted apart.
+        """
+        ours = "(ours)" in paper or "(target)" in paper
+        self.claims.append(
+            {"claim": paper, "by": "ours" if ours else "paper", "holds": bool(holds), "measured": measured}
+            | ({"why": why} if why and not holds else {})
+        )
 
     def close(self, figure: plt.Figure) -> None:
         """Writes the plot and the JSON file and prints the tables."""
@@ -151,6 +164,7 @@ class Report:
             "figure": self.figure,
             "title": self.title,
             "quick": self.args.quick,
+            "messages": getattr(self.args, "messages", None),
             "seconds": round(time.monotonic() - self.started, 1),
             "claims": self.claims,
             "rows": self.rows,
@@ -172,6 +186,13 @@ class Report:
         for one in self.claims:
             verdict = "[green]holds[/]        " if one["holds"] else "[red]does not hold[/]"
             console.print(f"{verdict} {one['claim']}\n                [dim]{one['measured']}[/]")
+            if "why" in one:
+                console.print(f"                [yellow]{one['why']}[/]")
+        for by in ("paper", "ours"):
+            mine = [one["holds"] for one in self.claims if one["by"] == by]
+            if mine:
+                whose = "the paper's claims" if by == "paper" else "claims of our own"
+                console.print(f"{sum(mine)} of {len(mine)} {whose} hold", style="bold")
 
 
 def _shown(value: Any) -> str:

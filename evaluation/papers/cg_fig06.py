@@ -23,7 +23,9 @@ def main() -> None:
     figure, axes = plt.subplots(2, len(data), figsize=(5.5 * len(data), 6.4), sharex=True, squeeze=False)
     for column, stream in enumerate(data):
         ends = {g.name: spread_out(stream, g, 10) for g in (Hash(), Shuffle())}
-        rows = [{"epsilon": e} | spread_out(stream, Consistent(e, 10), 10) for e in EPSILONS]
+        rows = [
+            {"epsilon": e} | spread_out(stream, Consistent(e, 10, growth=1, light=0), 10) for e in EPSILONS
+        ]
         report.rows += rows + [{"epsilon": float("nan")} | end for end in ends.values()]
         for axis, what in zip(axes[:, column], ("imbalance", "memory"), strict=True):
             line(axis, EPSILONS, [max(row[what], 1e-7) for row in rows], "CG")

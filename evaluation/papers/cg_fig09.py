@@ -9,7 +9,6 @@ import numpy as np
 
 from cg_common import (
     COLOURS,
-    EPSILON,
     Report,
     a_day,
     capacity_for,
@@ -33,7 +32,7 @@ def main() -> None:
     figure = None
     for stream in streams(args):
         cluster = SimulatedCluster.equal(10, capacity_for(stream))
-        runs = {g.name: a_day(stream, g, cluster) for g in (Hash(), Consistent(EPSILON, 10), Shuffle())}
+        runs = {g.name: a_day(stream, g, cluster) for g in (Hash(), Consistent.of_the_paper(10), Shuffle())}
         for name, run in runs.items():
             report.rows.append({"stream": stream.name, "grouping": name} | over_a_day(run))
         if figure is None:

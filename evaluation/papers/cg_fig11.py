@@ -27,7 +27,7 @@ def main() -> None:
             for s in SOURCES:
                 run = a_day(
                     stream,
-                    Consistent(EPSILON, 10),
+                    Consistent.of_the_paper(10),
                     SimulatedCluster.equal(n, capacity_for(stream)),
                     sources=s,
                 )

@@ -21,8 +21,8 @@ from weir_evaluation.simulate import SimulatedStream, words, zipf
 from weir_evaluation.simulate.workloads import METHODS, Method, Workload
 
 KEYS = 1_000_000
-COLOURS = {"plain": "#c0392b", "WG": "#e67e22", "WG+DWC": "#2471a3"}
-MARKS = {"plain": "o", "WG": "s", "WG+DWC": "P"}
+COLOURS = {"plain": "#c0392b", "WG": "#e67e22", "WG+DWC": "#2471a3", "WG+BW": "#1abc9c"}
+MARKS = {"plain": "o", "WG": "s", "WG+DWC": "P", "WG+BW": "*"}
 
 Rows = list[dict[str, Any]]
 
@@ -51,7 +51,7 @@ def keys(args: argparse.Namespace, rows: int | None = None) -> SimulatedStream:
 
 
 def measure(workload: Workload, stream: SimulatedStream, case: dict[str, Any], **more: Any) -> Rows:
-    """All three methods on one stream: a row of the figure each."""
+    """All methods on one stream: a row of the figure each."""
     rows = []
     for method in METHODS:
         out = workload.run(method, stream, **more)

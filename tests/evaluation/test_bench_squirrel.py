@@ -19,7 +19,7 @@ def test_records_and_table() -> None:
     page = io.StringIO()
     console = Console(file=page, width=200)
     result = squirrel.run(args, console)
-    assert [row["method"] for row in result[:3]] == ["plain", "WG", "WG+DWC"]
+    assert [row["method"] for row in result[:4]] == ["plain", "WG", "WG+DWC", "WG+BW"]
     wanted = {"workload", "skew", "heterogeneity", "method", "rows_per_s", "latency_ms"}
     assert all(set(row) == wanted for row in result)
     assert {row["workload"] for row in result} == {"wordcount", squirrel.FLAT, "advertising"}
@@ -31,7 +31,7 @@ def test_targets() -> None:
     def case(skew, rows_per_s, latency_ms):
         same = {"workload": "w", "skew": skew, "heterogeneity": 1.0}
         plain = same | {"method": "plain", "rows_per_s": 100, "latency_ms": 10.0}
-        return [plain, same | {"method": "WG+DWC", "rows_per_s": rows_per_s, "latency_ms": latency_ms}]
+        return [plain, same | {"method": "WG+BW", "rows_per_s": rows_per_s, "latency_ms": latency_ms}]
 
     verdicts = [
         squirrel.judge(case(*numbers))[0]["met"]

@@ -15,6 +15,7 @@ from weir.routing.hash import Hash
 from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import PartialKey
 from weir.routing.shuffle import Shuffle
+from weir.routing.weight_balance import BalancedWeights
 from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
 
@@ -29,6 +30,7 @@ controls = st.builds(
     ceiling=st.integers(64, 300),
 )
 quick = settings(max_examples=60, deadline=None)
+AIMD = DynamicWeights()
 
 
 @st.composite
@@ -156,14 +158,14 @@ def test_times_far_from_the_median_change_weights() -> None:
 
 def test_a_near_receiver_may_keep_rows_waiting_as_long_as_another_is_away() -> None:
     """200 µs to another host: waiting for less than that is no reason to go there, more is one to come home."""
-    router = Weighted(Shuffle()).router(4, distances=[0, 2, 2, 2])
+    router = Weighted(Shuffle(), control=AIMD).router(4, distances=[0, 2, 2, 2])
     assert router.observe([30e-6] * 4, waiting=[200e-6, 0, 0, 0]).tolist() == [64, 2, 2, 2]
     assert router.observe([30e-6] * 4, waiting=[900e-6, 0, 0, 0]).tolist() == [32, 2, 2, 2]
     assert router.observe([30e-6] * 4).tolist() == [34, 2, 2, 2]
 
 
 def test_of_two_receivers_one_can_be_congested() -> None:
-    assert Weighted().router(2).observe([2.0, 1.0]).tolist() == [32, 64]
+    assert Weighted(control=AIMD).router(2).observe([2.0, 1.0]).tolist() == [32, 64]
 
 
 def served(router, strength, periods: int, rows: int = 4000) -> np.ndarray:
@@ -183,14 +185,14 @@ def served(router, strength, periods: int, rows: int = 4000) -> np.ndarray:
 def test_a_signal_that_only_names_the_most_loaded_server_is_enough(strength) -> None:
     """Throughput is what the most overloaded server allows: at least 85 % of the whole strength, on average."""
     strength = np.array(strength, np.float64)
-    shares = served(Weighted(Shuffle()).router(4), strength, 300)
+    shares = served(Weighted(Shuffle(), control=AIMD).router(4), strength, 300)
     reached = (strength / shares).min(axis=1) / strength.sum()
     assert reached.mean() > 0.85
     assert (strength.min() * 4) / strength.sum() < 0.8, "round robin does not do that"
 
 
 def test_a_server_that_fails_is_left_within_a_few_periods_even_after_fine_steps() -> None:
-    router = Weighted(Shuffle()).router(4)
+    router = Weighted(Shuffle(), control=AIMD).router(4)
     served(router, np.array([1, 0.8, 0.6, 0.5]), 200)
     for _ in range(8):
         router.observe([100.0, 1.0, 1.0, 1.0])
@@ -198,7 +200,7 @@ def test_a_server_that_fails_is_left_within_a_few_periods_even_after_fine_steps(
 
 
 def test_weights_do_not_all_sink_together() -> None:
-    router = Weighted(Shuffle()).router(4, distances=[0, 1, 2, 3])
+    router = Weighted(Shuffle(), control=AIMD).router(4, distances=[0, 1, 2, 3])
     for period in range(100):
         router.observe(np.where(np.arange(4) == period % 4, 50.0, 1.0))
         assert (router.state.factor >= 1).any()
@@ -218,21 +220,59 @@ def test_equal_distances_and_speeds_are_as_balanced_as_a_shuffle() -> None:
 
 
 def test_a_server_that_has_moved_starts_anew_and_the_others_go_on() -> None:
-    before = Weighted().router(3, distances=[0, 2, 2])
+    before = Weighted(control=AIMD).router(3, distances=[0, 2, 2])
     before.observe([1.0, 9.0, 1.0])
     before.observe([9.0, 1.0, 1.0])
-    after = Weighted().router(3, distances=[0, 1, 2])
+    after = Weighted(control=AIMD).router(3, distances=[0, 1, 2])
     after.restore(before.counters())
     assert before.weights.tolist() == [32, 1, 2]
     assert after.weights.tolist() == [32, 11, 2], "the second receiver is on this host now"
 
 
 def test_nothing_known_changes_nothing() -> None:
-    router = Weighted().router(3)
+    router = Weighted(control=AIMD).router(3)
     router.observe([9.0, 1.0, 1.0])
     assert router.observe([np.nan] * 3).tolist() == router.weights.tolist() == [32, 64, 64]
     fixed = Weighted(control=None).router(3)
     assert fixed.observe([9.0, 1.0, 1.0]).tolist() == [64, 64, 64]
+
+
+@given(
+    speeds=st.lists(st.floats(0.1, 1), min_size=2, max_size=8),
+    gain=st.sampled_from([0.5, 1.0, 1.5]),
+    far=st.booleans(),
+)
+@quick
+def test_balanced_weights_find_what_every_server_can_carry(speeds, gain, far) -> None:
+    """Batches of one source per server, each of which prefers its own: all are busy for about as long after a few."""
+    strength, n = np.array(speeds), len(speeds)
+    control = BalancedWeights(gain=gain)
+    grouping = Weighted(Shuffle(), control=control)
+    routers = [
+        grouping.router(n, source=s, distances=[2 * (far and s != w) for w in range(n)]) for s in range(n)
+    ]
+    rows = np.zeros(2000, np.uint64)
+    for batch in range(30):
+        load = sum(np.bincount(r.route(rows), minlength=n) for r in routers)
+        busy = load / strength * 1e-2
+        for r in routers:
+            weights = r.observe(1e-2 / strength, busy=busy, slot=batch)
+            assert ((weights >= control.floor) & (weights <= control.ceiling)).all()
+            assert np.array_equal(weights, r.observe(1e-2 / strength, busy=busy, slot=batch)), "heard once"
+    assert busy.max() / busy.mean() < 1.3
+    plain = (n * 2000 / n / strength).max() * 1e-2
+    assert busy.max() < 1.05 * plain, "never worse than a shuffle"
+
+
+def test_balanced_weights_come_back_when_a_server_has_recovered() -> None:
+    router = Weighted(Shuffle()).router(4)
+    rows = np.zeros(4000, np.uint64)
+    for strength in ([1, 1, 1, 0.2], [1, 1, 1, 1]):
+        for _ in range(10):
+            busy = np.bincount(router.route(rows), minlength=4) / np.array(strength)
+            router.observe(1 / np.array(strength), busy=busy)
+    assert router.weights.min() >= 0.9 * router.weights.max()
+    assert router.observe([1.0] * 4).tolist() == router.weights.tolist(), "nothing known, nothing changes"
 
 
 def test_sources_overflow_to_different_receivers_first() -> None:
@@ -262,7 +302,13 @@ def test_what_plans_are_checked_by() -> None:
         lambda: Weighted(scale=500),
         lambda: Weighted().router(3, distances=[0, 1]),
         lambda: Weighted().router(3).observe([1.0, 2.0]),
-        lambda: Weighted().router(3).observe([1.0, -2.0, 1.0]),
+        lambda: Weighted(control=AIMD).router(3).observe([1.0, -2.0, 1.0]),
+        lambda: Weighted().router(3).observe([1.0] * 3, busy=[1.0, -2.0, 1.0]),
+        lambda: Weighted().router(3).observe([1.0] * 3, busy=[1.0, 2.0]),
+        lambda: BalancedWeights(gain=0),
+        lambda: BalancedWeights(band=1),
+        lambda: BalancedWeights(most=1),
+        lambda: BalancedWeights(floor=9, ceiling=8),
         lambda: DynamicWeights(alpha=1),
         lambda: DynamicWeights(delta=0),
         lambda: DynamicWeights(floor=0),

@@ -15,10 +15,12 @@ from weir.routing.shuffle import LocalOrShuffle, Shuffle
 from weir.routing.table import Table, WorstCase
 from weir.routing.two_choices import TwoChoices
 from weir.routing.w_choices import WChoices
+from weir.routing.weight_balance import BalancedWeights
 from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
 
 __all__ = [
+    "BalancedWeights",
     "BoundedRing",
     "Consistent",
     "DChoices",

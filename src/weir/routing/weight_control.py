@@ -98,8 +98,10 @@ class DynamicWeights:
         """Return the state of channels that nothing is known of yet."""
         return ControlState(np.clip(initial, self.floor, self.ceiling))
 
-    def step(self, state: ControlState, times: ArrayLike) -> Weights:
+    def step(self, state: ControlState, times: ArrayLike, busy: ArrayLike | None = None) -> Weights:
         """Change ``state`` by the receivers' times per row in one period and return the new weights.
+
+        How long receivers were ``busy`` in all plays no part here.
 
         A time that is not a number stands for "no rows, nothing known": such a receiver goes back towards its
         initial weight. If no receiver has a time, nothing changes.
@@ -128,12 +130,8 @@ class DynamicWeights:
         factor = state.factor + np.clip(goal - state.factor, -grown, grown)
         factor = np.where(slow, state.factor * 0.5**step, factor)
         factor /= min(1.0, factor.max())
-        state.factor[:] = np.clip(factor, self.floor / heaviest, self.ceiling / heaviest)
         state.step[:], state.way[:] = step, way
-        scaled = state.initial * state.factor
-        while scaled.max() < heaviest / 2:
-            scaled *= 2.0  # the same shares, in more rows: small whole numbers are a coarse measure
-        state.weights[:] = np.clip(np.rint(scaled), self.floor, self.ceiling)
+        state.set(factor, self.floor, self.ceiling)
         return state.weights.copy()
 
 
@@ -147,6 +145,15 @@ class ControlState:
         self.factor: NDArray[np.float64] = np.ones(n)  # by which the initial weight is multiplied
         self.step: NDArray[np.float64] = np.ones(n)  # share of a full step that it takes now
         self.way: NDArray[np.int8] = np.zeros(n, np.int8)  # −1 down, +1 up, 0 at rest
+
+    def set(self, factor: NDArray[np.float64], floor: int, ceiling: int, finer: int = 1) -> None:
+        """Multiply the initial weights by a factor per receiver, within bounds; ``finer``: so much below the floor."""
+        heaviest = self.initial.max()
+        self.factor[:] = np.clip(factor, floor / heaviest / finer, ceiling / heaviest)
+        scaled = self.initial * self.factor
+        while scaled.max() < heaviest / 2:
+            scaled *= 2.0  # the same shares, in more rows: small whole numbers are a coarse measure
+        self.weights[:] = np.clip(np.rint(scaled), floor, ceiling)
 
     def counters(self) -> Counters:
         return {k: v.copy() for k, v in vars(self).items()}

@@ -28,10 +28,10 @@ from weir.routing.base import (
 from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import taken
 from weir.routing.shuffle import Shuffle
+from weir.routing.weight_balance import NOISE, BalancedWeights
 from weir.routing.weight_control import ControlState, DynamicWeights, Weights
 
 Seconds = list[float | None]  # per instance
-NOISE = 0.005  # seconds; less is the scheduling of tasks and threads, not load
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Weighted(CountingGrouping):
     proportion to their weights, whatever the keys; the default grouping only decides who gets which.
 
     Weights begin with distance (:func:`~weir.network.profile.initial_weights`: the closer, the heavier) and follow
-    load (:class:`DynamicWeights`). Priority is distance, then weight.
+    load (:class:`BalancedWeights`, or :class:`DynamicWeights`, which is Squirrel's own). Priority is distance, then weight.
 
     With a default by key, the overflow of a key goes elsewhere: the operator must be mergeable, and a plan
     with any other operator is refused.
@@ -85,10 +85,10 @@ class Weighted(CountingGrouping):
     >>> np.bincount(router.route(keys)).tolist()
     [64, 11, 2]
 
-    The nearest keeps rows waiting, longer than it takes to reach another: its weight halves, the next one's grows.
+    The nearest was busy for twice as long as the average, the farthest not at all: shares shift by half and by the most.
 
-    >>> router.observe(execution=[30e-6, 30e-6, 30e-6], waiting=[2e-3, 0, 0]).tolist()
-    [32, 12, 2]
+    >>> router.observe([30e-6] * 3, busy=[2.0, 1.0, 0.0]).tolist()
+    [32, 11, 8]
 
     A hot key stays at home (receiver 2) as long as that has share left.
 
@@ -100,7 +100,7 @@ class Weighted(CountingGrouping):
 
     default: Grouping = field(default_factory=Shuffle)
     profile: Literal["paper", "measure"] | Profile = "paper"
-    control: DynamicWeights | None = field(default_factory=DynamicWeights)
+    control: BalancedWeights | DynamicWeights | None = field(default_factory=BalancedWeights)
     near: float = 1.5
     scale: int = 64
     name: ClassVar[str] = "WG"
@@ -147,8 +147,8 @@ class Weighted(CountingGrouping):
             return self
         return self.with_profile(planned.profile)
 
-    def feedback(self, load: InstanceLoad) -> tuple[int, Seconds, Seconds] | None:
-        """Return the mean execution and waiting time of a row on each instance, None where no row came.
+    def feedback(self, load: InstanceLoad) -> tuple[int, Seconds, Seconds, list[float]] | None:
+        """Return the mean execution and waiting time of a row on each instance, None where no row came, and busy times.
 
         A few milliseconds are added to every waiting time: differences below that say nothing about a server.
         """
@@ -156,7 +156,7 @@ class Weighted(CountingGrouping):
             return None
         rows = np.where(load.rows > 0, load.rows, np.nan)
         execution, waiting = load.busy / rows, load.waited / rows + NOISE
-        return load.batch, _or_none(execution), _or_none(waiting)
+        return load.batch, _or_none(execution), _or_none(waiting), load.busy.tolist()
 
     def make_router(self, context: RouterContext) -> WeightedRouter:
         """Return a router for one upstream instance.
@@ -194,7 +194,7 @@ class WeightedRouter(Router):
         distances: NDArray[np.int8],
         travel: NDArray[np.float64],
         initial: Weights,
-        control: DynamicWeights | None,
+        control: BalancedWeights | DynamicWeights | None,
         source: int,
     ) -> None:
         super().__init__(n)
@@ -228,7 +228,11 @@ class WeightedRouter(Router):
         return out
 
     def observe(
-        self, execution: ArrayLike, waiting: ArrayLike | None = None, slot: int | None = None
+        self,
+        execution: ArrayLike,
+        waiting: ArrayLike | None = None,
+        slot: int | None = None,
+        busy: ArrayLike | None = None,
     ) -> Weights:
         """Takes in how long rows took at each receiver in the last period; returns the new weights.
 
@@ -237,7 +241,7 @@ class WeightedRouter(Router):
 
         ``execution`` and ``waiting`` are mean seconds per row and receiver, NaN for one that had no rows. Give the
         waiting time if you can: at work that never waits, the time of execution tells slow from fast, but how much
-        a slow one can still carry shows in its queue. A period whose number (``slot``) is no newer than the last
+        a slow one can still carry shows in its queue. ``busy`` are the seconds that each receiver worked in all. A period whose number (``slot``) is no newer than the last
         one heard changes nothing, so hearing a report twice does no harm.
 
         Weights change at once, in the middle of a round: a receiver that has had more than its new weight gets
@@ -253,13 +257,13 @@ class WeightedRouter(Router):
         if times.shape != (self.n,):
             raise ParameterError(f"expected one time for each of {self.n} receivers, got {times.shape}")
         if self.control is not None:
-            self.control.step(self.state, times + self.travel)
+            self.control.step(self.state, times + self.travel, busy)
             self._rank()
         return self.weights.copy()
 
     def listen(self, feedback: Feedback) -> None:
-        slot, execution, waiting = feedback
-        self.observe(np.array(execution, float), np.array(waiting, float), slot)
+        slot, execution, waiting, *busy = feedback  # plans of version 0.1 have no busy times
+        self.observe(np.array(execution, float), np.array(waiting, float), slot, busy[0] if busy else None)
 
     def shares(self) -> list[int]:
         return [int(w) for w in self.weights]

@@ -98,7 +98,7 @@ def report(routers: list[list[Router]], shares: Shares, seen: Seen) -> None:
         shares.save(k, row)
         for router in row:
             if isinstance(router, WeightedRouter):
-                router.observe(execution[k], waiting[k])
+                router.observe(execution[k], waiting[k], busy=seen.worked[k])
         shares.load(k, row)
     seen.busy += seen.worked
     seen.assigned += seen.count

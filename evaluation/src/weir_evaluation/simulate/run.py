@@ -122,7 +122,7 @@ def simulate(
             felt = used[k] if sense == "assigned" else (count + before) / capacity[k]
         for router in routers:
             if isinstance(router, WeightedRouter):
-                router.observe(latency[k], slot=k)
+                router.observe(latency[k], slot=k, busy=np.minimum(used[k], 1.0) * slot)
         moves[k] = post.deliver(k, np.nan_to_num(felt, nan=0.0, posinf=np.inf), by_source)
 
     owned = routers[0].owned() if isinstance(routers[0], ConsistentRouter) else None

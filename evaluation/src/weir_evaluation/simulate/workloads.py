@@ -33,12 +33,14 @@ from weir.network.profile import PAPER
 from weir.routing.base import Grouping
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
+from weir.routing.weight_balance import BalancedWeights
+from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
 from weir_evaluation.simulate.pipeline import PipelineResult, PipelineStage, saturate
 from weir_evaluation.simulate.streams import SimulatedStream, zipf
 
-Method = Literal["plain", "WG", "WG+DWC"]
-METHODS: tuple[Method, ...] = ("plain", "WG", "WG+DWC")
+Method = Literal["plain", "WG", "WG+DWC", "WG+BW"]
+METHODS: tuple[Method, ...] = ("plain", "WG", "WG+DWC", "WG+BW")
 CLUSTER = tuple(Place("1", f"host-{i}", "rack") for i in range(4))
 CAMPAIGNS, ADS = 100, 10
 
@@ -88,10 +90,11 @@ class Workload:
 
 
 def grouping(method: Method, default: Grouping) -> Grouping:
-    """The default grouping itself, or under fixed or controlled weights."""
+    """The default grouping itself, or with fixed weights (WG), Squirrel's control (DWC) or balanced ones (BW, ours)."""
     if method == "plain":
         return default
-    return Weighted(default, control=None) if method == "WG" else Weighted(default)
+    controls = {"WG": None, "WG+DWC": DynamicWeights(), "WG+BW": BalancedWeights()}
+    return Weighted(default, control=controls[method])
 
 
 def graded(ratio: float, machines: int = len(CLUSTER)) -> NDArray[np.float64]:

@@ -1,0 +1,91 @@
+"""Balanced weights: shares straight from the time that receivers were busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from weir.errors import ParameterError
+from weir.routing.weight_control import ControlState, Weights
+
+NOISE = 0.005  # seconds; less is the scheduling of tasks and threads, not load
+
+
+@dataclass(frozen=True)
+class BalancedWeights:
+    """Weights that make all receivers busy for equally long.
+
+    :class:`~weir.routing.weight_control.DynamicWeights` (Squirrel's Algorithm 2) learns from a period who is congested,
+    but not by how much, and halves or adds a little. That suits periods of milliseconds. Where control acts once per
+    micro-batch, it takes tens of batches to find shares that the batch before already shows: a receiver that was
+    busy twice as long as the average should have half the rows. So every weight is multiplied by the average busy time
+    over its receiver's. Near channels stay as much heavier than far ones as they were.
+
+    Parameters
+    ----------
+    gain
+        Exponent of that ratio: 1 corrects at once what one source alone would see; less is calmer.
+    band
+        Busy times so near to the average, as a share of it, count as equal.
+    most
+        The most by which a weight changes in one period.
+    floor, ceiling
+        Bounds of every weight. A floor of 1 keeps a trickle of rows on every channel.
+
+    **Guarantee.** Weights stay within bounds. Equal busy times change nothing. A receiver without rows gains weight, so
+    one that has recovered gets its share back.
+
+    Examples
+    --------
+    Server 2 has half of the others' speed and as many rows: its share halves, and all are busy for equally long.
+
+    >>> control = BalancedWeights()
+    >>> state = control.start(np.array([32, 32, 32]))
+    >>> weights = control.step(state, [1, 1, 2], busy=[32, 32, 64])
+    >>> weights.tolist()
+    [32, 32, 16]
+    >>> control.step(state, [1, 1, 2], busy=[32, 32, 32]).tolist()
+    [32, 32, 16]
+    """
+
+    gain: float = 1.0
+    band: float = 0.05
+    most: float = 4.0
+    floor: int = 1
+    ceiling: int = 256
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gain <= 2:
+            raise ParameterError(f"gain must be above 0 and at most 2, got {self.gain}")
+        if not 0 <= self.band < 1 or not self.most > 1:
+            raise ParameterError(f"band must be below 1 and most above 1, got {self.band} and {self.most}")
+        if not 1 <= self.floor <= self.ceiling:
+            raise ParameterError(
+                f"bounds must satisfy 1 <= floor <= ceiling, got {self.floor} and {self.ceiling}"
+            )
+
+    def start(self, initial: Weights) -> ControlState:
+        """Return the state of channels that nothing is known of yet."""
+        return ControlState(np.clip(initial, self.floor, self.ceiling))
+
+    def step(self, state: ControlState, times: ArrayLike, busy: ArrayLike | None = None) -> Weights:
+        """Change ``state`` by the receivers' busy seconds in one period and return the new weights.
+
+        Times per row play no part. Where nothing is known of busy times (in plans of version 0.1), nothing changes.
+        """
+        if busy is None:
+            return state.weights.copy()
+        worked = np.nan_to_num(np.asarray(busy, np.float64))
+        if worked.shape != state.weights.shape or (worked < 0).any():
+            raise ParameterError(
+                f"expected a busy time of at least 0 for each of {len(state.weights)} receivers, got {worked.tolist()}"
+            )
+        if worked.any():
+            ratio = (worked.mean() + NOISE) / (worked + NOISE)
+            ratio = np.clip(np.where(np.abs(ratio - 1) <= self.band, 1.0, ratio), 1 / self.most, self.most)
+            factor = state.factor * ratio**self.gain
+            # a slow server's own source prefers it by far: only a very small factor makes it send rows elsewhere
+            state.set(factor / factor.max(), self.floor, self.ceiling, finer=64)
+        return state.weights.copy()

@@ -21,6 +21,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, NullLocat
 from rich.console import Console
 from rich.table import Table
 
+from fingerprint import fingerprint
 from weir.routing.base import Grouping
 from weir_evaluation.simulate import (
     Arrivals,
@@ -140,6 +141,7 @@ class Report:
         self.rows: list[dict[str, Any]] = []
         self.claims: list[dict[str, Any]] = []
         self.started = time.monotonic()
+        self.made_by = fingerprint(Path(__file__).with_name(f"{figure}.py"))
         args.out.mkdir(parents=True, exist_ok=True)
 
     def claim(self, paper: str, holds: bool, measured: str, why: str = "") -> None:
@@ -166,6 +168,7 @@ class Report:
             "quick": self.args.quick,
             "messages": getattr(self.args, "messages", None),
             "seconds": round(time.monotonic() - self.started, 1),
+            "fingerprint": self.made_by,
             "claims": self.claims,
             "rows": self.rows,
         }

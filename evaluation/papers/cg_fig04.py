@@ -26,7 +26,7 @@ def main() -> None:
     args = options(__doc__)
     report = Report("cg_fig04", "CG Fig. 4: imbalance and memory by skew (Zipf, 100 k keys)", args)
     skews = [0.1, 0.8, 1.4, 2.0] if args.quick else [0.1, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
-    messages = 1_000_000 if args.quick else 10_000_000
+    messages = 1_000_000 if args.quick else args.messages or 10_000_000
     by = {}
     for z in skews:
         stream = zipf(messages, 100_000, z, seed=1)
@@ -36,7 +36,7 @@ def main() -> None:
                 by[z, bins, scheme.name] = row
                 report.rows.append(row)
     if args.words:
-        stream = words(args.words, limit=1_200_000 if args.quick else None)
+        stream = words(args.words, limit=1_200_000 if args.quick else args.messages)
         for bins in BINS:
             report.rows += [{"z": 0.0, "bins": bins} | spread_out(stream, s, bins) for s in SCHEMES]
 

@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from fingerprint import fingerprint
+
 OUT = Path(__file__).parent / "out"
 COLOURS = {
     "hash": "#7f8c8d",
@@ -71,5 +73,6 @@ def report(
     console.print(table)
     out.mkdir(parents=True, exist_ok=True)
     made.savefig(out / f"{name}.png", dpi=150)
+    data = data | {"title": title, "fingerprint": fingerprint(Path(__file__).with_name(f"{name}.py"))}
     (out / f"{name}.json").write_text(json.dumps(data, indent=2))
     console.print(f"written: {out / name}.png, .json")

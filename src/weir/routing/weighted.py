@@ -44,7 +44,8 @@ class Weighted(CountingGrouping):
     proportion to their weights, whatever the keys; the default grouping only decides who gets which.
 
     Weights begin with distance (:func:`~weir.network.profile.initial_weights`: the closer, the heavier) and follow
-    load (:class:`BalancedWeights`, or :class:`DynamicWeights`, which is Squirrel's own). Priority is distance, then weight.
+    load (:class:`BalancedWeights`, or :class:`DynamicWeights`, which is Squirrel's own).
+    Priority is distance, then weight.
 
     With a default by key, the overflow of a key goes elsewhere: the operator must be mergeable, and a plan
     with any other operator is refused.
@@ -85,7 +86,7 @@ class Weighted(CountingGrouping):
     >>> np.bincount(router.route(keys)).tolist()
     [64, 11, 2]
 
-    The nearest was busy for twice as long as the average, the farthest not at all: shares shift by half and by the most.
+    The nearest was busy for twice as long as the average, the farthest not at all: shares shift.
 
     >>> router.observe([30e-6] * 3, busy=[2.0, 1.0, 0.0]).tolist()
     [32, 11, 8]

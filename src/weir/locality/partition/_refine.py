@@ -115,6 +115,7 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
     k, n = limit.shape
     load = loads(weight, parts, n)
     talk = np.zeros(n)
+    met = np.empty(n + 1, np.int64)  # servers with ties to a vertex: few of many, so only they are looked at
     active = np.ones(len(parts), np.bool_)
     total = 0.0
     for _ in range(rounds):
@@ -125,17 +126,22 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
                 continue
             active[v] = False
             own = parts[v]
-            inner = True
+            count = 0
             for e in range(indptr[v], indptr[v + 1]):
-                if parts[indices[e]] != own:
-                    inner = False
-                    break
-            if inner and (home[v] < 0 or home[v] == own):
-                continue
-            _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
+                p = parts[indices[e]]
+                if talk[p] == 0.0:
+                    met[count] = p
+                    count += edge[e] > 0
+                talk[p] += edge[e]
+            if home[v] >= 0 and bonus[v] > 0:
+                if talk[home[v]] == 0.0:
+                    met[count] = home[v]
+                    count += 1
+                talk[home[v]] += bonus[v]
             best = own
-            for p in range(n):
-                if p != own and talk[p] >= talk[best] and talk[p] > 0:
+            for i in range(count):
+                p = met[i]
+                if p != own and talk[p] >= talk[best]:
                     if not _fits(load, limit, weight, v, p, k):
                         continue
                     if talk[p] > talk[best] + TINY:
@@ -145,8 +151,11 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
                         here = _fullness(load, limit, weight, v, best, k) - (0.05 if best == own else 0.0)
                         if _fullness(load, limit, weight, v, p, k) < here:
                             best = p
+            gain = talk[best] - talk[own]
+            for i in range(count):
+                talk[met[i]] = 0.0
             if best != own:
-                gained += talk[best] - talk[own]
+                gained += gain
                 for o in range(k):
                     load[o, own] -= weight[v, o]
                     load[o, best] += weight[v, o]
@@ -170,14 +179,20 @@ def rebalance(indptr, indices, edge, weight, home, bonus, held, limit, parts):  
     for _ in range(3):
         if (load <= limit * (1 + TINY)).all():
             break
+        # who comes to a server meanwhile fits there, and need not leave again
+        first = np.zeros(n + 1, np.int64)
+        for v in range(len(parts)):
+            first[parts[v] + 1] += 1
+        first = np.cumsum(first)
+        members = np.argsort(parts, kind="mergesort")
         for o in range(k):
             for s in range(n):
                 if load[o, s] <= limit[o, s] * (1 + TINY):
                     continue
-                here = np.empty(len(parts), np.int64)
-                cost = np.empty(len(parts))
+                here = np.empty(first[s + 1] - first[s], np.int64)
+                cost = np.empty(first[s + 1] - first[s])
                 m = 0
-                for v in range(len(parts)):
+                for v in members[first[s] : first[s + 1]]:
                     if parts[v] != s or weight[v, o] <= 0 or held[v]:
                         continue
                     _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)

@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="learn homes from the stream (locality, the default), or route by hash throughout",
     )
     add("--by-hash", type=int, default=5, metavar="N", help="batches routed by hash first (default 5)")
-    add("--master", default="local[2]", help="Spark master (default local[2])")
+    add("--master", help="Spark master (default: this machine, with room for live servers)")
     add("--keep", metavar="FOLDER", help="keep the stream and the checkpoint in this new folder")
     add("--seed", type=int, default=0, help="fixes the stream (default 0)")
     add("--no-page", action="store_true", help="do not serve the page that shows the stream")
@@ -73,7 +73,7 @@ def _run(args: argparse.Namespace, work: Path, console: Console) -> dict[str, An
     writer = threading.Thread(target=posts.write, args=(work / WAITING, args.batches), daemon=True)
     writer.start()  # writes while the JVM starts
     with console.status("starting Spark, and making up a stream of posts"):
-        spark = _start_spark(args.master, work / "spark.log")
+        spark = _start_spark(args.master or f"local[{args.servers + 2}]", work / "spark.log")
         writer.join()
     _handle_interrupts()
     try:

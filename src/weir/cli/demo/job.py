@@ -87,6 +87,7 @@ class Job:
             routing=routing,
             sink=lambda frame, batch: self.trending.extend(row.asDict() for row in frame.collect()),
             trigger={"availableNow": True},
+            execution="auto",
         )
         self._serve()
         try:

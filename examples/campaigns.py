@@ -102,10 +102,9 @@ def main(argv: list[str] | None = None) -> dict:
     query, before = run(app, work, range(args.hours), rng, weir.Hash(), args)
     query.stop()
     query, after = run(app, work, range(args.hours, 2 * args.hours), rng, LEARNT, args)
+    query.stop()  # on a quiet stream sessions go on closing; from here on nothing changes
     counted = query.state("campaigns").agg({"count": "sum"}).first()[0]
     still_open = query.state("sessions").agg({"clicks": "sum"}).first()[0] or 0
-    query.stop()
-
     closed = spark.read.parquet(str(work / "sessions"))
     closed.groupBy("campaign").agg({"*": "count", "clicks": "mean"}).orderBy("campaign").show(3)
     in_sessions = closed.agg({"clicks": "sum"}).first()[0]

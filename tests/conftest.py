@@ -42,6 +42,7 @@ _LONGEST_FIRST = (
     "test_wheels",
     "test_guarantees_of_state",
     "test_demo",
+    "test_documentation",
     "test_kafka_on_spark",
     "test_nexmark",
     "test_lab",
@@ -50,6 +51,7 @@ _LONGEST_FIRST = (
     "test_restart_matrix",
     "test_chaos",
     "test_hosts",
+    "test_examples",
 )
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import doctest
 import re
+import runpy
 import shlex
 import shutil
 import tomllib
@@ -259,6 +261,12 @@ def test_every_block_is_of_a_kind_that_is_checked():
                 assert yaml.safe_load(block.code), block
             elif not block.kind:
                 assert not re.search(r"\bweir\.\w+\(|\bapp\.\w+\(", block.code), f"{block}: call it python"
+
+
+def test_docstrings_become_pages():
+    markdown = runpy.run_path(str(ROOT / "scripts" / "docstrings.py"))["markdown"]
+    (examples,) = doctest.DocTestFinder().find(markdown, "markdown", globs={"markdown": markdown})
+    assert doctest.DocTestRunner().run(examples) == (0, 2)
 
 
 # ---------------------------------------------------------------------- commands

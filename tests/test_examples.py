@@ -21,7 +21,7 @@ def test_a_skewed_pipeline(tmp_path):
 
 def test_sessions_per_campaign(tmp_path):
     example = runpy.run_path(str(EXAMPLES / "campaigns.py"))
-    result = example["main"](["--hours", "2", "--visits", "400", "--servers", "3", "--keep", str(tmp_path)])
+    result = example["main"](["--hours", "2", "--visits", "3000", "--servers", "3", "--keep", str(tmp_path)])
     clicks = sum(pq.read_metadata(file).num_rows for file in (tmp_path / "clicks").iterdir())
     assert result["clicks"] == result["in_sessions"] + result["open"] == clicks
     assert result["after"] > result["before"] + 0.2

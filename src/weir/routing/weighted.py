@@ -242,8 +242,9 @@ class WeightedRouter(Router):
 
         ``execution`` and ``waiting`` are mean seconds per row and receiver, NaN for one that had no rows. Give the
         waiting time if you can: at work that never waits, the time of execution tells slow from fast, but how much
-        a slow one can still carry shows in its queue. ``busy`` are the seconds that each receiver worked in all. A period whose number (``slot``) is no newer than the last
-        one heard changes nothing, so hearing a report twice does no harm.
+        a slow one can still carry shows in its queue. ``busy`` are the seconds that each receiver worked in all. A
+        period whose number (``slot``) is no newer than the last one heard changes nothing, so hearing a report twice
+        does no harm.
 
         Weights change at once, in the middle of a round: a receiver that has had more than its new weight gets
         nothing until the next round.

@@ -1,0 +1,228 @@
+"""Every figure of the four papers: what the paper shows, the script that makes it, and what Spark has shown.
+
+``spark`` is what was measured on real Spark, as written down in ``docs/results.md``; None where that was never run.
+``key`` picks the claims of the script's output whose measurements stand for the figure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure, or several that one script makes."""
+
+    paper: str
+    number: str
+    says: str
+    script: str
+    key: str = ""
+    needs: str = ""  # "words" or "data": the option that it takes a file by
+    spark: str | None = None
+    spark_command: str = ""
+    lab: bool = False  # made on hosts of the lab only: nothing is simulated
+
+
+CG_BENCH = "weir bench consistent --only KG --only CG --batches 8 --seconds 1.5 --words FILE"
+SQ_BENCH = "weir bench squirrel --spark --hosts 4 --words FILE"
+ST_BENCH = "weir bench stela --spark"
+FIGURES = (
+    Figure(
+        "locality",
+        "Fig. 7",
+        "only locality-aware routing scales beyond 2; 20 kB: hashing falls from 1 to 2",
+        "lar_fig07",
+        lab=True,
+        spark="20 kB: hashing 1,694 → 196 rows/s from 1 to 2 hosts; 80 % locality: "
+        "2.0, 3.0, 3.2 × hashing on 2, 4, 6",
+    ),
+    Figure(
+        "locality",
+        "Fig. 8",
+        "hash flat, locality-aware rises and flattens above 90 %",
+        "lar_fig08",
+        lab=True,
+        spark="12 kB, 6 hosts, 60, 80, 100 %: 1.6, 2.7, 8.9 × hashing",
+    ),
+    Figure(
+        "locality",
+        "Fig. 9",
+        "the gap grows with padding and servers",
+        "lar_fig09",
+        lab=True,
+        spark="80 % locality: 2.64 × on 6 hosts, 2.66 × on 4",
+    ),
+    Figure("locality", "Fig. 10", "one hashtag, led by three states within days", "lar_fig10", needs="data"),
+    Figure(
+        "locality", "Fig. 11", "hash 16.6 %, offline 40 %, online 50 %, bound 75 %", "lar_fig11", needs="data"
+    ),
+    Figure("locality", "Fig. 12", "0.1 % of the pairs double the locality", "lar_fig12", needs="data"),
+    Figure(
+        "locality",
+        "Fig. 13",
+        "a reconfiguration gains at once, more with padding",
+        "lar_fig13",
+        lab=True,
+        needs="data",
+        spark="1.27 × at 4 kB, 1.52 × at 12 kB; at 100 Mbit/s 1.09 and 1.31 ×",
+    ),
+    Figure(
+        "locality",
+        "Fig. 14",
+        "the gap grows with the number of servers",
+        "lar_fig14",
+        lab=True,
+        needs="data",
+        spark="2, 4, 6 hosts: 1.65, 1.60, 1.54 × (481, 556, 662 rows/s more)",
+    ),
+    Figure(
+        "Squirrel",
+        "Figs. 3, 4",
+        "rack ÷ 2.5, any ÷ 3.6 of the throughput within a process",
+        "sq_fig03_04",
+        lab=True,
+    ),
+    Figure(
+        "Squirrel",
+        "Figs. 7, 8",
+        "1.60 × and −46 % (word count), 1.67 × and −50 % (advertising)",
+        "sq_fig07_08",
+        key="the throughput",
+        needs="words",
+        spark="1.98 ×, −50 % and 1.97 ×, −49 %",
+        spark_command=SQ_BENCH,
+    ),
+    Figure(
+        "Squirrel",
+        "Fig. 9",
+        "29 … 41 % less time",
+        "sq_fig09",
+        key="less time",
+        needs="words",
+        spark_command=f"{SQ_BENCH} --json, then sq_fig09.py --spark",
+    ),
+    Figure(
+        "Squirrel",
+        "Fig. 10",
+        "WG softens the loss by skew, WG+DWC nearly removes it",
+        "sq_fig10",
+        key="nearly removes",
+        spark="Zipf 2: 2.97 ×, −66 %",
+        spark_command=SQ_BENCH,
+    ),
+    Figure(
+        "Squirrel",
+        "Fig. 11",
+        "WG+DWC follows the machines' strength",
+        "sq_fig11",
+        key="follows",
+        spark="slowest host at ¼: 1.78 ×, −44 % (word count), 1.87 ×, −47 % (advertising), both with DWC",
+        spark_command=f"{SQ_BENCH} --heterogeneity 4 8",
+    ),
+    Figure("Squirrel", "none: micro-batches", "–", "sq_batches"),
+    Figure(
+        "CG", "Fig. 4", "PoRC and CH bounded by ε, memory near KG's", "cg_fig04", key="bounds the imbalance"
+    ),
+    Figure("CG", "Fig. 5", "messages per hour (no numbers)", "cg_fig05", key="swing", needs="words"),
+    Figure("CG", "Fig. 6", "ε trades imbalance for memory", "cg_fig06", key="small ε", needs="words"),
+    Figure(
+        "CG",
+        "Figs. 7, 8",
+        "KG, PKG grow with n; CG bounded, memory below CH",
+        "cg_fig07_08",
+        key="CG's imbalance",
+        needs="words",
+    ),
+    Figure(
+        "CG",
+        "Fig. 9",
+        "CG keeps queues and latency very low, KG's grow",
+        "cg_fig09",
+        key="keeps both",
+        needs="words",
+    ),
+    Figure(
+        "CG",
+        "Fig. 10",
+        "CG close to zero imbalance on unequal workers",
+        "cg_fig10",
+        key="close to zero",
+        needs="words",
+    ),
+    Figure(
+        "CG",
+        "Fig. 11",
+        "no difference with 1 … 100 sources",
+        "cg_fig11",
+        key="imbalance does not",
+        needs="words",
+    ),
+    Figure(
+        "CG",
+        "Fig. 12",
+        "5 virtual workers too few, 1000 too slow, 100 best",
+        "cg_fig12",
+        key="100 give",
+        needs="words",
+    ),
+    Figure(
+        "CG",
+        "Fig. 13",
+        "CG adapts to two changes of capacity",
+        "cg_fig13",
+        key="adapts to change",
+        needs="words",
+    ),
+    Figure(
+        "CG",
+        "Fig. 14",
+        "equal servers: KG behind, the others alike",
+        "",
+        spark="CG 21,520 rows/s, KG 21,920 (before light keys stayed and small differences moved nothing)",
+        spark_command=CG_BENCH,
+    ),
+    Figure(
+        "CG",
+        "Fig. 15",
+        "two servers at 30 %: CG 3.44 × and half the latency of KG",
+        "",
+        spark="2.72 × and 37 % of the latency",
+        spark_command=CG_BENCH,
+    ),
+    Figure(
+        "Stela",
+        "Fig. 4",
+        "Star +65 %, Linear +45 %, Diamond +120 % over the default",
+        "st_fig04",
+        key="above the default",
+        spark="+15 %, +12 %, +32 %",
+        spark_command=ST_BENCH,
+    ),
+    Figure(
+        "Stela",
+        "Fig. 6",
+        "PageLoad, Processing +125 % over the default, Network +21 %",
+        "st_fig06",
+        key="above the default",
+        spark="+15 %, +10 %, +9 %",
+        spark_command=ST_BENCH,
+    ),
+    Figure(
+        "Stela",
+        "Fig. 7",
+        "convergence −92 %, −88 %, −75 %",
+        "st_fig07",
+        key="converg",
+        spark_command=ST_BENCH,
+    ),
+    Figure(
+        "Stela",
+        "Fig. 8",
+        "8 → 4 machines: throughput kept, a random choice loses 40 to 80 %",
+        "st_fig08",
+        key="keeps the throughput",
+        spark="+53 %, random +29 % and 0 %",
+        spark_command=ST_BENCH,
+    ),
+)

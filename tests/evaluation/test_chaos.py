@@ -6,7 +6,7 @@ from weir.engine.ledger import Ledger
 from weir_evaluation.bench.chaos import failure, summary, trial
 from weir_evaluation.bench.chaos.injector import KILLS
 
-STORIES = (1000, 1001, 1003, 1007)  # short ones in which everything dies that can
+STORIES = (1001, 1008, 1011, 1012)  # short ones in which everything dies that can, with topics and a database
 
 
 def test_some_seeded_stories_lose_and_double_nothing():
@@ -19,6 +19,7 @@ def test_some_seeded_stories_lose_and_double_nothing():
     assert total["scalings"]
     assert total["restarts"]
     assert total["recovery_s"]["p50"] > 0
+    assert {"lookup", "bounded join", "side input", "sink: Kafka", "sink: Postgres"} <= set(total["used"])
 
 
 def test_a_ledger_that_forgets_is_noticed(monkeypatch):

@@ -60,7 +60,7 @@ class WindowedAggregate(AggregateInstance):
         """Return partial states of rows, one per key and session."""
         h1, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
         groups, starts, ends = merge_sessions(h1, key2, times, times + self.window.size)
-        first = np.unique(groups, return_index=True)[1]
+        first = _firsts(groups, len(starts))
         columns = self._columns(rows, groups, first)
         return self._table(h1[first], second_hash(key2[first], starts), columns, starts, ends)
 
@@ -97,7 +97,7 @@ class WindowedAggregate(AggregateInstance):
         h1, key2 = table[H1].to_numpy(), self._key_hash(table)
         starts, ends = (table[name].cast(pa.int64()).to_numpy() for name in (WINDOW_START, WINDOW_END))
         groups, starts, ends = merge_sessions(h1, key2, starts, ends)
-        first = np.unique(groups, return_index=True)[1]
+        first = _firsts(groups, len(starts))
         keys = [one_array(table[k]).take(pa.array(first)) for k in self.node.key]
         states = [one_array(c) for c in table.columns[2 + self.width :]]
         columns = [*keys, *self.operator.merge(states, groups, len(first))]
@@ -206,3 +206,10 @@ class WindowedAggregate(AggregateInstance):
             heads.append(pa.array(np.full(table.num_rows, closed)))
         values = self.operator.finish([one_array(c) for c in table.columns[2 + self.width :]])
         return pa.RecordBatch.from_arrays([*heads, *values], schema=self.node.sink_out)
+
+
+def _firsts(groups: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Return the first row of each of ``n`` groups."""
+    first = np.empty(n, np.int64)
+    first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)  # of equal groups the last assignment stays
+    return first

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError
+from weir.state.index import group_rows
 
 if TYPE_CHECKING:
     from weir.operators.instance import Context
@@ -204,11 +205,25 @@ def on_time(
 
 
 @nb.njit(cache=True)
-def _sweep(h1, h2, starts, ends, groups, merged_starts, merged_ends):  # type: ignore[no-untyped-def]
+def _by_key(keys, order, count):  # type: ignore[no-untyped-def]
+    """Rows in the order of their keys, which are numbers below ``count``; those of a key as they are in ``order``."""
+    ends = np.zeros(count + 1, np.int64)
+    for key in keys:
+        ends[key + 1] += 1
+    for key in range(count):
+        ends[key + 1] += ends[key]
+    out = np.empty(len(keys), np.int64)
+    for i in order:
+        out[ends[keys[i]]] = i
+        ends[keys[i]] += 1
+    return out
+
+
+@nb.njit(cache=True)
+def _sweep(keys, starts, ends, groups, merged_starts, merged_ends):  # type: ignore[no-untyped-def]
     count = -1
-    for i in range(len(h1)):
-        same = i > 0 and h1[i] == h1[i - 1] and h2[i] == h2[i - 1]
-        if same and starts[i] <= merged_ends[count]:
+    for i in range(len(keys)):
+        if i > 0 and keys[i] == keys[i - 1] and starts[i] <= merged_ends[count]:
             merged_ends[count] = max(merged_ends[count], ends[i])
         else:
             count += 1
@@ -230,9 +245,11 @@ def merge_sessions(
     [[0, 0, 1], [0, 20], [13, 25]]
     """
     n = len(h1)
-    order = np.lexsort((starts, h2, h1))
+    keys, leads = group_rows(h1, h2)
+    in_time = (starts[1:] >= starts[:-1]).all()  # as rows of a stream mostly are
+    order = _by_key(keys, np.arange(n) if in_time else np.argsort(starts, kind="stable"), len(leads))
     sorted_groups, first, last = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-    count = _sweep(h1[order], h2[order], starts[order], ends[order], sorted_groups, first, last)
+    count = _sweep(keys[order], starts[order], ends[order], sorted_groups, first, last)
     groups = np.empty(n, np.int64)
     groups[order] = sorted_groups
     return groups, first[:count], last[:count]

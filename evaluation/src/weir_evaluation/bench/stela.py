@@ -67,7 +67,8 @@ def run(args: argparse.Namespace, console: Console) -> Measured:
     10 s without any output after the scaling began. ``random`` scales in another set of machines in each run.
 
     On Spark there is one record per run, ``silent_batches`` are batches, and ``convergence_s`` is null if the run
-    ended before that; ``steady_s`` is the time until the throughput stayed within 5 % of its new mean, and
+    ended before that. ``expected`` is ``after`` over ``before`` as the new numbers of instances allow it, by
+    arithmetic; ``steady_s`` the time until the throughput stayed within 5 % of its new mean, and
     ``interruption_s`` what the change cost (:func:`weir_evaluation.bench.stela_spark.measure`).
     """
     if args.spark:
@@ -154,6 +155,7 @@ def show(result: Measured, console: Console) -> None:
                 f"{r['before']:,.0f}",
                 f"{r['after']:,.0f}",
                 f"{r['after'] / r['before'] - 1:+.0%}",
+                f"{r['expected'] - 1:+.0%}" if "expected" in r else "",
                 f"{r['after'] / after['default'] - 1:+.0%}" if "default" in after else "",
                 "never" if r["convergence_s"] is None else f"{r['convergence_s']:.0f}",
                 f"{r['silent_batches']:g}",

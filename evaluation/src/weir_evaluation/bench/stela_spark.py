@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ def measure(case: Case, strategy: Strategy, console: Console, settings: Settings
             "execution": settings.execution,
             "instances": run.decision.after.parallelism(),
             "moved": len(run.decision.moved()),
+            "expected": round(expected(case, run.decision.after.parallelism(), settings.execution), 3),
         }
         what = f"{case.name} {record['operation']}, {strategy.name}, {settings.execution}"
         console.print(f"{what}: {record['before']:,.0f} → {record['after']:,.0f} rows/s", style="dim")
@@ -293,17 +294,45 @@ def on_servers(chosen: Decision, now: Situation) -> tuple[Decision, list[int]]:
     return decision, [kept[server] for server in order]
 
 
-def _rows(case: Case, seconds: float) -> int:
-    """Return the rows per batch for which the slowest operator takes so many seconds."""
-    known = {o.name: o for o in case.operators}
+def _work(case: Case) -> dict[str, float]:
+    """Return the seconds of work that one row of the stream makes for each operator, over all its instances."""
+    speeds = {o.name: o for o in case.operators}
     sent = dict.fromkeys(case.graph.operators, 0.0)
-    slowest = 0.0
+    work = {}
     for name in case.graph.order:
         arriving = sent[name] or 1.0
-        slowest = max(slowest, arriving / known[name].rate / case.parallelism)
+        work[name] = arriving / speeds[name].rate
         for child in case.graph.children[name]:
-            sent[child] += arriving * known[name].selectivity
-    return int(seconds / slowest)
+            sent[child] += arriving * speeds[name].selectivity
+    return work
+
+
+def _rows(case: Case, seconds: float) -> int:
+    """Return the rows per batch for which the slowest operator takes so many seconds."""
+    return int(seconds * case.parallelism / max(_work(case).values()))
+
+
+def expected(case: Case, instances: Mapping[str, int], execution: str) -> float:
+    """Return how many times as fast a case is with other numbers of instances, if every machine has cores to spare.
+
+    Where steps follow one another, a batch takes as long as the slowest operators of all steps together; where they
+    overlap, as long as the slowest of all.
+
+    >>> from weir_evaluation.stela.topologies import star
+    >>> more = {**dict.fromkeys(star().graph.operators, 2), "hub": 5}
+    >>> round(expected(star(), more, "jobs"), 2), round(expected(star(), more, "live"), 2)
+    (1.43, 1.7)
+    """
+    graph, work = case.graph, _work(case)
+
+    def length(instances: Mapping[str, int]) -> float:
+        steps: dict[int, float] = {}
+        for name, seconds in work.items():
+            level = graph.depth[name]
+            steps[level] = max(steps.get(level, 0.0), seconds / instances[name])
+        return sum(steps.values()) if execution == "jobs" else max(steps.values())
+
+    return length(dict.fromkeys(work, case.parallelism)) / length(instances)
 
 
 def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float | None) -> dict[str, Any]:

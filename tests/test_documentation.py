@@ -2,9 +2,9 @@
 
 The Python blocks of a page run from top to bottom in one namespace, as in one program. What they may rely on without
 saying so is in :func:`stand_ins`. Where an application has schemas as sources, ``start`` means ``weir.testing.start``
-and a batch of made-up rows; one on DataFrames runs on the Spark session of the tests until all that is there is
-processed. An application that a block leaves unstarted is started behind it. Relative paths that end in a slash, or go
-through one, mean a folder of the test.
+and a batch of made-up rows; one on DataFrames runs on the Spark session of the tests, and ``start`` returns when its
+first batch is committed. Nobody awaits the end of a stream that has none. An application that a block leaves unstarted
+is started behind it. Relative paths that end in a slash, or go through one, mean a folder of the test.
 
 A block that begins with ``# not run:`` says there why it can't run here, and only has to compile.
 """
@@ -34,6 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 import weir
 import weir.sinks
 import weir.testing
+from truth import eventually
 from weir.cli.main import _parser
 
 ROOT = Path(__file__).parent.parent
@@ -118,13 +119,15 @@ class Runs:
         on_spark = weir.Application.start
 
         def start(app: weir.Application, checkpoint: str, options: Any = None, **settings: Any) -> Any:
-            query = (
-                on_spark(app, checkpoint, options, **settings) if app.frames else self.here(app, **settings)
-            )
-            if app.frames:
-                query.process_all_available()
+            if not app.frames:
+                return self.here(app, **settings)
+            query = on_spark(app, checkpoint, options, **settings)
             self.started.append(query)
-            self.applications.append(app)
+            if settings.get("trigger") != {"availableNow": True}:
+                monkeypatch.setattr(query, "await_termination", lambda: None)
+            eventually(lambda: query.progress or query.exception(), seconds=300)
+            if (failure := query.exception()) is not None:
+                raise failure
             return query
 
         monkeypatch.setattr(weir.Application, "start", start)
@@ -169,13 +172,15 @@ def run(page: Path, folder: Path, names: dict[str, Any], outside: dict[str, str]
         program = compile("\n" * block.line + code, str(page), "exec", dont_inherit=True)
         if code.startswith(NOT_RUN):
             continue
-        for name in ("app", "sink", "dead_letters", "options"):
+        for name in ("sink", "dead_letters", "options"):
             names.pop(name, None)
+        before = names.get("app")
         names["checkpoint"] = f"{folder}/checkpoint-{number}"
         if re.search(r"\bquery\.", code) and "query =" not in code and " as query" not in code:
             names["query"] = runs.here(runs.applications[-1], servers=4, routing=weir.Locality())
         exec(program, names)
-        runs.leave_nothing_unstarted(names)
+        if names.get("app") is not before:
+            runs.leave_nothing_unstarted(names)
         CHECKS.get(page.name, lambda *_: None)(code, names, runs, outside)
         runs.stop()
         for written in ("out", "dead", "ckpt"):

@@ -83,20 +83,16 @@ def _read(path: Path, made_by: str) -> dict[str, Any] | None:
 
 def record(figure: Figure, result: dict[str, Any] | None, args: argparse.Namespace) -> dict[str, Any]:
     """One line of the table."""
-    claims = [] if result is None else result.get("claims", [])
-    theirs = (
-        [c for c in claims if isinstance(c, dict) and c["by"] == "paper"] if isinstance(claims, list) else []
-    )
-    ours = (
-        [c for c in claims if isinstance(c, dict) and c["by"] == "ours"] if isinstance(claims, list) else []
-    )
-    shown = [
-        c["measured"]
-        for c in (theirs + ours if figure.script == "cg_fig05" else theirs)
-        if figure.key in c["claim"]
-    ]
+    found = [] if result is None else result.get("claims", [])
+    claims = found if isinstance(found, list) else []
+    theirs, ours = ([c for c in claims if c["by"] == by] for by in ("paper", "ours"))
+    shown = [c["measured"] for c in theirs or ours if figure.key in c["claim"]]
     failed = [c for c in theirs if not c["holds"]]
-    run = " ".join(command(figure, args, real=False)) if figure.script else figure.spark_command
+    made = argparse.Namespace(**vars(args))
+    made.messages = None if result is None else result.get("messages")
+    run = " ".join(command(figure, made, real=False)) if figure.script else figure.spark_command
+    if result is not None and result.get("quick"):
+        run += " --quick"
     return {
         "paper": figure.paper,
         "figure": figure.number,

@@ -41,14 +41,16 @@ BEGIN, END = "<!-- made by sensitivity.py: begin -->", "<!-- made by sensitivity
 Measure = Callable[[Any], str]
 
 
-def unequal(grouping: Consistent, *, swing: float | None = None, rows: float = 1.0) -> str:
+def unequal(grouping: Consistent, *, swing: float | None = None, rows: float = 1.0, late: int = 0) -> str:
     """The cluster of CG's Fig. 10 with a tenth of the messages."""
     stream = page_views(2_200_000, 290_000, seed=1)
     cluster = SimulatedCluster.mixed(10, cg_common.capacity_for(stream), 3, 5)
     before = cg_common.ROWS_PER_SLOT
     cg_common.ROWS_PER_SLOT = round(before * rows)
     try:
-        run = cg_common.a_day(stream, grouping, cluster, swing=cg_common.SWING if swing is None else swing)
+        run = cg_common.a_day(
+            stream, grouping, cluster, swing=cg_common.SWING if swing is None else swing, delays=[late]
+        )
     finally:
         cg_common.ROWS_PER_SLOT = before
     gap = np.nanmean(run.spread("utilisation")[cg_common.hours(run, 6)])
@@ -62,7 +64,7 @@ def patched(module: Any, name: str) -> Measure:
         before = getattr(module, name)
         setattr(module, name, value)
         try:
-            return unequal(Consistent())
+            return unequal(Consistent(), late=5)
         finally:
             setattr(module, name, before)
 
@@ -116,6 +118,7 @@ def scale_in(thrash: float) -> str:
 def constants() -> list[tuple[str, str, Any, Sequence[Any], Measure]]:
     """Name, what is measured, value in use, values tried, and how."""
     fig10 = "CG, Fig. 10: utilisation gap, mean latency, copies per key"
+    late = "the same with signals that come 5 slots late"
     slow = "Squirrel in batches, slowest host at ¼: batch length against hashing"
     mine = Consistent()
 
@@ -127,8 +130,8 @@ def constants() -> list[tuple[str, str, Any, Sequence[Any], Measure]]:
         ("Consistent.growth", fig10, mine.growth, (1.0, 1.5, 2.0, 4.0), cg("growth")),
         ("Consistent.patience", fig10, mine.patience, (0, 2, 5, 10), cg("patience")),
         ("Consistent.light", fig10, mine.light, (0.0, 0.05, 0.1, 0.2), cg("light")),
-        ("consistent.SETTLED", fig10, consistent.SETTLED, (4, 8, 16), patched(consistent, "SETTLED")),
-        ("consistent.INSISTING", fig10, consistent.INSISTING, (6, 12, 24), patched(consistent, "INSISTING")),
+        ("consistent.SETTLED", late, consistent.SETTLED, (2, 8, 32), patched(consistent, "SETTLED")),
+        ("consistent.INSISTING", late, consistent.INSISTING, (4, 12, 24), patched(consistent, "INSISTING")),
         ("random_choices.HEAVY", fig10, random_choices.HEAVY, (0.05, 0.1, 0.2), heavy),
         ("SWING of a day", fig10, cg_common.SWING, (0.0, 0.05, 0.1), lambda v: unequal(mine, swing=v)),
         ("ROWS_PER_SLOT, times", fig10, 1.0, (0.5, 1.0, 2.0), lambda v: unequal(mine, rows=v)),

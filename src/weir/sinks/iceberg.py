@@ -93,8 +93,10 @@ class Iceberg(Sink):
         from pyiceberg.catalog import load_catalog
 
         if self._catalog is None:
-            named = isinstance(self.catalog, str)
-            self._catalog = load_catalog(self.catalog if named else "weir", **({} if named else self.catalog))
+            if isinstance(self.catalog, str):
+                self._catalog = load_catalog(self.catalog)
+            else:
+                self._catalog = load_catalog("weir", **self.catalog)
         return self._catalog.load_table(self.table)
 
     @contextlib.contextmanager

@@ -39,9 +39,20 @@ def _fill(hashes, valid, groups, registers):  # type: ignore[no-untyped-def]
 def _merge(states, valid, groups, registers):  # type: ignore[no-untyped-def]
     for i in range(len(groups)):
         if valid[i]:
-            for r in range(registers.shape[1]):
-                if states[i, r] > registers[groups[i], r]:
-                    registers[groups[i], r] = states[i, r]
+            mine, all_of = states[i], registers[groups[i]]
+            for r in range(REGISTERS):
+                all_of[r] = max(all_of[r], mine[r])
+
+
+@nb.njit(cache=True)
+def _sums(registers, powers):  # type: ignore[no-untyped-def]
+    """Return Σ 2⁻ʳ over the registers of each row, and how many of them are zero."""
+    sums, zeros = np.zeros(len(registers)), np.zeros(len(registers), np.int64)
+    for i in range(len(registers)):
+        for register in registers[i]:
+            sums[i] += powers[register]
+            zeros[i] += register == 0
+    return sums, zeros
 
 
 def _hashes(column: pa.Array) -> NDArray[np.uint64]:
@@ -77,10 +88,9 @@ def estimate(states: pa.Array) -> pa.Array:
     >>> abs(n - 5000) < 500
     True
     """
-    registers = _to_numpy(states).astype(np.float64)
     m = float(REGISTERS)
-    raw = (0.7213 / (1 + 1.079 / m)) * m * m / np.exp2(-registers).sum(axis=1)
-    zeros = (registers == 0).sum(axis=1)
+    sums, zeros = _sums(_to_numpy(states), np.exp2(-np.arange(65.0)))
+    raw = (0.7213 / (1 + 1.079 / m)) * m * m / sums
     with np.errstate(divide="ignore"):
         linear = m * np.log(m / np.maximum(zeros, 1e-9))
     value = np.where((raw <= 2.5 * m) & (zeros > 0), linear, raw)

@@ -114,6 +114,8 @@ def test_full_servers_exchange_keys():
     assert graph.locality(stuck) == 0.5
     parts = exchange(level, limits.limit, torn, 0)
     assert graph.locality(parts) == 1.0
+    # half of what is cut, at most, is won by looser limits: who asks for more leaves it
+    assert (exchange(level, limits.limit, torn, 0, least=1.5) == torn).all()
     assert graph.overload(parts, 2).max() == 1.0
 
 

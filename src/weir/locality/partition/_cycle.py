@@ -158,17 +158,21 @@ def settle(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, ro
     refine(*level.graph, *terms, order, rounds, parts)
 
 
-def exchange(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int) -> Parts:
+def exchange(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, least: float = 0.0) -> Parts:
     """Let full servers exchange keys: loosen the limits and restore them, less each time; return the best result.
 
     Where all servers are full no key can move, however much it would gain. With looser limits those that gain most
-    come in, and then those that lose least leave: chains of exchanges that no single move could begin.
+    come in, and then those that lose least leave: chains of exchanges that no single move could begin. Where even the
+    loosest limits bring less than the part ``least`` of what is cut, limits are not what keeps keys apart, and nothing
+    more is tried.
     """
     order = shuffled(len(level), seed)
     terms = (level.home, level.bonus, level.held)
     best, value, parts = parts, score(level, limit, parts), parts.copy()
     for more in _LOOSENINGS:
-        refine(*level.graph, *terms, limit * (1 + more), order, 10, parts)
+        won = refine(*level.graph, *terms, limit * (1 + more), order, 10, parts)
+        if more == _LOOSENINGS[0] and won < least * value:
+            break
         rebalance(*level.graph, *terms, limit, parts)
         refine(*level.graph, *terms, limit, order, 10, parts)
         if (worth := score(level, limit, parts)) < value:

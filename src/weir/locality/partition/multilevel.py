@@ -13,6 +13,9 @@ from weir.locality.partition.base import Limits, Parts, Terms
 _EFFORT = 800_000  # edges, both ways, that all starts together may look at
 _CLUSTERS = (1.5, 4.0, 10.0)
 _SLACK = (0.05, 0.2)
+_WORTH_EXCHANGING = (
+    0.05  # part of the cut that looser limits must bring; 0.17 to 0.36 where exchange has helped
+)
 
 
 def partition_multilevel(
@@ -93,4 +96,4 @@ def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int,
         )
         if (worth := score(bottom, limit, child)) < value:
             value, best = worth, child
-    return exchange(bottom, limit, best, seed) if thorough else best
+    return exchange(bottom, limit, best, seed, _WORTH_EXCHANGING) if thorough else best

@@ -309,7 +309,7 @@ def steady_stream(sizes: list[int], locality: float, seed: int = 0) -> list[pa.T
         first = rng.integers(0, COMMUNITIES, size)
         second = np.where(rng.random(size) < locality, first, rng.integers(0, COMMUNITIES, size))
         columns = {
-            name: pa.array([f"{name}-{c}-{k}" for c, k in zip(group, rng.integers(0, 50, size), strict=True)])
+            name: pa.array([f"{name}-{c}-{k}" for c, k in zip(group, rng.integers(0, 10, size), strict=True)])
             for name, group in (("k1", first), ("k2", second))
         }
         tables.append(pa.table(columns))

@@ -82,7 +82,7 @@ def run(app: weir.Stream, work: Path, hours: range, rng, routing, args) -> tuple
 def main(argv: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "--hours", type=int, default=3, help="of event time before, and again after; a batch each"
+        "--hours", type=int, default=2, help="of event time before, and again after; a batch each"
     )
     parser.add_argument("--visits", type=int, default=4_000, help="per hour")
     parser.add_argument("--servers", type=int, default=4)

@@ -62,7 +62,7 @@ def run(app: weir.Stream, work: Path, rng, routing, args) -> tuple[weir.Query, d
 
 def main(argv: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--batches", type=int, default=3, help="before, and again after")
+    parser.add_argument("--batches", type=int, default=2, help="before, and again after")
     parser.add_argument("--rows", type=int, default=20_000, help="views per batch")
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument(

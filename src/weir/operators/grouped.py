@@ -115,7 +115,9 @@ def _numbers(column: pa.Array) -> Any:
     column = column if column.type == width else column.cast(width)
     if column.null_count:
         column = column.fill_null(0)
-    return column.to_numpy(zero_copy_only=False)
+    numbers = column.to_numpy(zero_copy_only=False)
+    # of 0.0 and −0.0, which are equal, the order of rows would decide which one is kept
+    return numbers + 0.0 if numbers.dtype.kind == "f" else numbers
 
 
 def _valid(column: pa.Array) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -64,6 +66,34 @@ def test_order_sensitive_state_behind_a_stateless_operator_and_a_branch_move_too
     assert sum(p["moved_keys"] for p in query.recent_progress) > 0
     assert rows_of(query.state("numbers")) == count_and_top_by(tables, "topic", "place")
     assert {r["topic"]: r["rises"] for r in query.state("rises").to_pylist()} == rises_in_python(tables)
+
+
+@dataclass
+class Number:
+    n: int = 0
+
+
+def numbered(key, rows, state):
+    for row in rows:
+        state.n += 1
+        yield {"place": key, "topic": row.topic, "number": state.n}
+
+
+def test_keys_come_together_behind_an_operator_that_makes_rows_of_its_own():
+    """Its rows carry their key: that is who sends them, as with rows that only pass."""
+    tables = [posts(2000, seed, places=60, topics=600) for seed in range(4)]
+    schema = "place string, topic string, number long"
+    app = weir.source(POSTS).process("place", numbered, name="places", state=Number, output=schema)
+    app = app.keyed("topic", weir.Count(), name="topics")
+    with start(app, servers=3, routing=weir.Locality(period=1, forecast=None)) as query:
+        query.feed(tables[0])
+        by_hash = query.progress.locality
+        query.reconfigure(wait=True)
+        for table in tables[1:]:
+            query.feed(table)
+        assert by_hash < 0.45
+        assert query.progress.locality > by_hash + 0.2
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
 def test_a_restart_goes_on_with_the_tables_it_had(checkpoint):

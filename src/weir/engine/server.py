@@ -28,7 +28,7 @@ from weir.engine.metrics.traffic import Distances
 from weir.engine.reports import condensed
 from weir.engine.routers import Routers
 from weir.engine.side_inputs import value
-from weir.engine.sightings import Sightings
+from weir.engine.sightings import Sightings, sent_by
 from weir.engine.state_keeper import StateKeeper, partial_schema
 from weir.engine.tables import buckets_in_force, homes_of
 from weir.engine.task_files import TaskFiles, TaskOutputs
@@ -238,10 +238,7 @@ class Server:
             self.oldest[node.name] = min(born, self.oldest.get(node.name, born))
 
     def _served(self, instance: Instance, began: float, groups: list[tuple[int, int]]) -> None:
-        """Count a call of an operator: busy time, how long its rows waited for it, and how old they are now.
-
-        The rows of a call are taken one after the other, so on average they wait for half of it.
-        """
+        """Count a call of an operator: busy time, how long rows waited (on average half of it), how old they are."""
         took = time.perf_counter() - began
         report, done = instance.report, now()
         report.busy += took
@@ -251,6 +248,8 @@ class Server:
 
     def _emit(self, node: Node, rows: Rows) -> None:
         self.event_times.read(node.name, rows)
+        if self.sightings is not None and rows.origin is None and node.operator.stateful:
+            rows.origin = sent_by(node, rows)
         passed = node.operator.stateful and node.passes
         if node.name in self.topology.sinks and not passed:
             self.outputs.add(node.name, rows.to_batch(node.sink_out), rows.born)

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.graph.model import Node
 from weir.locality.config import Locality
 from weir.locality.heavy import HeavyPairs
 from weir.locality.stats import BatchStats
+from weir.rows import Rows
 
 SERVER_ENTRIES = 100_000  # of an operator's keys, or an edge's pairs, that one server reports at most
 DRIVER_ENTRIES = (
@@ -94,3 +96,13 @@ class Sightings:
         )
         whole = BatchStats.merge([*self._earlier, own], capacity=capacity, seed=self.learning.seed)
         return whole if whole.keys or whole.pairs else None
+
+
+def sent_by(node: Node, rows: Rows) -> tuple[str, NDArray[np.uint64]] | None:
+    """Return the operator and the keys that rows come from which it made itself; None if they don't carry their key."""
+    schema = rows.batch.schema
+    for name in node.key:
+        at = schema.get_field_index(name)
+        if at < 0 or schema.field(at).type != node.input.field(name).type:
+            return None
+    return (node.name, Rows(rows.batch, rows.index).hash(node.key)) if node.key else None

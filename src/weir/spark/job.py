@@ -48,6 +48,7 @@ from weir.spark.peeking import count_ahead
 from weir.spark.probing import locate, measure
 from weir.spark.session import own_session
 from weir.spark.sources import collected, without
+from weir.spark.stages import Task, answering, sending
 from weir.spark.state import output_frame
 from weir.state.storage import Storage
 
@@ -198,19 +199,21 @@ class SparkRunner:
         in_jvm = topology.steps > 0 and self._routable(plan) and not self._stays_in_python(hosts)
         layout = self._entry_layout(moving) if in_jvm else EntryLayout(tagged=True)
         job = self._job(plan, manifest, layout, before, hosts)
+        first = sending if topology.steps else answering
         if in_jvm:
             entry = self._native(rows, plan, layout)
         else:
-            entry = rows.mapInArrow(_source_task(job), wire.WIRE_DDL)
+            entry = first(rows, _source_task(job))
         if moving:
             assert self._previous is not None
-            movers = self._previous.each().mapInArrow(_move_task(job), wire.WIRE_DDL)
+            movers = first(self._previous.each(), _move_task(job))
             entry = entry.unionByName(movers, allowMissingColumns=True)
         shape = f"entry, tagged {layout.tagged}, moving {moving}, in the JVM {in_jvm}"
         for step in range(1, topology.steps + 1):
-            entry = self.homes.exchange(entry, shape).mapInArrow(_step_task(job, step), wire.WIRE_DDL)
+            stage = sending if step < topology.steps else answering
+            entry = stage(self.homes.exchange(entry, shape), _step_task(job, step))
             shape = "wire"
-        answers = self._collect(entry.select("kind", "payload"))
+        answers = self._collect(entry)
         self._previous = None
         return outcome_of(answers)
 
@@ -350,9 +353,6 @@ class SparkRunner:
         tasks = self.session.range(0, count, 1, count)
         answers = dict(self._collect(tasks.mapInArrow(answer, "id int, payload binary")))
         return [msgspec.json.decode(answers[number]) for number in range(count)]
-
-
-Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 _settled = False

@@ -21,7 +21,6 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.engine.documents import BatchPlan, Claim, Manifest
-from weir.engine.exchange import wire
 from weir.engine.job import EntryLayout, Job
 from weir.engine.live.group import SILENCE, Group
 from weir.engine.live.sealing import is_available
@@ -32,7 +31,8 @@ from weir.engine.sightings import Learning
 from weir.errors import EngineError, LiveFailed
 from weir.graph.model import Topology
 from weir.spark.executors import ensure_slots, slots
-from weir.spark.job import SparkRunner, Task, local_folder, partition, settle
+from weir.spark.job import SparkRunner, local_folder, partition, settle
+from weir.spark.stages import Task, answering
 from weir.state.storage import Storage
 
 logger = logging.getLogger("weir.spark")
@@ -166,12 +166,10 @@ class LiveRunner(SparkRunner):
         group = self._group or self._start_servers()
         job = self._job(plan, manifest, EntryLayout(tagged=True))
         context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
-        source = rows.mapInArrow(_push_task(job, group.life, group.addresses), wire.WIRE_DDL)
+        source = answering(rows, _push_task(job, group.life, group.addresses))
         context.addJobTag(tag)
         try:
-            answers = group.run(
-                plan.batch, cloudpickle.dumps(job), lambda: self._collect(source.select("kind", "payload"))
-            )
+            answers = group.run(plan.batch, cloudpickle.dumps(job), lambda: self._collect(source))
         finally:
             context.removeJobTag(tag)
         return outcome_of(answers, "live")

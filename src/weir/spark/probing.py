@@ -29,6 +29,7 @@ from weir.network.probe import (
 )
 from weir.network.profile import Profile
 from weir.spark.homes import Homes
+from weir.spark.stages import sending
 from weir.state.storage import Storage
 
 BLOB = 1 << 20
@@ -104,7 +105,7 @@ def exchange_cost(homes: Homes, size: int = 8 << 20) -> float:
         times = []
         for _ in range(2):
             began = time.perf_counter()
-            sent = homes.each().mapInArrow(send(blobs), wire.WIRE_DDL)
+            sent = sending(homes.each(), send(blobs))
             homes.exchange(sent, "wire").mapInArrow(take, "bytes bigint").collect()
             times.append(time.perf_counter() - began)
         return min(times)

@@ -32,7 +32,6 @@ WIRE = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-WIRE_DDL = "slot int, kind int, edge int, born bigint, sender string, payload binary"
 FLUSH_BYTES = 16 << 20
 # To the JVM's collector a row of half a region is "humongous", an allocation of its own; heaps up to 4 GB have
 # regions of 1 MB.

@@ -46,7 +46,7 @@ from weir.engine.whereabouts import places_of
 from weir.errors import LiveFailed
 from weir.faults import reach
 from weir.graph.model import Node
-from weir.operators.instance import OperatorReport
+from weir.operators.instance import Instance, OperatorReport
 
 BEAT = 2.0  # seconds between two signs of life to the driver
 BLOB_BYTES = 4 << 20
@@ -107,6 +107,7 @@ class LiveServer(Server):
         super().__init__(job, 1, server)
         self.outbox: DirectOutbox = DirectOutbox(self, send)
         self.inbox, self._end = inbox, end
+        self._unsaved: list[tuple[int, Node, Instance]] = []
         self.reports = [self.report]  # one per step; all but the counts of operators are in the first
         host, process = self.report.host, self.report.process
         for step in range(2, job.topology.steps + 1):
@@ -134,6 +135,9 @@ class LiveServer(Server):
             if step < steps:
                 self._end(step + 1)
         with Busy(self.report):
+            for step, node, instance in self._unsaved:
+                self.step = step
+                super()._save(node, instance)
             self._write()
         self.step = 1
         for (kind, edge), rows in self.inbox.longest.items():
@@ -154,6 +158,13 @@ class LiveServer(Server):
             self.step = now
         for _ in self._read():  # files whose names have come
             pass
+
+    def _save(self, node: Node, instance: Instance) -> None:
+        """Write state when the batch is through, if nothing reads it before: no server waits for another's disk."""
+        if node.level == node.state_level:
+            self._unsaved.append((self.step, node, instance))
+        else:
+            super()._save(node, instance)
 
     def _step_of(self, node: Node) -> int:
         return min(max(self.step, node.level), node.state_level)

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import pyspark
+from pyspark import TaskContext
 
 import weir
 from weir.spark.session import embedded
@@ -81,6 +82,11 @@ def main(data, folder):
                 "spark.cores.max": "3",
                 "spark.task.maxFailures": "8",
                 "spark.locality.wait": "30s",
+                # Spark runs a task that dawdles a second time, on another host
+                "spark.speculation": "true",
+                "spark.speculation.interval": "100ms",
+                "spark.speculation.quantile": "0.2",
+                "spark.speculation.minTaskRuntime": "2s",
             },
         )
         until = time.monotonic() + 180
@@ -100,7 +106,16 @@ def main(data, folder):
             if batch == 0:
                 query.scale_in(1, whole_hosts=True)
 
-        def scenario(name, sink, profile, then=None):
+        def dawdle(rows):
+            """Take long as server 1, the first time; leave a mark for every time that a task is run."""
+            context = TaskContext.get()
+            task, attempt = f"{context.stageId()}-{context.partitionId()}", context.attemptNumber()
+            Path(f"{folder}/runs/{task}-{attempt}").touch()
+            if context.partitionId() == 1 and attempt == 0:
+                time.sleep(8)
+            return rows
+
+        def scenario(name, sink, profile, then=None, between=None):
             ready = threading.Event()
             if then is not None:
 
@@ -108,16 +123,11 @@ def main(data, folder):
                     ready.wait(60)
                     then(query, batch)
 
-            app = (
-                weir.source(stream)
-                .keyed("place", weir.Count(), name="places")
-                .keyed(
-                    "topic",
-                    weir.Count(),
-                    name="topics",
-                    routing=weir.Weighted(weir.Hash(), profile, control=None),
-                )
-            )
+            app = weir.source(stream).keyed("place", weir.Count(), name="places")
+            if between is not None:
+                app = app.map_batches(between, name="between")
+            weighted = weir.Weighted(weir.Hash(), profile, control=None)
+            app = app.keyed("topic", weir.Count(), name="topics", routing=weighted)
             query = app.start(
                 f"{folder}/{name}",
                 servers=4,
@@ -131,13 +141,15 @@ def main(data, folder):
             answer = {
                 "scenario": name,
                 "topics": sorted(map(list, query.state("topics").collect())),
-                "progress": query.recent_progress,
+                "progress": [progress.to_dict() for progress in query.recent_progress],
                 "tree": query._driver.learner.manager._tree,
                 "scalings": query.scalings,
             }
             print(json.dumps(answer), flush=True)
 
         scenario("measured", None, "measure")
+        Path(f"{folder}/runs").mkdir()
+        scenario("a task runs twice", None, "paper", between=dawdle)
         scenario("a host dies", die, "paper")
         scenario("a host leaves", None, "paper", leave)  # last: which one goes is up to the measured load
         spark.stop()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -44,15 +43,10 @@ def main(data: str, folder: str) -> None:
     spark = embedded(
         "local-cluster[2,1,1024]",
         **{
-            "spark.task.maxFailures": "8",
+            "spark.task.maxFailures": "4",
             "spark.stage.maxConsecutiveAttempts": "10",
             "spark.executor.memory": "1g",
             "spark.driver.memory": "1g",
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.multiplier": "1.05",
-            "spark.speculation.quantile": "0.2",
-            "spark.speculation.minTaskRuntime": "50ms",
             "spark.excludeOnFailure.enabled": "false",
             # who asks a dead executor for its output is to give up soon
             "spark.shuffle.io.maxRetries": "1",
@@ -76,15 +70,15 @@ def main(data: str, folder: str) -> None:
             answer[operator] = sorted(map(list, query.state(operator).collect()))
         print(json.dumps(answer), flush=True)
 
-    def flaky_and_slow(batch):
+    def crashes(batch):
+        """End this process, as a bug in a C library would: once as server 1, twice as server 2."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        if context.attemptNumber() < 2 and random.random() < 0.5:
-            raise RuntimeError("this task fails at random")
-        if context.attemptNumber() == 0 and context.partitionId() == 1:
-            Path(f"{folder}/slow").touch()
-            time.sleep(3)  # long enough for Spark to run the task a second time beside this one
+        server, attempt = context.partitionId(), context.attemptNumber()
+        if attempt < server:
+            Path(f"{folder}/crashed-{server}-{attempt}").touch()
+            os._exit(1)
         return batch
 
     def in_last_step(scenario, before):
@@ -97,7 +91,7 @@ def main(data: str, folder: str) -> None:
     def dies_between_steps(key, rows, state):
         # by now the outputs of both earlier steps lie on the executors; half of them die with this one,
         # are computed again from input that arrives in another order, and must go where they went before
-        if in_last_step("tasks fail and run twice, an executor dies", 2):
+        if in_last_step("workers crash, an executor dies", 2):
             kill_my_executor_once(f"{folder}/killed-between")
         total(key, rows, state)
 
@@ -123,7 +117,7 @@ def main(data: str, folder: str) -> None:
         total(key, rows, state)
 
     frame = weir.source(spark.read.schema(SCHEMA).parquet(data))
-    scenario("tasks fail and run twice, an executor dies", frame, flaky_and_slow, dies_between_steps)
+    scenario("workers crash, an executor dies", frame, crashes, dies_between_steps)
     place = {"00000": 2, "00001": 2}
     files = weir.files(spark.read, data, schema=SCHEMA, by=r"(\d+)\.parquet", place=place)
     scenario("executors die", files, dies_after_reading, dies_when_others_are_done)

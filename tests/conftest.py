@@ -24,8 +24,8 @@ _archive = Path(sys.prefix) / "spark.jsa"
 if _archive.exists():
     _java += f" -XX:SharedArchiveFile={_archive} -Xlog:disable"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _java)
-# so do executors; and Python workers are forked from a process that has loaded everything (preloaded_daemon.py)
-_settings = {"spark.executor.extraJavaOptions": _java, "spark.python.daemon.module": "preloaded_daemon"}
+# so do executors; and Python workers are forked from a process that has loaded everything
+_settings = {"spark.executor.extraJavaOptions": _java, "spark.python.daemon.module": "weir.spark.workers"}
 os.environ.setdefault(
     "PYSPARK_SUBMIT_ARGS",
     " ".join([*(f"--conf '{key}={value}'" for key, value in _settings.items()), "pyspark-shell"]),

@@ -39,6 +39,7 @@ def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> S
         .config("spark.log.level", "ERROR")
         # between the JVM and its Python workers: no delayed acknowledgements, as TCP has them
         .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.python.daemon.module", "weir.spark.workers")
     )
     if master.startswith("local"):
         settings = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", **settings}

@@ -1,0 +1,19 @@
+"""Spark's daemon of Python workers, with what servers need loaded already, so that a worker begins at once.
+
+Spark forks a worker for every slot, and again for every task that failed. Each would import Arrow, pandas and Weir
+by itself, a second or more of CPU; forked from this daemon it has them. Sessions of :func:`weir.testing.local_spark`
+use it; for others, set ``spark.python.daemon.module`` to ``weir.spark.workers``.
+"""
+
+from __future__ import annotations
+
+import pandas  # noqa: F401
+import pyarrow.parquet  # noqa: F401
+import pyspark.sql.pandas.serializers
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager
+
+import weir.engine.server  # noqa: F401
+
+if __name__ == "__main__":
+    manager()

@@ -135,7 +135,7 @@ def constants() -> list[tuple[str, str, Any, Sequence[Any], Measure]]:
         ("random_choices.HEAVY", fig10, random_choices.HEAVY, (0.05, 0.1, 0.2), heavy),
         ("SWING of a day", fig10, cg_common.SWING, (0.0, 0.05, 0.1), lambda v: unequal(mine, swing=v)),
         ("ROWS_PER_SLOT, times", fig10, 1.0, (0.5, 1.0, 2.0), lambda v: unequal(mine, rows=v)),
-        ("BalancedWeights.gain", slow, 1.0, (0.5, 1.0, 1.5), lambda v: slow_host(BalancedWeights(gain=v))),
+        ("BalancedWeights.gain", slow, 1.0, (0.5, 1.0), lambda v: slow_host(BalancedWeights(gain=v))),
         ("BalancedWeights.band", slow, 0.05, (0.0, 0.05, 0.1), lambda v: slow_host(BalancedWeights(band=v))),
         ("BalancedWeights.most", slow, 4.0, (2.0, 4.0, 8.0), lambda v: slow_host(BalancedWeights(most=v))),
         ("weight_balance.NOISE", slow, weight_balance.NOISE, (0.0, 0.005, 0.05), noise),

@@ -26,7 +26,8 @@ class BalancedWeights:
     Parameters
     ----------
     gain
-        Exponent of that ratio: 1 corrects at once what one source alone would see; less is calmer.
+        Exponent of that ratio: 1 corrects at once what one source alone would see; less is calmer. Above 1, sources that
+        all correct at once overshoot, and the load swings to and fro for good.
     band
         Busy times so near to the average, as a share of it, count as equal.
     most
@@ -57,8 +58,8 @@ class BalancedWeights:
     ceiling: int = 256
 
     def __post_init__(self) -> None:
-        if not 0 < self.gain <= 2:
-            raise ParameterError(f"gain must be above 0 and at most 2, got {self.gain}")
+        if not 0 < self.gain <= 1:
+            raise ParameterError(f"gain must be above 0 and at most 1, got {self.gain}")
         if not 0 <= self.band < 1 or not self.most > 1:
             raise ParameterError(f"band must be below 1 and most above 1, got {self.band} and {self.most}")
         if not 1 <= self.floor <= self.ceiling:

@@ -59,16 +59,7 @@ def main(data: str, folder: str) -> None:
         state.rows += len(rows)
         state.total += sum(row.n for row in rows)
 
-    def scenario(name, source, first_step, between):
-        """place → (a shuffled stateless operator) → topic, with functions that misbehave on the way."""
-        app = source.keyed("place", weir.Count(), name="places")
-        app = app.map_batches(first_step, name="shuffled", routing=weir.Shuffle())
-        app = app.process("topic", between, name="topics", state=Seen)
-        query = app.run(f"{folder}/{name}", servers=3)
-        answer = {"scenario": name, "left": sum(p["bytes_left_on_host"] for p in query.recent_progress)}
-        for operator in ("topics", "places"):
-            answer[operator] = sorted(map(list, query.state(operator).collect()))
-        print(json.dumps(answer), flush=True)
+    checkpoint = Path(folder) / "checkpoint"
 
     def crashes(batch):
         """End this process, as a bug in a C library would: once as server 1, twice as server 2."""
@@ -81,50 +72,49 @@ def main(data: str, folder: str) -> None:
             os._exit(1)
         return batch
 
-    def in_last_step(scenario, before):
-        """Whether this server has written what it does in the step before the last."""
-        from pyspark import TaskContext
-
-        topics = Path(f"{folder}/{scenario}/state/topics")
-        return bool(list(topics.glob(f"*/s{TaskContext.get().partitionId()}-{before}-*")))
-
-    def dies_between_steps(key, rows, state):
-        # by now the outputs of both earlier steps lie on the executors; half of them die with this one,
-        # are computed again from input that arrives in another order, and must go where they went before
-        if in_last_step("workers crash, an executor dies", 2):
-            kill_my_executor_once(f"{folder}/killed-between")
-        total(key, rows, state)
-
     def dies_after_reading(batch):
         # files have been read, and half of what was read lies on this executor
         if pc.sum(batch.column("n")).as_py():
             kill_my_executor_once(f"{folder}/killed-after-reading")
-        return batch
+        return crashes(batch)
 
-    def dies_when_others_are_done(key, rows, state):
-        # server 0 has delivered its results, which cannot be taken back, and what the dead executor had for the
-        # last step is computed again
+    def written(server, step):
+        """Whether a server has written what it does in a step, of which the last one is 4."""
+        return bool(list(checkpoint.glob(f"state/topics/*/s{server}-{step}-*")))
+
+    def dies_between_steps_and_when_others_are_done(key, rows, state):
         from pyspark import TaskContext
 
         me = TaskContext.get().partitionId()
-        written = Path(f"{folder}/executors die/state/topics")
-        if me and in_last_step("executors die", 3) and not Path(f"{folder}/killed-late").exists():
-            until = time.monotonic() + 10
-            while time.monotonic() < until and not list(written.glob("*/s0-4-*")):
-                time.sleep(0.05)
-            time.sleep(0.5)
-            kill_my_executor_once(f"{folder}/killed-late")
+        if me and written(me, 3):
+            # by now the outputs of all earlier steps lie on the executors; half of them die with this one,
+            # are computed again from input that arrives in another order, and must go where they went before
+            kill_my_executor_once(f"{folder}/killed-between")
+            if not Path(f"{folder}/killed-late").exists():
+                # server 0 has delivered its results, which cannot be taken back, and what the dead executor had for
+                # the last step is computed again
+                until = time.monotonic() + 10
+                while time.monotonic() < until and not written(0, 4):
+                    time.sleep(0.05)
+                time.sleep(0.5)
+                kill_my_executor_once(f"{folder}/killed-late")
         total(key, rows, state)
 
-    frame = weir.source(spark.read.schema(SCHEMA).parquet(data))
-    scenario("workers crash, an executor dies", frame, crashes, dies_between_steps)
     place = {"00000": 2, "00001": 2}
     files = weir.files(spark.read, data, schema=SCHEMA, by=r"(\d+)\.parquet", place=place)
-    scenario("executors die", files, dies_after_reading, dies_when_others_are_done)
+    app = files.keyed("place", weir.Count(), name="places")
+    app = app.map_batches(dies_after_reading, name="shuffled", routing=weir.Shuffle())
+    app = app.process("topic", dies_between_steps_and_when_others_are_done, name="topics", state=Seen)
+    query = app.run(str(checkpoint), servers=3)
+    answer = {"scenario": "faults", "left": sum(p["bytes_left_on_host"] for p in query.recent_progress)}
+    for operator in ("topics", "places"):
+        answer[operator] = sorted(map(list, query.state(operator).collect()))
+    print(json.dumps(answer), flush=True)
+
     os.chdir(folder)
     try:
         # a folder of this name is another one in every process that has a working directory of its own
-        frame.keyed("place", weir.Count()).run("/proc/self/cwd/unshared", servers=2)
+        weir.source(frame).keyed("place", weir.Count()).run("/proc/self/cwd/unshared", servers=2)
     except weir.errors.CheckpointError as error:
         print(json.dumps({"scenario": "unshared", "error": str(error)}), flush=True)
     spark.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,10 @@ from rich.console import Console
 from weir.errors import UnknownColumn, WeirError
 from weir.hashing import mix
 from weir.locality import Locality
+from weir.locality.counts import count_pairs
 from weir_evaluation.bench import locality as bench
 from weir_evaluation.bench import partition as bench_partition
+from weir_evaluation.locality.changing import KINDS, changing
 from weir_evaluation.locality.replay import RecordedStream, replay_tables, replay_weir
 
 pytestmark = pytest.mark.usefixtures("few_starts")
@@ -40,8 +43,14 @@ def test_ways_rank_as_they_should():
     assert len(stream) == 6
     assert sum(len(b) - 1 for b in stream.batches) == 60
     got = {m: replay_tables(stream, 4, m).summary(["s", "t"]) for m in ("hash", "static", "paper", "bound")}
-    for name, new_keys in (("weir", "company"), ("weir_first_seen", "first_seen")):
-        got[name] = replay_weir(stream, 4, Locality(period=10, new_keys=new_keys))[0].summary(["s", "t"])
+    ways = {
+        "weir": {},
+        "weir_first_seen": {"new_keys": "first_seen"},
+        "weir_look_ahead": {"look_ahead": True},
+    }
+    for name, way in ways.items():
+        got[name] = replay_weir(stream, 4, Locality(period=10, **way))[0].summary(["s", "t"])
+    assert got["weir"]["locality"] < got["weir_look_ahead"]["locality"] < got["bound"]["locality"]
     order = ["hash", "static", "paper", "weir", "weir_first_seen", "bound"]
     assert [got[m]["locality"] for m in order] == sorted(got[m]["locality"] for m in order)
     assert got["hash"]["locality"] == pytest.approx(0.25, abs=0.06)
@@ -84,7 +93,7 @@ def test_command_prints_what_it_promises(tmp_path):
     ]
     console = Console(file=io.StringIO())
     result = bench.run(parser.parse_args([*words, "--keys", "state,tag"]), console)
-    assert list(result) == ["hash", "static", "paper", "weir", "weir_first_seen", "bound"]
+    assert list(result) == list(bench.METHODS)
     for row in result.values():
         assert set(row) == {"locality", "imbalance", "imbalance_worst", "moved", "table", "plan_seconds"}
         assert set(row["imbalance"]) == {"state", "tag"}
@@ -93,6 +102,24 @@ def test_command_prints_what_it_promises(tmp_path):
         bench.run(parser.parse_args([*words, "--keys", "stat,tag"]), console)
     with pytest.raises(WeirError, match="period"):
         bench.seconds("soon")
+    for wrong in ([], ["--data", "a.parquet", "--made-up", "teams"], ["--data", "a.parquet"]):
+        with pytest.raises(WeirError, match="--keys a,b"):
+            bench.run(parser.parse_args(wrong), console)
+
+
+def test_made_up_streams_change_as_they_say():
+    rows = {kind: changing(kind, periods=2, rows=400) for kind in KINDS}
+    places = {}
+    for kind, stream in rows.items():
+        # the place that a guest was seen at most, in the first and in the second period
+        tables = [count_pairs(*stream.rows(a, b)) for a, b in pairwise(stream.periods)]
+        best = []
+        for table in tables:
+            order = np.argsort(table.count, kind="stable")
+            best.append(dict(zip(table.right[order].tolist(), table.left[order].tolist(), strict=True)))
+        both = best[0].keys() & best[1].keys()
+        places[kind] = np.mean([best[0][g] == best[1][g] for g in both])
+    assert places["stable"] > places["campaigns"] > places["teams"]
 
 
 def test_partition_bench_rows():

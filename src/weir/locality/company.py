@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 SLOTS = 8  # servers that are kept for each key, those with the most rows
 PRIOR = 2.0  # rows that a key is taken to share with its home when nothing else is known of it
 LONG_AGO = -(1 << 40)  # born so long ago that it is settled at once
+# Evidence (the logarithm of a likelihood ratio) at which a key's company is taken to have changed, see
+# `Company.follow_changes`. With half of it, keys that chance brought together with others moved to and fro in replays.
+SURE = 14.0
+AT_ONCE = 2.0
+_FIELDS = ("entry", "born", "seen", "server", "rows", "lead")
 
 Servers = NDArray[np.int32]
 Rows = NDArray[np.float32]
@@ -50,11 +55,15 @@ class Company:
         self._entry, self._born, self._seen = (np.zeros(room, np.int64) for _ in range(3))
         self._server: Servers = np.full((room, SLOTS), -1, np.int32)
         self._rows: Rows = np.zeros((room, SLOTS), np.float32)
+        self._lead: Rows = np.zeros(
+            (room, SLOTS), np.float32
+        )  # latest rows beyond those with the home's keys
+        self._now: Rows = np.zeros((room, SLOTS), np.float32)  # rows of the batch that is being added
         for new, old in zip(self._arrays(), before, strict=False):
             new[: self._n] = old[: self._n]
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
-        return self._entry, self._born, self._seen, self._server, self._rows
+        return self._entry, self._born, self._seen, self._server, self._rows, self._lead
 
     def __len__(self) -> int:
         return self._n
@@ -86,7 +95,29 @@ class Company:
     def add(self, entries: NDArray[np.int64], servers: Servers, count: NDArray[np.float64]) -> None:
         """Add rows that keys share with keys of servers; keys that are not kept are passed over."""
         kept = self.has(entries)
-        _add(self._row[entries[kept]], servers[kept], count[kept], self._server, self._rows)
+        at, servers, count = self._row[entries[kept]], servers[kept], count[kept]
+        _add(at, servers, count, self._server, self._rows, self._now, self._lead)
+
+    def follow_changes(self, entries: NDArray[np.int64], homes: Servers) -> None:
+        """Let keys whose company has changed at once forget whom they were seen with; all of them must be kept.
+
+        Call it once per batch, after all of its rows were added. What a key was seen with fades too slowly for company
+        that changes within days. So for every server we count the latest rows that a key shared with it, less those
+        it shared with its home (from zero up: Page's CUSUM). If the key's company has moved there, such a row is as
+        likely as one at its home was before. The logarithm of that ratio, for every row, is the evidence: a few rows
+        do for a key that was nearly always at home, tens for one that was at home half of the time. Where it is
+        beyond doubt, the two servers change places in what is kept. Rows of one batch are much alike, so a batch has
+        no more weight than :data:`AT_ONCE` rows.
+
+        References
+        ----------
+        E. S. Page: Continuous inspection schemes. Biometrika 41, 1954.
+        """
+        _follow(self._row[entries], homes, self._server, self._rows, self._now, self._lead)
+
+    def settle(self, entries: NDArray[np.int64]) -> None:
+        """Note that keys have another home: what was counted against their former one is void."""
+        self._lead[self._row[entries]] = 0.0
 
     def of(self, entries: NDArray[np.int64], batch: int) -> tuple[Servers, Rows, NDArray[np.bool_]]:
         """Return servers (−1: none) and rows of each key, and which keys are settled; all of them must be kept."""
@@ -94,7 +125,7 @@ class Company:
         return self._server[at], self._rows[at], batch - self._born[at] > self.age
 
     def _start(self, rows: slice, homes: Servers) -> None:
-        self._server[rows], self._rows[rows] = -1, 0.0
+        self._server[rows], self._rows[rows], self._lead[rows] = -1, 0.0, 0.0
         self._server[rows, 0], self._rows[rows, 0] = homes, np.where(homes >= 0, PRIOR, 0.0)
 
     def replace(self, homes: Servers, entries: NDArray[np.int64], servers: Servers, rows: Rows) -> None:
@@ -131,12 +162,11 @@ class Company:
         self._entry[: self._n] = number[self._entry[: self._n]]
         stays = np.flatnonzero(self._entry[: self._n] >= 0)
         arrays = [array[stays] for array in self._arrays()]
-        self.restore(dict(zip(("entry", "born", "seen", "server", "rows"), arrays, strict=True)))
+        self.restore(dict(zip(_FIELDS, arrays, strict=True)))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything that later answers depend on, as arrays."""
-        names = ("entry", "born", "seen", "server", "rows")
-        return {name: array[: self._n].copy() for name, array in zip(names, self._arrays(), strict=True)}
+        return {name: array[: self._n].copy() for name, array in zip(_FIELDS, self._arrays(), strict=True)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from :meth:`state`; version 0.1 saved ``ties``, a matrix of keys and servers, instead."""
@@ -154,7 +184,7 @@ class Company:
             self.add(entry[row], server.astype(np.int32), state["ties"][row, server].astype(np.float64))
         else:
             self._seen[: self._n], self._server[: self._n] = state["seen"], state["server"]
-            self._rows[: self._n] = state["rows"]
+            self._rows[: self._n], self._lead[: self._n] = state["rows"], state.get("lead", 0.0)
 
 
 def strongest(
@@ -171,7 +201,10 @@ def strongest(
     n = len(start) - 1
     servers, rows = np.full((n, SLOTS), -1, np.int32), np.zeros((n, SLOTS), np.float32)
     vertex = np.repeat(np.arange(n, dtype=np.int32), np.diff(start))
-    _add(vertex, np.asarray(neighbour, np.int32), np.asarray(weight, np.float64), servers, rows)
+    unused = np.zeros_like(rows)
+    _add(
+        vertex, np.asarray(neighbour, np.int32), np.asarray(weight, np.float64), servers, rows, unused, unused
+    )
     return servers, rows
 
 
@@ -184,7 +217,7 @@ def _fade(at, seen, rows, batch, half_life):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _add(at, server, count, servers, rows):  # type: ignore[no-untyped-def]
+def _add(at, server, count, servers, rows, now, lead):  # type: ignore[no-untyped-def]
     slots = servers.shape[1]
     for i in range(len(at)):
         r = at[i]
@@ -199,6 +232,34 @@ def _add(at, server, count, servers, rows):  # type: ignore[no-untyped-def]
         if place >= 0:
             servers[r, place] = server[i]
             rows[r, place] += count[i]
+            now[r, place] += count[i]
         elif count[i] > rows[r, weakest]:
             servers[r, weakest] = server[i]
-            rows[r, weakest] = count[i]
+            rows[r, weakest] = now[r, weakest] = count[i]
+            lead[r, weakest] = 0.0
+
+
+@nb.njit(cache=True, nogil=True)
+def _follow(at, homes, servers, rows, now, lead):  # type: ignore[no-untyped-def]
+    for i in range(len(at)):
+        r = at[i]
+        own = -1
+        for k in range(servers.shape[1]):
+            if servers[r, k] >= 0 and servers[r, k] == homes[i]:
+                own = k
+        best, evidence = -1, SURE
+        for k in range(servers.shape[1]):
+            if own < 0 or servers[r, k] < 0 or k == own:
+                continue
+            more = min(max(now[r, k] - now[r, own], -AT_ONCE), AT_ONCE)
+            lead[r, k] = max(0.0, lead[r, k] + more)
+            before = max(0.0, rows[r, k] - lead[r, k])
+            so_far = lead[r, k] * np.log((rows[r, own] + 0.5) / (before + 0.5))
+            if so_far > evidence:
+                best, evidence = k, so_far
+        if best >= 0:
+            theirs = max(0.0, rows[r, best] - lead[r, best])
+            rows[r, best] = rows[r, own] + lead[r, best]
+            rows[r, own] = theirs
+            lead[r] = 0.0
+        now[r] = 0.0

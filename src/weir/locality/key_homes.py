@@ -162,6 +162,7 @@ class KeyHomes:
             self.company.add(own, server, count)
         if not len(entries):
             return
+        self.company.follow_changes(entries, homes[entries])
         servers, rows, settled = self.company.of(entries, batch)
         weight = self.counts.values()
         others = np.ones(len(self), np.bool_)
@@ -174,7 +175,9 @@ class KeyHomes:
         load += np.bincount(homes[entries[~light]], weights=weight[entries[~light]], minlength=self.n)
         entries, servers, rows, settled = entries[light], servers[light], rows[light], settled[light]
         keys, present = self.counts.index.left[entries], homes[entries]
-        homes[entries] = place(servers, rows, weight[entries], load, limit, keys, near, present, settled)
+        placed = place(servers, rows, weight[entries], load, limit, keys, near, present, settled)
+        self.company.settle(entries[placed != present])
+        homes[entries] = placed
 
     def publish(self) -> tuple[Patch, Moves] | None:
         """Return what has changed since the last call, the table's patch and the moves; drop excess keys."""

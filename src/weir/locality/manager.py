@@ -216,6 +216,7 @@ class LocalityManager:
             self._pairs.recent(),
             self._pairs.batches,
             self.shares,
+            newer=self._pairs.newer(_FAINT, keys),
             first=not self._started or not self._pairs.has_older,
             fresh=fresh,
             early=early,

@@ -26,6 +26,7 @@ from weir.locality.stats import Edge
 
 Servers = NDArray[np.int32]
 STARTS = 24  # of a fresh partition
+SURE = 2.0  # standard deviations by which a candidate of newer pairs must be ahead: it is made of fewer rows
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Snapshot:
     recent: Mapping[Edge, PairCounts]
     batches: int  # how many batches recent holds
     shares: NDArray[np.float64] | None = None
+    # per edge: the pairs of the history with older rows counted less, if at all: better where company changes soon
+    newer: Mapping[Edge, PairCounts] = field(default_factory=dict)
     # whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one,
     # and whether the stream is so young that moving is cheap
     first: bool = False
@@ -74,9 +77,10 @@ class Proposal:
 def propose(snapshot: Snapshot) -> Proposal:
     """Partition the keys by older pairs, judge the result by recent ones, and return the best candidate.
 
-    Candidates are the present assignment, refined, and (where the snapshot asks for it, or nothing is placed
-    yet) a fresh partition numbered after the servers that hold most of each part. The one adopted is refined once
-    more with the recent rows included; the forecast stays that of the candidate that had not seen them.
+    Candidates are the present assignment, refined by the pairs of the history; where the snapshot asks for it, or
+    nothing is placed yet, a fresh partition numbered after the servers that hold most of each part; and the present
+    assignment refined by the newer pairs, which wins only where recent rows clearly say so. The one adopted is
+    refined once more with the recent rows included; the forecast stays that of the candidate that had not seen them.
     """
     began = time.perf_counter()
     config, n = snapshot.config, snapshot.servers
@@ -89,8 +93,9 @@ def propose(snapshot: Snapshot) -> Proposal:
         terms = {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
         return partition(graph, n, fixed=held, racks=config.racks, **terms, **more)  # type: ignore[arg-type]
 
+    refines = not snapshot.first and config.partitioner == "multilevel"
     candidates: list[tuple[str, Servers]] = []
-    if not snapshot.first and config.partitioner == "multilevel":
+    if refines:
         candidates.append(("refine", cut(graph, held, warm=warm, stay_bonus=config.stay_bonus)))
     if not candidates or snapshot.fresh:
         fresh = cut(graph, held, method=config.partitioner, starts=STARTS)
@@ -99,8 +104,16 @@ def propose(snapshot: Snapshot) -> Proposal:
         candidates.append(("fresh", fresh))
     judged = [(_judge(snapshot, graph, live, parts), method, parts) for method, parts in candidates]
     best, method, parts = max(judged, key=lambda c: (c[0].pays, c[0].locality_then))
+    if refines and any(len(pairs.left) for pairs in snapshot.newer.values()):
+        graph2 = KeyGraph.build(list(snapshot.keys), snapshot.newer).weightless(snapshot.fixed)
+        warm2, live2 = _present(snapshot, graph2)
+        newer = cut(graph2, _held(snapshot, graph2, live2), warm=warm2, stay_bonus=config.stay_bonus)
+        verdict = _judge(snapshot, graph2, live2, newer)
+        rival = _carry(graph, parts, graph2, live2) if best.pays else live2
+        if verdict.pays and _judge(snapshot, graph2, live2, newer, rival).deviations > SURE:
+            best, method, parts, graph, learnt = verdict, "newer", newer, graph2, snapshot.newer
     adopt = config.forecast is None or best.pays or snapshot.first
-    if adopt and not snapshot.first and config.partitioner == "multilevel":
+    if adopt and refines:
         whole = {e: merge([learnt[e], snapshot.recent[e]], config.capacity) for e in learnt}
         graph2 = KeyGraph.build(list(snapshot.keys), whole).weightless(snapshot.fixed)
         warm, live = _present(snapshot, graph2)
@@ -157,7 +170,10 @@ def _carry(old: KeyGraph, parts: Servers, new: KeyGraph, otherwise: Servers) -> 
     return out
 
 
-def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -> Forecast:
+def _judge(
+    snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers, rival: Servers | None = None
+) -> Forecast:
+    """Compare an assignment with the present one, ``live``, or with a rival, by the recent rows."""
     config, n = snapshot.config, snapshot.servers
     # keys that are not in the history were placed by the same rows that judge here: they would favour the present
     # assignment, and under any other they are placed by their ties as well
@@ -175,7 +191,7 @@ def _judge(snapshot: Snapshot, graph: KeyGraph, live: Servers, parts: Servers) -
     costs = config.forecast or Costs()
     return forecast(
         held_out,
-        now,
+        now if rival is None else _carry(graph, rival, held_out, now),
         _carry(graph, parts, held_out, now),
         n,
         moved=int((parts != live)[~graph.among(snapshot.free)].sum()),

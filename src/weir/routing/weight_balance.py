@@ -26,8 +26,8 @@ class BalancedWeights:
     Parameters
     ----------
     gain
-        Exponent of that ratio: 1 corrects at once what one source alone would see; less is calmer. Above 1, sources that
-        all correct at once overshoot, and the load swings to and fro for good.
+        Exponent of that ratio: 1 corrects at once what one source alone would see; less is calmer. Above 1, sources
+        that all correct at once overshoot, and the load swings to and fro for good.
     band
         Busy times so near to the average, as a share of it, count as equal.
     most

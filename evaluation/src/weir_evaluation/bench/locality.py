@@ -1,4 +1,4 @@
-"""``weir bench locality``: a recorded stream, routed again in six ways."""
+"""``weir bench locality``: a recorded stream, routed again in seven ways."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from rich.table import Table
 from weir.errors import UnknownColumn, WeirError, did_you_mean
 from weir.hashing import hash_columns
 from weir.locality.config import Locality
+from weir_evaluation.locality.changing import KINDS, changing
 from weir_evaluation.locality.replay import RecordedStream, ReplayResult, replay_tables, replay_weir
 
 HELP = "replay a recorded stream: locality, balance and moves of hash, tables, the paper's way and ours"
-METHODS = ("hash", "static", "paper", "weir", "weir_first_seen", "bound")
+METHODS = ("hash", "static", "paper", "weir", "weir_first_seen", "weir_look_ahead", "bound")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("--data", required=True, help="a Parquet file, rows in order of time")
-    parser.add_argument("--keys", required=True, help="key columns in the order of the operators, e.g. a,b")
+    parser.add_argument("--data", help="a Parquet file, rows in order of time")
+    parser.add_argument("--keys", help="key columns in the order of the operators, e.g. a,b")
+    parser.add_argument(
+        "--made-up", choices=list(KINDS), help="instead of a file: a stream whose company changes in this way"
+    )
     parser.add_argument("--time", default="time", help="the column with the time of a row")
     parser.add_argument("--servers", type=int, default=6)
     parser.add_argument("--period", default="7d", help="time between reconfigurations: 12h, 7d, 30d …")
@@ -83,13 +87,14 @@ def replay(
     seed: int = 0,
 ) -> ReplayResult:
     """One method over a stream."""
-    if method in ("weir", "weir_first_seen"):
+    if method.startswith("weir"):
         config = Locality(
             alpha=alpha,
             capacity=capacity,
             period=period,
             seed=seed,
             new_keys="first_seen" if method == "weir_first_seen" else "company",
+            look_ahead=method == "weir_look_ahead",
         )
         return replay_weir(stream, servers, config)[0]
     return replay_tables(stream, servers, method, alpha=alpha, capacity=capacity, seed=seed)
@@ -97,8 +102,17 @@ def replay(
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Measures: per method, means over all periods but the first, from which everybody learns."""
-    keys = args.keys.split(",")
-    stream, _ = load(args.data, keys, args.time, args.period, args.batches, args.limit)
+    if (args.data is None) == (args.made_up is None):
+        raise WeirError(
+            "say what to replay: --data FILE --keys a,b, or --made-up with one of " + ", ".join(KINDS)
+        )
+    if args.made_up:
+        keys, stream = ["place", "guest"], changing(args.made_up, batches=args.batches, seed=args.seed)
+    elif not args.keys:
+        raise WeirError(f"name the key columns of {args.data} in the order of the operators: --keys a,b")
+    else:
+        keys = args.keys.split(",")
+        stream, _ = load(args.data, keys, args.time, args.period, args.batches, args.limit)
     if len(stream) < 2:
         raise WeirError(
             f"{args.data} spans less than two periods of {args.period}: choose a shorter --period"

@@ -146,7 +146,8 @@ def replay_weir(
     """The manager, batch by batch.
 
     With ``new_keys="first_seen"``, a key that nobody has met is processed, in its first batch, wherever its rows
-    are; its parts are merged at the home it then gets. That is right for operators whose states merge.
+    are; its parts are merged at the home it then gets. That is right for operators whose states merge. With
+    ``look_ahead``, the manager hears of the keys of a batch before it is routed.
     """
     operators = [str(o) for o in range(len(stream.keys))]
     edges = list(pairwise(range(len(stream.keys))))
@@ -157,6 +158,14 @@ def replay_weir(
         meter, moved, seconds = _Meter(len(operators), n), 0, 0.0
         for first, last in pairwise(cuts):
             rows = stream.rows(first, last)
+            pairs = {(a, b): (rows[a], rows[b]) for a, b in edges}
+            stats = BatchStats.of(dict(enumerate(rows)), pairs)
+            began = time.perf_counter()
+            if config.look_ahead:
+                manager.foresee(stats)
+                plan = manager.plan_next()
+                moved += plan.moved if plan else 0
+            seconds += time.perf_counter() - began
             homes = [manager.route(o, keys) for o, keys in enumerate(rows)]
             started: list[NDArray[np.bool_]] = []
             if config.new_keys == "first_seen":
@@ -166,12 +175,11 @@ def replay_weir(
                     homes[o] = np.where(started[-1], homes[o - 1], homes[o])
             meter.add(homes)
             began = time.perf_counter()
-            manager.observe(
-                BatchStats.of(dict(enumerate(rows)), {(a, b): (rows[a], rows[b]) for a, b in edges})
-            )
+            manager.observe(stats)
             if manager.due:
                 manager.offer(propose(manager.snapshot()))
-            plan = manager.plan_next()
+            # with a look ahead, a batch is planned once its keys are known
+            plan = None if config.look_ahead else manager.plan_next()
             seconds += time.perf_counter() - began
             moved += plan.moved if plan else 0
             for o, new in enumerate(started, start=1):

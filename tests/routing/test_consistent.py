@@ -218,3 +218,11 @@ def test_senseless_parameters_are_refused(wrong) -> None:
 def test_counters_of_another_size_are_refused() -> None:
     with pytest.raises(CheckpointError, match="load"):
         Consistent().router(3).restore(Consistent().router(4).counters())
+
+
+def test_streams_of_more_rows_than_32_bits_count():
+    router = Consistent().router(4)
+    before = router.counters()
+    router.restore({**before, "cells": np.full_like(before["cells"], 2**31 - 2)})
+    router.route(np.full(9, 5, np.uint64))
+    assert router.cells.max() == 2**31 + 7

@@ -85,7 +85,7 @@ class RandomChoicesRouter(LoadRouter):
         self.epsilon, self.light = epsilon, max(epsilon, light)
         self.owner: NDArray[np.int32] = (np.arange(bins) % n).astype(np.int32)
         cells = min(_CELLS * bins, _MOST_CELLS) if self.light > epsilon else 0
-        self.cells: NDArray[np.int32] = np.zeros(cells, np.int32)
+        self.cells: NDArray[np.int64] = np.zeros(cells, np.int64)  # of a stream that goes on for years
         self._forget()
 
     def _forget(self) -> None:

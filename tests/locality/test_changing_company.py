@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.locality import Locality, LocalityManager
+from weir.locality import Costs, Locality, LocalityManager
 from weir.locality.company import Company
 from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats
@@ -49,6 +49,9 @@ def test_guests_who_move_on_for_good_are_followed():
     locality, moved = play(where)
     assert locality > 0.72  # .56 by counts that fade slowly, alone
     assert moved < 0.5
+    # states that weigh more than all that a key's rows save are left where they are
+    heavy = Costs(state_bytes=200_000)
+    assert play(where, forecast=heavy)[1] < moved / 3
 
 
 def test_guests_who_stay_are_left_alone():

@@ -149,11 +149,13 @@ class KeyHomes:
         alpha: float,
         share: NDArray[np.float64],
         near: NDArray[np.float64] | None = None,
+        cost: float = 0.0,
     ) -> None:
         """Place the keys of a batch on the servers of the keys they were seen with.
 
         Keys are given by their numbers. ``ties`` are keys of this operator with the server of the key they were seen
-        with, and how often; ``near`` is how close any two servers are, if that is known.
+        with, and how often; ``near`` is how close any two servers are, if that is known; ``cost`` is the weight of a
+        state in rows.
         """
         homes = self.homes
         self.company.forget()
@@ -175,7 +177,7 @@ class KeyHomes:
         load += np.bincount(homes[entries[~light]], weights=weight[entries[~light]], minlength=self.n)
         entries, servers, rows, settled = entries[light], servers[light], rows[light], settled[light]
         keys, present = self.counts.index.left[entries], homes[entries]
-        placed = place(servers, rows, weight[entries], load, limit, keys, near, present, settled)
+        placed = place(servers, rows, weight[entries], load, limit, keys, near, present, settled, cost)
         self.company.settle(entries[placed != present])
         homes[entries] = placed
 

@@ -278,12 +278,14 @@ class LocalityManager:
         if not self._unplanned:
             return
         share = check_shares(self.servers, self.shares)
+        costs = self.config.forecast
         for o, homes in enumerate(self._homes):
+            cost = 0.0 if costs is None or o in self.free else costs.state_bytes / costs.row_bytes
             ties = [tie for seen in self._unplanned for tie in self._ties(o, seen)]
             entries = self._unplanned[0].keys[o]
             if len(self._unplanned) > 1:
                 entries = np.unique(np.concatenate([seen.keys[o] for seen in self._unplanned]))
-            homes.place(entries, ties, self.batch, self.config.alpha, share, self._closeness)
+            homes.place(entries, ties, self.batch, self.config.alpha, share, self._closeness, cost)
 
     def _ties(self, operator: int, seen: SeenBatch) -> list[Tie]:
         """Return the keys of an operator that were seen with keys of others, and where these live."""

@@ -21,6 +21,7 @@ def place(
     near: NDArray[np.float64] | None = None,
     present: NDArray[np.int32] | None = None,
     settled: NDArray[np.bool_] | None = None,
+    cost: float = 0.0,
 ) -> NDArray[np.int32]:
     """Return a server for each key of one operator: the one it has most rows with, if that has room.
 
@@ -35,7 +36,8 @@ def place(
 
     ``servers`` and ``rows`` are the :class:`~weir.locality.company.Company` of each key (first axis), ``weight`` its
     rows, ``load`` and ``limit`` the rows of each server now and the most it may get, ``near`` how close any two
-    servers are (:func:`~weir.network.tree.closeness`), ``present`` the home of each key (−1: none).
+    servers are (:func:`~weir.network.tree.closeness`), ``present`` the home of each key (−1: none), ``cost`` how many
+    rows that leave their server weigh as much as the state of a settled key.
 
     >>> servers, rows = np.array([[0, 1], [0, 1], [-1, -1]], np.int32), np.array([[5, 1], [4, 3], [0, 0]], np.float32)
     >>> keys = np.array([7, 8, 9], np.uint64)
@@ -63,7 +65,7 @@ def place(
     home = np.full(len(weight), -1, np.int32) if present is None else present.astype(np.int32)
     firm = np.zeros(len(weight), np.bool_) if settled is None else settled
     start = load.astype(np.float64)
-    return np.asarray(_place(servers, rows, weight, start, limit, order, near, home, firm))
+    return np.asarray(_place(servers, rows, weight, start, limit, order, near, home, firm, cost))
 
 
 @nb.njit(inline="always")
@@ -72,7 +74,7 @@ def _roomier(load, limit, s, best):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(inline="always")
-def _best(servers, rows, load, limit, weight, home, bar, chance):  # type: ignore[no-untyped-def]
+def _best(servers, rows, load, limit, weight, home, bar, chance, cost):  # type: ignore[no-untyped-def]
     """Return the server with room that shares most rows with a key, but for its home; −1 if none is above ``bar``."""
     best = -1
     most = 0.0
@@ -80,7 +82,7 @@ def _best(servers, rows, load, limit, weight, home, bar, chance):  # type: ignor
         s = servers[k]
         if s < 0 or s == home or rows[k] <= 0 or load[s] + weight > limit[s]:
             continue
-        if bar >= 0 and rows[k] <= bar + chance * np.sqrt(rows[k] + bar):
+        if bar >= 0 and rows[k] <= bar + max(cost, chance * np.sqrt(rows[k] + bar)):
             continue
         if best < 0 or rows[k] > most or (rows[k] == most and _roomier(load, limit, s, best)):
             best = s
@@ -107,7 +109,7 @@ def _nearest(servers, rows, load, limit, weight, near):  # type: ignore[no-untyp
 
 
 @nb.njit(cache=True, nogil=True)
-def _place(servers, rows, weight, load, limit, order, near, present, settled):  # type: ignore[no-untyped-def]
+def _place(servers, rows, weight, load, limit, order, near, present, settled, cost):  # type: ignore[no-untyped-def]
     out = np.full(len(order), -1, np.int32)
     load = load.copy()
     for v in order:
@@ -122,11 +124,13 @@ def _place(servers, rows, weight, load, limit, order, near, present, settled):  
         if not some:
             continue
         chance = CHANCE_SETTLED if settled[v] else CHANCE
-        best = _best(servers[v], rows[v], load, limit, weight[v], home, own, chance)
+        best = _best(
+            servers[v], rows[v], load, limit, weight[v], home, own, chance, cost if settled[v] else 0.0
+        )
         if best < 0 and home >= 0 and (settled[v] or load[home] + weight[v] <= limit[home]):
             best = home
         if best < 0 and home >= 0:
-            best = _best(servers[v], rows[v], load, limit, weight[v], home, -1.0, 0.0)
+            best = _best(servers[v], rows[v], load, limit, weight[v], home, -1.0, 0.0, 0.0)
         if best < 0:
             best = _nearest(servers[v], rows[v], load, limit, weight[v], near)
         if best < 0:

@@ -40,12 +40,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Run stories until there were enough kills; return what was lost, doubled, or refused without a reason."""
+    """Run stories until there were enough kills; return what was lost, doubled, or refused without a reason.
+
+    Interrupted, it returns what came of the runs that are through.
+    """
     end = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
     results: list[trial.Result] = []
     kills, seed = 0, args.seed
     while kills < args.kills and time.monotonic() < end and (args.runs is None or len(results) < args.runs):
-        result = trial.run(seed)
+        try:
+            result = trial.run(seed)
+        except KeyboardInterrupt:
+            console.print(f"interrupted in the run of seed {seed}", style="yellow", highlight=False)
+            args.cluster_kills = 0
+            break
         results.append(result)
         kills += sum(result.happened[kind] for kind in KILLS)
         if not result.ok:

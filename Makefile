@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 # tests wait for Spark more than they compute; files of tests stay together, so that each can share what it made
-JOBS   ?= 2
+JOBS   ?= 3
 
 .PHONY: demo test soak check docs bench setup lock clean
 

@@ -170,7 +170,9 @@ class Attack:
         return bool(victims)
 
     def _log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")[-1500:]
+        """Return the end of what the query said, without Java's stack traces."""
+        said = (self.folder / "log").read_text(errors="replace").splitlines()
+        return "\n".join(line for line in said if not line.startswith("\tat "))[-3000:]
 
     def judge(self, states: dict[str, list[Any]]) -> tuple[int, int, list[str]]:
         """Compare states and deliveries with the truth: rows lost, rows doubled, whatever differs."""

@@ -20,7 +20,8 @@ from weir.spark.session import embedded
 from weir_evaluation.bench.chaos.cases import SCHEMA, Keyed
 from weir_evaluation.bench.chaos.draw import Drawn, draw
 
-CLUSTER = "local-cluster[2,1,1024]"
+# two executors; slots for live servers and a source, also after servers have come
+CLUSTER = "local-cluster[2,4,1024]"
 SETTINGS = {
     "spark.task.maxFailures": "12",
     "spark.stage.maxConsecutiveAttempts": "20",

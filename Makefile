@@ -3,7 +3,7 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
-# tests wait for Spark more than they compute; files of tests stay together, so that each can share what it made
+# tests wait for Spark more than they compute; those that share a session, or what their file has made, stay together
 JOBS   ?= 3
 
 .PHONY: demo test soak check docs bench setup lock clean
@@ -13,7 +13,7 @@ demo: setup            ## the main job on embedded Spark
 
 test: setup            ## everything that must hold
 	@$(MAKE) --no-print-directory -j 2 check $(VENV)/spark.jsa
-	@scripts/with-java $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	@scripts/with-java $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 soak: setup            ## tests that take a minute or more each
 	@scripts/with-java $(BIN)/python -m pytest -m long

@@ -35,23 +35,19 @@ settings.register_profile("weir", deadline=None, max_examples=40, suppress_healt
 settings.load_profile("weir")
 
 
-# Two workers take one file after another; those that take longest come first, so that none is left alone at the end.
+# A worker takes one file after another; those that take longest come first, so that none is left alone at the end.
 _LONGEST_FIRST = (
     "test_driver_dies",
     "test_cluster_faults",
     "test_wheels",
-    "test_guarantees_of_state",
     "test_demo",
-    "test_documentation",
-    "test_kafka_on_spark",
-    "test_nexmark",
+    "test_guarantees_of_state",
     "test_lab",
-    "test_own_grouping_and_operator",
     "test_exactly_once",
     "test_restart_matrix",
     "test_chaos",
+    "test_object_store",
     "test_hosts",
-    "test_examples",
 )
 
 
@@ -60,8 +56,12 @@ def _rank(name: str) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, then those on Spark."""
-    items.sort(key=lambda item: (_rank(item.path.stem), "spark" not in item.path.stem))
+    """Give all files that use the Spark session to one worker, which starts with them; then the longest files."""
+    on_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    for item in items:
+        name = "spark" if item.path in on_spark else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: (item.path not in on_spark, _rank(item.path.stem)))
 
 
 @pytest.fixture(scope="session", autouse=True)

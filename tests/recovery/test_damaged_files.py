@@ -32,6 +32,12 @@ def test_some_bytes_of_every_kind_of_file(made):
         outcome, said = fuzz.damage(whole, name, place, way, tables, rng.randrange(1, 256))
         assert outcome in ("refused", "right"), (name, place, way, said)
         outcomes[outcome] += 1
+    # of files that the next batch needs, any byte matters
+    for kind in ("commits", "weir"):
+        name = str(max(kinds[kind]).relative_to(whole))
+        outcome, said = fuzz.damage(whole, name, 0, "cut", tables, 1)
+        assert outcome == "refused", (name, said)
+        outcomes[outcome] += 1
     assert outcomes["refused"] >= 2
     assert outcomes["right"] >= 2
 

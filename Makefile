@@ -13,7 +13,7 @@ demo: setup            ## the main job on embedded Spark
 
 test: setup            ## everything that must hold
 	@$(MAKE) --no-print-directory -j 2 check $(VENV)/spark.jsa
-	@scripts/with-java $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(TESTS)
+	@scripts/with-java $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 soak: setup            ## tests that take a minute or more each
 	@scripts/with-java $(BIN)/python -m pytest -m long

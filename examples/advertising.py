@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--campaigns", type=int, default=100)
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--plain", action="store_true", help="shuffle instead of weights")
-    parser.add_argument("--master", default="local[2]", help="where Spark runs")
+    parser.add_argument("--master", default="local[6]", help="where Spark runs")
     parser.add_argument("--out", type=Path, help="folder for events, checkpoint and stored counts")
     args = parser.parse_args(argv)
     console = Console()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 # operators defined in test modules must be importable where they run
 _here = Path(__file__).parent
@@ -55,13 +59,28 @@ def _rank(name: str) -> int:
     return _LONGEST_FIRST.index(name) if name in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
 
+@functools.cache
+def _uses_spark(path: str) -> bool:
+    """Return whether tests of a file take the session that is below."""
+    takes = r"def \w+\((?:[^()]+, )?spark[,):]|fixture(?:s|value)\(.*\"spark\""
+    return re.search(takes, (_here.parent / path).read_text()) is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all files that use the Spark session to one worker, which starts with them; then the longest files."""
-    on_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
-    for item in items:
-        name = "spark" if item.path in on_spark else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(name))
-    items.sort(key=lambda item: (item.path not in on_spark, _rank(item.path.stem)))
+    """Put the files on Spark first, which one worker takes, then those that take longest."""
+    items.sort(key=lambda item: (not _uses_spark(item.location[0]), _rank(item.path.stem)))
+
+
+class _OneSession(LoadFileScheduling):
+    """Give a worker whole files, and one of them all that share a Spark session: to start and warm one up is dear."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::", 1)[0]
+        return "spark" if _uses_spark(path) else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return _OneSession(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -92,8 +92,8 @@ class Options:
         Let servers of one host leave long rows for each other in files of Spark's local folder; switch off to send
         all rows through Spark's exchange.
     execution
-        How batches run: ``"live"``, on servers that stay and send rows straight to each other; ``"jobs"``, each as
-        one Spark job; ``"auto"``, live where the session has room for it. See "How batches run" in the guide.
+        How batches run: ``"auto"``, live where the session has room for it; ``"live"``, on servers that stay and send
+        rows straight to each other; ``"jobs"``, each as one Spark job. See "How batches run" in the guide.
     storage_options
         Settings of the object store that the checkpoint is in, e.g. ``{"region": "eu-west-1"}``, by their
         names in obstore. They go to the executors with every task, so leave secrets to the environment.
@@ -131,7 +131,7 @@ class Options:
     name: str | None = None
     autoscale: Autoscale | None = None
     parcels: bool = True
-    execution: str = "jobs"
+    execution: str = "auto"
     storage_options: Mapping[str, str | int | float | bool] | None = field(default=None, repr=False)
     source_checkpoint: str | None = None
     target_batch: Duration | None = None

@@ -350,7 +350,7 @@ def run(
 def local_spark(master: str = "local[6]", name: str = "weir", **settings: str) -> SparkSession:
     """Return a quiet Spark session on this machine, for tests, notebooks and examples.
 
-    It has room for four live servers and their sources, however many cores there are.
+    It has room for five live servers and their sources, however many cores there are.
     """
     from weir.spark.session import embedded
 

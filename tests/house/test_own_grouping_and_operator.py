@@ -94,7 +94,7 @@ def test_its_rule_agrees_with_its_routers():
 def test_routed_in_the_jvm_and_scaled_on_spark(spark, tmp_path, checkpoint):
     folder = write_batches(tmp_path / "posts", TABLES[:1])
     app = application(weir.source(stream(spark, folder, POSTS)), Halves(), Modulo())
-    query = app.start(checkpoint, servers=2)
+    query = app.start(checkpoint, servers=2, execution="jobs")
     try:
         query.process_all_available()
         # rows that the JVM routes have no place that anybody knows: they are counted as coming from the source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import weir
-from support import POSTS, counts, posts, rows_of, stream, write_batches
+from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
 
 
 def add_up(progress):
@@ -22,7 +22,7 @@ def test_rows_by_distance_add_up_and_markers_tell_how_old_rows_are(spark, tmp_pa
         .keyed("topic", weir.Count(), name="topics")
     )
     began = time.time()
-    query = app.start(checkpoint, servers=3, sink=lambda f, b: None, trigger={"availableNow": True})
+    query = app.start(checkpoint, servers=3, sink=lambda f, b: None, trigger=NOW, execution="jobs")
     query.await_termination()
     took = time.time() - began
     assert rows_of(query.state("topics")) == counts(tables, "topic")

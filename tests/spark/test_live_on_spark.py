@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -22,6 +23,7 @@ from support import (
     write_batches,
 )
 from weir.errors import EngineError, OperatorError
+from weir.spark.live import obstacle
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -64,6 +66,59 @@ def test_live_servers_and_jobs_take_turns_on_one_checkpoint(spark, tmp_path, che
     rises = {row.topic: row.rises for row in query.state("topics").collect()}
     assert rises == rises_in_python(TABLES[:4])
     assert rows_of(query.state("places")) == counts(TABLES[:4], "place")
+
+
+def test_live_where_there_is_room_beside_other_queries(spark, tmp_path, checkpoint):
+    folder = write_batches(tmp_path / "posts", TABLES[:1])
+    app = two_counts(stream(spark, folder, POSTS))
+    first, second = (app.start(f"{checkpoint}-{n}", servers=2) for n in range(2))
+    try:
+        for query in (first, second):
+            query.process_all_available()
+        assert sorted(ways(first) + ways(second)) == ["jobs", "live"]
+        live, waiting = (first, second) if ways(first) == ["live"] else (second, first)
+        assert "there are 4, of which live servers of other queries hold 2" in waiting.describe()
+        live.stop()
+        write_batches(tmp_path / "posts", TABLES[1:2])
+        waiting.process_all_available()
+        assert ways(waiting) == ["jobs", "live"]
+        assert rows_of(waiting.state("topics")) == counts(TABLES[:2], "topic")
+    finally:
+        first.stop()
+        second.stop()
+    spark.sparkContext._conf.set("spark.speculation", "true")
+    try:
+        assert "spark.speculation is on" in obstacle(spark, 2)
+    finally:
+        spark.sparkContext._conf.set("spark.speculation", "false")
+    assert obstacle(spark, 2) is None
+
+
+def test_a_source_that_finds_no_slot_gets_those_of_the_servers(spark, tmp_path, checkpoint, monkeypatch):
+    monkeypatch.setattr("weir.spark.live.STARVING", (2, 0.5))
+    folder, gate = write_batches(tmp_path / "posts", TABLES[:1]), tmp_path / "gate"
+
+    def waits(batches):
+        while not gate.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    query = two_counts(stream(spark, folder, POSTS)).start(checkpoint, servers=2)
+    query.process_all_available()
+    # what another job of this session holds for long
+    others = threading.Thread(target=spark.range(0, 2, 1, 2).mapInArrow(waits, "id long").collect)
+    others.start()
+    try:
+        eventually(lambda: len(active(spark)) == 2)
+        write_batches(tmp_path / "posts", TABLES[1:2])
+        query.process_all_available()
+        assert ways(query) == ["live", "jobs"]
+        assert "no source task has found a free slot" in query.progress.ran_again
+        assert rows_of(query.state("topics")) == counts(TABLES[:2], "topic")
+    finally:
+        gate.touch()
+        others.join()
+        query.stop()
 
 
 @pytest.mark.long

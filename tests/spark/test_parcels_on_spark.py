@@ -32,7 +32,9 @@ def test_long_rows_stay_on_their_host(spark, tmp_path, checkpoint, monkeypatch):
         monkeypatch.setattr("weir.spark.query.encrypts_files", lambda session, on=encrypted: on)
         app = two_counts(stream(spark, folder, LONG_POSTS))
         folder_of_query = f"{checkpoint}-{parcels}-{encrypted}"
-        query = app.start(folder_of_query, parcels=parcels, servers=3, trigger=NOW, prune=False)
+        query = app.start(
+            folder_of_query, parcels=parcels, servers=3, trigger=NOW, prune=False, execution="jobs"
+        )
         query.await_termination()
         for progress in query.recent_progress:
             left, sent = progress["bytes_left_on_host"], progress["bytes_exchanged"]
@@ -72,7 +74,7 @@ def test_a_batch_runs_again_when_rows_are_gone(spark, tmp_path, checkpoint):
         .map_batches(vandalise, name="vandal")
         .keyed("place", weir.Count(), name="again")
     )
-    query = app.start(checkpoint, servers=3, trigger=NOW, prune=False)
+    query = app.start(checkpoint, servers=3, trigger=NOW, prune=False, execution="jobs")
     query.await_termination()
     first, second, *later = query.recent_progress
     assert first["bytes_left_on_host"] > 0

@@ -12,6 +12,7 @@ import logging
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -42,12 +43,19 @@ LONGEST_PAUSE = 64  # batches without live servers after they failed again and a
 # settings by which Spark encrypts what travels between its processes, and what they write to local disks
 ENCRYPTED_NETWORK = tuple(f"spark.{what}.enabled" for what in ("network.crypto", "ssl.rpc", "ssl"))
 ENCRYPTED_DISKS = "spark.io.encryption.enabled"
+STARVING = (
+    3,
+    10.0,
+)  # times that no source task runs, and the seconds between, after which none will ever find a slot
+_held: Counter[str] = Counter()  # Spark application → slots that live servers of this process hold
+_counting = threading.Lock()  # of these: two queries must not take the same slots
 
 
 def obstacle(session: SparkSession, servers: int) -> str | None:
     """Return why live servers can't run in a session; None if they can.
 
-    They hold a task slot each, and source tasks need at least one more. Spark itself would wait in silence.
+    They hold a task slot each, and source tasks need at least one more. Spark itself would wait in silence. Slots that
+    live servers of other queries hold do not count.
     """
     conf = session.sparkContext.getConf()
     if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
@@ -57,9 +65,14 @@ def obstacle(session: SparkSession, servers: int) -> str | None:
     encrypts = encrypted_network(session)
     if encrypts is not None and not is_available():
         return f"{encrypts} is set, and encryption between live servers needs: pip install weir[encryption]"
-    have = slots(session)
-    if have < servers + 1:
-        return f"{servers} live servers and a source need {servers + 1} task slots, and there are {have}"
+    if conf.get("spark.speculation", "false") == "true":
+        return "spark.speculation is on, and what a source task has pushed can't be pushed again by its copy"
+    have, taken = slots(session), _held[session.sparkContext.applicationId]
+    if have - taken < servers + 1:
+        there = f"there are {have}" + (
+            f", of which live servers of other queries hold {taken}" if taken else ""
+        )
+        return f"{servers} live servers and a source need {servers + 1} task slots, and {there}"
     return None
 
 
@@ -88,6 +101,7 @@ class LiveRunner(SparkRunner):
         self._group: Group | None = None
         self._lock = threading.Lock()  # of the group: a query is stopped from another thread
         self._closed = False
+        self._reserved: tuple[str, int] | None = None  # Spark application, slots
         # the batch to try live servers with again, and how many to wait after the next failure
         self._resume, self._pause = 0, 1
         self._why = "as step jobs until the first batch has been planned"
@@ -153,7 +167,16 @@ class LiveRunner(SparkRunner):
             return None
         if plan.batch < self._resume:
             return f"live servers failed, and are tried again with batch {self._resume}"
-        return obstacle(self.session, self.topology.servers)
+        return self._reserve()
+
+    def _reserve(self) -> str | None:
+        """Take slots for the servers, or return why there are none."""
+        with _counting:
+            reason = obstacle(self.session, self.topology.servers)
+            if reason is None:
+                self._reserved = self.session.sparkContext.applicationId, self.topology.servers
+                _held[self._reserved[0]] += self._reserved[1]
+            return reason
 
     def _say(self, why: str) -> None:
         if why != self._why:
@@ -168,9 +191,12 @@ class LiveRunner(SparkRunner):
         context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
         source = answering(rows, _push_task(job, group.life, group.addresses))
         context.addJobTag(tag)
+        done = threading.Event()
+        threading.Thread(target=_watch_sources, args=(context, tag, group, done), daemon=True).start()
         try:
             answers = group.run(plan.batch, cloudpickle.dumps(job), lambda: self._collect(source))
         finally:
+            done.set()
             context.removeJobTag(tag)
         return outcome_of(answers, "live")
 
@@ -210,6 +236,10 @@ class LiveRunner(SparkRunner):
         if group is not None:
             group.close()
             self._cancel(self.session.sparkContext, group.life)
+        with _counting:
+            application, self._reserved = self._reserved, None
+            if application is not None:
+                _held[application[0]] -= application[1]
 
     @staticmethod
     def _cancel(context: Any, life: Life) -> None:
@@ -219,6 +249,25 @@ class LiveRunner(SparkRunner):
             context.cancelJobGroup(_job_group(life))
         except Exception:
             logger.debug("the session ended before its live servers", exc_info=True)
+
+
+def _watch_sources(context: Any, tag: str, group: Group, done: threading.Event) -> None:
+    """Give the servers' slots back if jobs of others hold all that are left: the source would wait for ever."""
+    times, pause = STARVING
+    idle = 0
+    while not done.wait(pause):
+        idle = 0 if _running_tasks(context, tag) else idle + 1
+        if idle == times:
+            group.fail(LiveFailed(f"no source task has found a free slot for {times * pause:g} s"))
+            return
+
+
+def _running_tasks(context: Any, tag: str) -> int:
+    """Return how many tasks of the jobs with a tag run at the moment."""
+    tracker = context.statusTracker()
+    jobs = map(tracker.getJobInfo, context._jsc.sc().statusTracker().getJobIdsForTag(tag))
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
 def _job_group(life: Life) -> str:

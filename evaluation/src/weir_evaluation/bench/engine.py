@@ -29,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--payload", type=int, action="append", help="bytes per row (default: 0 and 1000)")
     parser.add_argument("--repeat", type=int, default=2, help="rounds; the median counts")
     parser.add_argument("--only", action="append", choices=["spark", "hash", "table", "floor"])
+    parser.add_argument("--execution", choices=["auto", "live", "jobs"], default="auto", help="of Weir")
     parser.add_argument("--no-growth", action="store_true", help="leave out the state growth measurement")
 
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from weir.spark.session import embedded
 
     spark = embedded(
-        "local[2]",
+        f"local[{args.servers + 2}]",  # room for live servers; the cores are those of the machine
         **{
             "spark.sql.shuffle.partitions": str(args.servers),
             "spark.sql.streaming.stateStore.providerClass": (
@@ -138,7 +139,13 @@ def weir_speed(
         .keyed("k2", weir.Count(), name="B", routing=second)
     )
     # whole rows travel, payload and all, as they do in an engine that cannot see into operators
-    query = app.start(str(folder), servers=args.servers, prune=False, trigger={"availableNow": True})
+    query = app.start(
+        str(folder),
+        servers=args.servers,
+        prune=False,
+        trigger={"availableNow": True},
+        execution=getattr(args, "execution", "auto"),
+    )
     query.await_termination()
     measured = _spark_progress(query.spark_query)[1:]
     speed = sum(r for r, _ in measured) / sum(s for _, s in measured)

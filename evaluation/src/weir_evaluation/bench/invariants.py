@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Run both ways in turn, in an order that changes from round to round; the ratio is the median of the rounds'."""
     from weir.spark.session import embedded
 
-    spark = embedded("local[2]", **{"spark.sql.shuffle.partitions": str(args.servers)})
+    spark = embedded(f"local[{args.servers + 2}]", **{"spark.sql.shuffle.partitions": str(args.servers)})
     work = Path(tempfile.mkdtemp(prefix="weir-bench-"))
     speeds: dict[bool, list[float]] = {True: [], False: []}
     answers = set()

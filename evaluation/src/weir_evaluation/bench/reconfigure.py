@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     if min(args.before, args.after) < 2:
         raise ParameterError("--before and --after: an error bar needs at least two batches each")
-    spark = embedded("local[2]", **{"spark.driver.memory": "6g"})
+    spark = embedded(f"local[{args.servers + 2}]", **{"spark.driver.memory": "6g"})
     work = Path(tempfile.mkdtemp(prefix="weir-reconfigure-"))
     result: dict[str, Any] = {}
     paddings = args.padding or [0, 1000]

@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", type=int, default=2_400, help="distinct keys of each operator")
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--padding", type=int, default=200, help="bytes per row")
-    parser.add_argument("--master", default="local[2]", help="where Spark runs")
+    parser.add_argument("--master", default="local[6]", help="where Spark runs")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
             "spark.sql.shuffle.partitions": str(args.servers),
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         }
-        spark = embedded("local[2]", "nexmark", **settings)
+        spark = embedded(f"local[{args.servers + 2}]", "nexmark", **settings)
         return [
             _query(spark, work, QUERIES[name], shape, rows, args, console) for name in args.query or QUERIES
         ]

@@ -15,7 +15,7 @@ def main() -> None:
 
     order = told.job()
     workers, work = order["workers"], order["work"]
-    spark = embedded(f"local[{workers}]", **{"spark.sql.shuffle.partitions": str(workers)})
+    spark = embedded(f"local[{2 * workers}]", **{"spark.sql.shuffle.partitions": str(workers)})
     reader = spark.readStream.option("maxFilesPerTrigger", order["files_per_batch"])
     options, schema = order["options"], "k1 string, k2 string, payload binary"
     if options["files"]:

@@ -61,8 +61,9 @@ SETTINGS = {
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     # vectorised work wants long vectors; the limit in bytes still holds
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16777216",
 }
+MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 PAUSE = 50  # batches without parcels after one was lost
 LONG_ROWS = 64  # bytes of a source row from which on it is better left in a file than shuffled by the JVM
 
@@ -96,6 +97,7 @@ class SparkRunner:
         self._rows_session: SparkSession | None = None
         self.template: DataFrame  # what batches come from, set before the first
         self._pause_until = 0
+        self._most_bytes = ""  # of an Arrow batch, as the session has been told
         self._previous: Homes | None = None
         self._slots: dict[int, tuple[object, Column]] = {}
 
@@ -110,6 +112,7 @@ class SparkRunner:
         if self._settled_in is None:
             self.topology, self.learning = topology, learning
         self._settled_in, self._claim = self.session._jsparkSession, claim
+        self._most_bytes = SETTINGS[MOST_BYTES]
         self.homes = Homes(self.session, self.topology.servers)
         self._slots.clear()
         self.hosts = self._hosts_of_one_machine()
@@ -195,6 +198,7 @@ class SparkRunner:
         hosts: list[str] | None,
     ) -> Outcome:
         topology = self.topology
+        self._limit_batches(SETTINGS[MOST_BYTES])
         moving = plan.origin is not None
         in_jvm = topology.steps > 0 and self._routable(plan) and not self._stays_in_python(hosts)
         layout = self._entry_layout(moving) if in_jvm else EntryLayout(tagged=True)
@@ -216,6 +220,12 @@ class SparkRunner:
         answers = self._collect(entry)
         self._previous = None
         return outcome_of(answers)
+
+    def _limit_batches(self, most_bytes: str) -> None:
+        """Tell Spark how long an Arrow batch may be that it hands to a Python task."""
+        if self._most_bytes != most_bytes:
+            self.session.conf.set(MOST_BYTES, most_bytes)
+            self._most_bytes = most_bytes
 
     def close(self) -> None:
         pass

@@ -32,7 +32,7 @@ from weir.engine.sightings import Learning
 from weir.errors import EngineError, LiveFailed
 from weir.graph.model import Topology
 from weir.spark.executors import ensure_slots, slots
-from weir.spark.job import SparkRunner, local_folder, partition, settle
+from weir.spark.job import MOST_BYTES, SETTINGS, SparkRunner, local_folder, partition, settle
 from weir.spark.stages import Task, answering
 from weir.state.storage import Storage
 
@@ -40,6 +40,9 @@ logger = logging.getLogger("weir.spark")
 START_SECONDS = 60.0  # for all servers to come, once there are slots for them
 SLOT_SECONDS = 30.0
 LONGEST_PAUSE = 64  # batches without live servers after they failed again and again
+# Spark computes the size of an Arrow batch anew for every row, which doubles what it costs to hand rows to Python. Where
+# rows were short in the last batch, their number is limit enough; if they no longer are and do not fit, jobs have one.
+SHORT_ROWS, NO_LIMIT = 256, str(2**31 - 1)
 # settings by which Spark encrypts what travels between its processes, and what they write to local disks
 ENCRYPTED_NETWORK = tuple(f"spark.{what}.enabled" for what in ("network.crypto", "ssl.rpc", "ssl"))
 ENCRYPTED_DISKS = "spark.io.encryption.enabled"
@@ -188,6 +191,7 @@ class LiveRunner(SparkRunner):
     def _run_live(self, rows: DataFrame, plan: BatchPlan, manifest: Manifest) -> Outcome:
         group = self._group or self._start_servers()
         job = self._job(plan, manifest, EntryLayout(tagged=True))
+        self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
         source = answering(rows, _push_task(job, group.life, group.addresses))
         context.addJobTag(tag)

@@ -16,7 +16,10 @@ from numpy.typing import ArrayLike
 from weir.errors import GroupingError
 from weir.hashing import hash_columns, hash_home
 from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext, RoutingRule
+from weir.routing.lookup import Lookup
 from weir.routing.table_file import HASH, SERVER, read_table, write_table
+
+INDEXED = 4  # a look-up of a key is worth indexing so many entries of a table
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,12 @@ class Table(Grouping):
         """Return the listed instance of each key, −1 for keys that are not listed."""
         if not len(self):
             return np.full(len(hashes), -1, np.int32)
+        lookup: Lookup | None = self.__dict__.get("_lookup")
+        if lookup is None and INDEXED * len(hashes) >= len(self):
+            lookup = Lookup(self.hashes, self.instances)
+            object.__setattr__(self, "_lookup", lookup)
+        if lookup is not None:
+            return lookup.find(hashes)
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self) - 1)
         return np.where(self.hashes[at] == hashes, self.instances[at], np.int32(-1))
 
@@ -244,9 +253,13 @@ class Table(Grouping):
                 "make it with n=…, or ask route(hashes, n)"
             )
         homes = self.find(hashes)
-        missing = homes < 0
-        homes[missing] = hash_home(hashes[missing], count, self.buckets)
+        missing = np.flatnonzero(homes < 0)
+        if len(missing):
+            homes[missing] = hash_home(hashes[missing], count, self.buckets)
         return homes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lookup"}
 
     def check(self, n: int, where: str) -> None:
         """Raise unless every listed instance is one of ``n``, and all other keys live by their hash."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weir.errors import CheckpointError, ParameterError
@@ -41,6 +41,8 @@ def test_the_number_of_virtual_workers_is_constant_and_nobody_is_left_without(
 
 
 @given(said=rounds, late=st.integers(1, 10), cut=st.floats(0, 1))
+# a busy worker that found nobody to try asked again when its words were repeated
+@example(said=[[-1] * 6] * 13 + [[-1, 1, 1, -1, -1, -1]] * 4 + [[1, 1, 1, 1, -1, 1]], late=1, cut=0.0)
 @settings(max_examples=60, deadline=None)
 def test_sources_that_hear_late_or_twice_end_up_alike(said, late, cut) -> None:
     prompt, slow = Consistent().router(6, source=0), Consistent().router(6, source=1)

@@ -189,8 +189,11 @@ class ConsistentRouter(RandomChoicesRouter):
         """
         said = np.broadcast_to(np.asarray(signals, dtype=np.int64), (self.n,))
         when = np.broadcast_to(np.asarray(slot, dtype=np.int64), (self.n,))
+        news = when > self.heard
+        if not news.any():
+            return 0  # what was heard before must not let busy workers try others once more
         for worker in np.lexsort((np.arange(self.n), when)).tolist():
-            if when[worker] <= self.heard[worker]:
+            if not news[worker]:
                 continue
             if since is None or self.heard[worker] < since:
                 self._pace(worker, int(said[worker]))

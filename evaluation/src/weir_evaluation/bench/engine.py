@@ -22,7 +22,13 @@ HELP = "Weir (hash, table) beside Spark's chained transformWithStateInPandas and
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=800_000, help="rows per micro-batch without payload")
-    parser.add_argument("--batches", type=int, default=4, help="micro-batches per run")
+    parser.add_argument("--batches", type=int, default=4, help="micro-batches per run that count")
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        default=4,
+        help="micro-batches before these, while the JVM compiles what it runs",
+    )
     parser.add_argument("--keys", type=int, default=2_000, help="distinct keys of each operator")
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--locality", type=float, default=0.8)
@@ -66,7 +72,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 "locality": args.locality,
                 "payload": payload,
             }
-            write_pairs(data, batches=args.batches + 1, rows=rows, **shape)
+            write_pairs(data, batches=args.warm_up + args.batches, rows=rows, **shape)
             speeds: dict[str, list[float]] = {m: [] for m in chosen}
             answers: dict[str, Any] = {}
             for round_number in range(args.repeat):
@@ -144,10 +150,10 @@ def weir_speed(
         servers=args.servers,
         prune=False,
         trigger={"availableNow": True},
-        execution=getattr(args, "execution", "auto"),
+        execution=args.execution,
     )
     query.await_termination()
-    measured = _spark_progress(query.spark_query)[1:]
+    measured = _spark_progress(query.spark_query)[args.warm_up :]
     speed = sum(r for r, _ in measured) / sum(s for _, s in measured)
     answer = [_digest(query.state(name), "count") for name in ("A", "B")]
     return speed, answer
@@ -181,7 +187,7 @@ def _two_shuffles(spark: Any, data: Path, folder: Path, args: argparse.Namespace
     stream = _stream(spark, data).writeStream.foreachBatch(batch)
     query = stream.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     query.awaitTermination()
-    measured = _spark_progress(query)[1:]
+    measured = _spark_progress(query)[args.warm_up :]
     return sum(r for r, _ in measured) / sum(s for _, s in measured), None
 
 
@@ -195,7 +201,7 @@ def _spark_chain(spark: Any, data: Path, folder: Path, args: argparse.Namespace)
     stream = chained.writeStream.outputMode("update").foreachBatch(collect)
     query = stream.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     query.awaitTermination()
-    measured = _spark_progress(query)[1:]
+    measured = _spark_progress(query)[args.warm_up :]
     speed = sum(r for r, _ in measured) / sum(s for _, s in measured)
     first = spark.read.schema(SCHEMA).parquet(str(data)).groupBy("k1").count()
     return speed, [_digest(first, "count"), (len(counts), sum(counts.values()))]

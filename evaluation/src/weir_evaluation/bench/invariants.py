@@ -24,7 +24,8 @@ TARGET = 0.97
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``weir bench invariants``."""
     parser.add_argument("--rows", type=int, default=400_000, help="rows per micro-batch")
-    parser.add_argument("--batches", type=int, default=4, help="micro-batches per run")
+    parser.add_argument("--batches", type=int, default=4, help="micro-batches per run, after one to warm up")
+    parser.set_defaults(warm_up=1, execution="auto")
     parser.add_argument("--keys", type=int, default=100_000, help="distinct keys of each operator")
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=4, help="rounds; each has both ways in turn")

@@ -12,7 +12,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @nb.njit(cache=True, nogil=True)
 def make_index(hashes, bits):  # type: ignore[no-untyped-def]
-    """Return 2^bits slots, each with the position of a hash, or EMPTY; the hashes are distinct and fill at most half."""
+    """Return 2^bits slots with the position of a hash each, or EMPTY; hashes are distinct and fill at most half."""
     index = np.full(1 << bits, EMPTY, np.int32)
     mask, shift = np.uint64(len(index) - 1), np.uint64(64 - bits)
     for i in range(len(hashes)):

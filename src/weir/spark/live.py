@@ -40,8 +40,8 @@ logger = logging.getLogger("weir.spark")
 START_SECONDS = 60.0  # for all servers to come, once there are slots for them
 SLOT_SECONDS = 30.0
 LONGEST_PAUSE = 64  # batches without live servers after they failed again and again
-# Spark computes the size of an Arrow batch anew for every row, which doubles what it costs to hand rows to Python. Where
-# rows were short in the last batch, their number is limit enough; if they no longer are and do not fit, jobs have one.
+# Spark computes the size of an Arrow batch anew for every row, which doubles what it costs to hand rows to Python.
+# Where rows were short in the last batch, their number is limit enough; if they grow and do not fit, jobs have one.
 SHORT_ROWS, NO_LIMIT = 256, str(2**31 - 1)
 # settings by which Spark encrypts what travels between its processes, and what they write to local disks
 ENCRYPTED_NETWORK = tuple(f"spark.{what}.enabled" for what in ("network.crypto", "ssl.rpc", "ssl"))

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import http.client
 import json
 import time
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import SparkSession
 
 import weir
 from support import NOW, POSTS, counted, counts, every_type, posts, rows_of, stream, two_counts, write_batches
 from weir import testing
 from weir.cli.main import main
+from weir.engine.arrays import write_table
 from weir.engine.inspection import inspect
 from weir.events import BatchCommitted, Terminated
+from weir.spark.state import output_frame
+from weir.state.storage import Storage
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +167,36 @@ def test_the_users_session_is_left_as_it_was(spark, folder, checkpoint):
     one.start(checkpoint + "2", servers=2, trigger=NOW).await_termination()
     assert {r["key"]: r["value"] for r in spark.sql("SET").collect()} == before
     assert type(spark).getActiveSession()._jsparkSession == active
+
+
+def test_a_sink_gets_the_same_rows_whoever_reads_them(spark, tmp_path, monkeypatch):
+    noon = dt.datetime(2024, 1, 1, 12, 30, tzinfo=dt.UTC)
+    columns = {
+        "text": pa.array(["a", None, "c"]),
+        "bytes": pa.array([b"1", b"", None]),
+        "yes": pa.array([True, None, False]),
+        "small": pa.array([1, None, -3], pa.int8()),
+        "int": pa.array([1, None, -3], pa.int32()),
+        "real": pa.array([0.5, None, -0.0]),
+        "day": pa.array([noon.date(), None, dt.date(1969, 7, 20)]),
+        "time": pa.array([noon, None, noon - dt.timedelta(days=30_000)], pa.timestamp("us", "UTC")),
+        "local": pa.array([noon.replace(tzinfo=None), None, None], pa.timestamp("us")),
+        "price": pa.array([decimal.Decimal("1.50"), None, decimal.Decimal("-2.25")], pa.decimal128(12, 2)),
+        "list": pa.array([[1, None], None, []], pa.list_(pa.int64())),
+        "pair": pa.array([{"a": 1, "b": "x"}, None, {"a": None, "b": None}]),
+        "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+    }
+    table, storage = pa.table(columns), Storage(str(tmp_path))
+    files = [
+        write_table(storage, f"outputs/{n}.arrow", part) for n, part in enumerate((table[:2], table[2:]))
+    ]
+    frames = []
+    for little in (0, 1 << 20):
+        monkeypatch.setattr("weir.spark.state.LITTLE", little)
+        frames.append(output_frame(spark, storage, files, table.schema))
+    by_tasks, here = frames
+    assert "LocalRelation" in here._jdf.queryExecution().optimizedPlan().toString()
+    assert [f.dataType for f in here.schema] == [f.dataType for f in by_tasks.schema]
+    assert sorted(map(str, here.collect())) == sorted(map(str, by_tasks.collect()))
+    assert here.count() == 3
+    assert SparkSession._activeSession is spark

@@ -14,6 +14,14 @@ from pyspark.sql import types as T
 
 from weir.errors import EngineError, TopologyError
 
+ON_THIS_MACHINE = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # of every file of Spark's log of a stream, Hadoop would write a checksum beside it, and start a process for each
+    # to set its permissions: a fifth of what a small batch takes
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
+
 
 def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> SparkSession:
     """A quiet Spark session on this machine, for the demo, benchmarks and tests.
@@ -42,7 +50,7 @@ def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> S
         .config("spark.python.daemon.module", "weir.spark.workers")
     )
     if master.startswith("local"):
-        settings = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", **settings}
+        settings = {**ON_THIS_MACHINE, **settings}
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

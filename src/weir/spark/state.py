@@ -23,6 +23,8 @@ from weir.graph.model import Topology
 from weir.spark.session import to_ddl, to_ddl_type
 from weir.state.storage import Storage
 
+LITTLE = 1 << 20  # bytes of a batch's output that the driver reads itself
+
 
 def read_state(
     checkpoint: str,
@@ -81,17 +83,33 @@ def state_frame(
 def output_frame(
     session: SparkSession, storage: Storage, files: list[FileRef], schema: pa.Schema
 ) -> DataFrame:
-    """Return what a batch has for a sink. Read it before the sink returns: the files are deleted some batches later."""
+    """Return what a batch has for a sink. Read it before the sink returns: the files are deleted some batches later.
+
+    What is little is read here: a job with Python tasks to read it takes longer than all the rest of a small batch.
+    """
     if not files:
         return session.range(0).select(*[F.lit(None).cast(to_ddl_type(f.type)).alias(f.name) for f in schema])
+
+    def rows_of(ref: FileRef) -> pa.Table:
+        return pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all().cast(schema)
+
+    if sum(ref.bytes for ref in files) <= LITTLE:
+        return _local_frame(session, pa.concat_tables(map(rows_of, files)))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                ref = files[number]
-                data = storage.read_checked(ref.name, ref.bytes, ref.crc)
-                yield from pa.ipc.open_file(data).read_all().cast(schema).to_batches(1 << 16)
+                yield from rows_of(files[number]).to_batches(1 << 16)
 
     n = len(files)
     frame = session.range(0, n, 1, min(n, 32)).mapInArrow(read, to_ddl(schema))
     return frame.select(*[F.col(f"`{c}`") for c in schema.names])
+
+
+def _local_frame(session: SparkSession, table: pa.Table) -> DataFrame:
+    """Return rows as a DataFrame that lives in the driver; the active session stays what it was."""
+    active = SparkSession._activeSession
+    try:
+        return session.createDataFrame(table, to_ddl(table.schema))
+    finally:
+        SparkSession._activeSession = active

@@ -9,7 +9,7 @@ from typing import Any
 
 from weir_evaluation.bench.nexmark.queries import Query
 
-NEAR = 0.15  # by how much two sketches may differ
+NEAR = 0.25  # by how much two sketches may differ: their standard errors are 2 % (ours) and 4 % (Spark)
 
 
 class Collector:

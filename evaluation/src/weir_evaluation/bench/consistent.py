@@ -41,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speed", type=float, default=0.3, help="their speed")
     parser.add_argument("--words", type=Path, help="Parquet file with a column 'word' (default: Zipf, z = 1)")
     parser.add_argument("--only", action="append", choices=["KG", "PKG", "SG", "CG"])
+    parser.add_argument("--execution", choices=["live", "jobs"], default="live", help="how batches run")
     parser.add_argument(
         "--change", action="store_true", help="also change speeds in mid-run and show how CG follows"
     )
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     import weir
     from weir.spark.session import embedded
 
-    spark = embedded(f"local[{args.servers}]", **{"spark.driver.memory": "4g"})
+    spark = embedded(f"local[{args.servers + args.sources}]", **{"spark.driver.memory": "4g"})
     work = Path(tempfile.mkdtemp(prefix="weir-consistent-"))
     groupings = {
         "KG": weir.Hash(),
@@ -90,13 +91,30 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     table = RichTable(title="service times emulated by sleeping; settled half of the run")
-    for column in ("servers", "grouping", "rows/s", "against KG", "batch latency ms", "(server, key) pairs"):
+    about = (
+        "servers",
+        "grouping",
+        "rows/s",
+        "against KG",
+        "batch ms",
+        "row p50 ms",
+        "p99 ms",
+        "(server, key) pairs",
+    )
+    for column in about:
         table.add_column(column, justify="right" if column not in ("servers", "grouping") else "left")
     for case, methods in result.items():
         base = methods.get("KG", {}).get("rows_per_s")
         for name, m in methods.items():
             ratio = f"{m['rows_per_s'] / base:.2f} ×" if base else "–"
-            cells = [f"{m['rows_per_s']:,.0f}", ratio, f"{m['latency_ms']:,.0f}", f"{m['memory']:,.0f}"]
+            ages = [f"{m['row_latency_ms'][part]:,.0f}" for part in ("p50", "p99")]
+            cells = [
+                f"{m['rows_per_s']:,.0f}",
+                ratio,
+                f"{m['latency_ms']:,.0f}",
+                *ages,
+                f"{m['memory']:,.0f}",
+            ]
             table.add_row(case, name, *cells)
     console.print(table)
 
@@ -160,7 +178,9 @@ def _measure(
     app = weir.source(stream).process(
         "word", serve, name="words", state=Tally, merge=merge, routing=grouping, output="word string"
     )
-    query = app.start(str(folder), servers=args.servers, trigger={"availableNow": True})
+    query = app.start(
+        str(folder), servers=args.servers, trigger={"availableNow": True}, execution=args.execution
+    )
     query.await_termination()
     progress = query.recent_progress
     settled = progress[len(progress) // 2 :]
@@ -172,6 +192,11 @@ def _measure(
     out: dict[str, Any] = {
         "rows_per_s": sum(rows) / sum(seconds),
         "latency_ms": 1000 * statistics.mean(seconds),
+        # of a row, from the marker that it got at its source until its key was served
+        "row_latency_ms": {
+            part: 1000 * statistics.mean(p["operators"]["words"]["latency"][part] for p in settled)
+            for part in ("p50", "p99")
+        },
         "memory": statistics.mean(p["operators"]["words"]["pairs"] for p in settled),
     }
     if keep:

@@ -49,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--execution",
         choices=("jobs", "live", "threads"),
-        default="jobs",
+        default="live",
         help="with --spark, how batches run: as step jobs, on live servers, or on live servers that are threads of "
         "this process, without Spark",
     )

@@ -140,7 +140,8 @@ class _Run:
             self.placement = {
                 name: tuple(number[m] for m in where) for name, where in chosen.after.instances.items()
             }
-            rest = self._query(spark, None).recent_progress
+            again = self._query(spark, None).recent_progress
+            rest = [p for p in again if p["batch"] >= CHANGED]  # not the last of the first query, as committed
         finally:
             spark.stop()
         # the time of a commit is when the batch's tasks had ended

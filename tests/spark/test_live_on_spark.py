@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 
 import weir
@@ -23,7 +24,8 @@ from support import (
     write_batches,
 )
 from weir.errors import EngineError, OperatorError
-from weir.spark.live import obstacle
+from weir.spark.job import MOST_BYTES, SETTINGS
+from weir.spark.live import NO_LIMIT, obstacle
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -92,6 +94,27 @@ def test_live_where_there_is_room_beside_other_queries(spark, tmp_path, checkpoi
     finally:
         spark.sparkContext._conf.set("spark.speculation", "false")
     assert obstacle(spark, 2) is None
+
+
+def test_batches_of_short_rows_are_limited_by_number_those_of_long_ones_by_bytes(spark, tmp_path, checkpoint):
+    data = tmp_path / "posts"
+    long = TABLES[1].set_column(
+        0, "place", pa.array([f"{p} {'x' * 1000}" for p in TABLES[1]["place"].to_pylist()])
+    )
+    tables = [TABLES[0], long, long]
+    query = two_counts(stream(spark, write_batches(data, tables[:1]), POSTS)).start(checkpoint, servers=2)
+    limits = []
+    try:
+        for number in range(3):
+            query.process_all_available()
+            limits.append(query._driver.runner.session.conf.get(MOST_BYTES))
+            write_batches(data, tables[number + 1 : number + 2])
+    finally:
+        query.stop()
+    # of the first batch nobody knows how long its rows are
+    assert limits == [SETTINGS[MOST_BYTES], NO_LIMIT, SETTINGS[MOST_BYTES]]
+    assert ways(query) == ["live"] * 3
+    assert rows_of(query.state("places")) == counts(tables, "place")
 
 
 def test_a_source_that_finds_no_slot_gets_those_of_the_servers(spark, tmp_path, checkpoint, monkeypatch):

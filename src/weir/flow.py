@@ -247,10 +247,10 @@ class Stream(Joining):
         options: Mapping[str, Any],
         other: tuple[Part, ...] = (),
     ) -> Stream:
-        known = {*allowed.__annotations__, "key"}
+        allowed_names = {*allowed.__annotations__, "key"}
         for name in options:
-            if name not in known:
-                raise TopologyError(f"{method}(…) takes no {name!r}; {did_you_mean(name, known)}")
+            if name not in allowed_names:
+                raise TopologyError(f"{method}(…) takes no {name!r}; {did_you_mean(name, allowed_names)}")
         declaration = {
             **options,
             "key": _columns(options.get("key", ())),

@@ -271,7 +271,7 @@ class AggregateInstance(Instance):
         context, node = self.context, self.node
         if context.step != node.state_level:
             return
-        made: list[pa.Table] = []
+        written: list[pa.Table] = []
         results: list[pa.Table] = []
         view: StateView | None = None
         touched: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
@@ -294,14 +294,14 @@ class AggregateInstance(Instance):
             self.report.keys_delta += merged.num_rows - prior.num_rows
             h1, h2 = merged[H1].to_numpy(), merged[H2].to_numpy()
             touched = (h1, h2)
-            made.append(entries(merged.select(self.schema.names), h1, h2, deadline=self._deadlines(merged)))
+            written.append(entries(merged.select(self.schema.names), h1, h2, deadline=self._deadlines(merged)))
             if context.want_updates or self.operator.emit != "rows":
                 results.append(merged)
         self._gone = expired = self._expired(view, touched)
         if expired is not None and expired.num_rows:
-            made.append(tombstones(expired[H1].to_numpy(), expired[H2].to_numpy(), self.schema))
+            written.append(tombstones(expired[H1].to_numpy(), expired[H2].to_numpy(), self.schema))
             self.report.keys_delta -= expired.num_rows
-        self._written = pa.concat_tables(made) if made else None
+        self._written = pa.concat_tables(written) if written else None
         if results:
             self._result = pa.concat_tables(results).combine_chunks()
         out = None if self.operator.emit == "rows" else self.updates()

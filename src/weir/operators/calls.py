@@ -34,10 +34,10 @@ class Handed(Sequence[Any]):
         return len(self._rows)
 
     def __getitem__(self, at: Any) -> Any:
-        found = self._rows[at]
+        chosen = self._rows[at]
         if not isinstance(at, slice):
-            self.last = found
-        return found
+            self.last = chosen
+        return chosen
 
     def __iter__(self) -> Iterator[Any]:
         for row in self._rows:

@@ -160,9 +160,9 @@ def among(table: pa.Table, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> ND
     both = np.concatenate([table[H1].to_numpy(), h1]), np.concatenate([table[H2].to_numpy(), h2])
     groups, _ = group_rows(*both)
     n = table.num_rows
-    known = np.zeros(len(groups) + 1, np.bool_)
-    known[groups[n:]] = True
-    return known[groups[:n]]
+    wanted = np.zeros(len(groups) + 1, np.bool_)
+    wanted[groups[n:]] = True
+    return wanted[groups[:n]]
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

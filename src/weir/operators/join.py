@@ -329,8 +329,8 @@ class _JoinInstance(Instance):
         changed = np.arange(side.saved, len(side))
         if self._outer:
             before = rows[MATCHED].to_numpy()
-            found = np.flatnonzero(side.matched[: side.saved] & ~before[: side.saved])
-            changed = np.concatenate([found, changed])
+            newly_matched = np.flatnonzero(side.matched[: side.saved] & ~before[: side.saved])
+            changed = np.concatenate([newly_matched, changed])
             at = rows.column_names.index(MATCHED)
             rows = rows.set_column(at, rows.schema.field(at), pa.array(before | side.matched))
         return rows.take(pa.array(changed))

@@ -155,15 +155,15 @@ class _LookupInstance(Instance):
         operator, node = self.operator, self.node
         batch = changes.batch
         new = conformed([batch.column(name) for name in node.state.names], node.state)
-        known = np.flatnonzero(at >= 0)
-        table = pa.concat_tables([rows.take(pa.array(at[known])), new])
+        listed = np.flatnonzero(at >= 0)
+        table = pa.concat_tables([rows.take(pa.array(at[listed])), new])
         r1, r2 = row_hashes(batch)
-        none = np.zeros(len(known), np.uint64)
-        ordering = {"g": np.concatenate([known, groups])}
+        none = np.zeros(len(listed), np.uint64)
+        ordering = {"g": np.concatenate([listed, groups])}
         if operator.latest is not None:
             ordering["dated"] = table[operator.latest].is_valid()  # rows without a date are the oldest
             ordering["latest"] = table[operator.latest]
-        ordering["new"] = np.concatenate([np.zeros(len(known), np.int8), np.ones(len(groups), np.int8)])
+        ordering["new"] = np.concatenate([np.zeros(len(listed), np.int8), np.ones(len(groups), np.int8)])
         ordering |= {"y": np.concatenate([none, r1]), "z": np.concatenate([none, r2])}
         keys = [(name, "ascending") for name in ordering]
         order = pc.sort_indices(pa.table(ordering), sort_keys=keys).to_numpy()
@@ -172,7 +172,7 @@ class _LookupInstance(Instance):
         last[:-1] = number[1:] != number[:-1]
         chosen = order[last]
         keys_of = ordering["g"][chosen]
-        fresh = chosen >= len(known)
+        fresh = chosen >= len(listed)
         dead = np.zeros(len(chosen), np.bool_)
         if operator.deleted is not None:
             gone = table[operator.deleted].take(pa.array(chosen)).combine_chunks()
@@ -192,10 +192,10 @@ class _LookupInstance(Instance):
             stream, at = stream.select(at >= 0), at[at >= 0]
         if not len(stream):
             return
-        found = pa.array(at, mask=at < 0)
+        matches = pa.array(at, mask=at < 0)
         own = [name for name in node.sides[0].names if name not in node.key]
         table = [name for name in node.state.names if name not in node.key]
         columns = [stream.column(name) for name in [*node.key, *own]]
-        columns += [rows[name].take(found) for name in table]
+        columns += [rows[name].take(matches) for name in table]
         self.report.rows_out += len(stream)
         yield Rows(record_batch(columns, node.rows_out))

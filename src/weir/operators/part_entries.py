@@ -74,16 +74,16 @@ class PartEntries:
                 AT: pa.array([at for _, _, at, _ in flat], pa.binary()),
             }
         )
-        made = entries(completed(table, self._schema), route, own, dead=dead)
+        changes = entries(completed(table, self._schema), route, own, dead=dead)
         born, gone = int((~dead & ~before).sum()), int((dead & before).sum())
-        return made.filter(pa.array(~dead | before)), born - gone
+        return changes.filter(pa.array(~dead | before)), born - gone
 
     def gone(self, h1: U64, h2: U64) -> pa.Table:
         """Return what marks all elements of some keys as gone."""
-        found = self._state.all_of(np.unique(h1))
-        found = found.filter(pa.compute.is_in(found[OWNER], pa.array(h2)))
-        self._gone.update(found[H2].to_pylist())
-        return tombstones(found[H1].to_numpy(), found[H2].to_numpy(), self._schema)
+        elements = self._state.all_of(np.unique(h1))
+        elements = elements.filter(pa.compute.is_in(elements[OWNER], pa.array(h2)))
+        self._gone.update(elements[H2].to_pylist())
+        return tombstones(elements[H1].to_numpy(), elements[H2].to_numpy(), self._schema)
 
     @property
     def _state(self) -> StateView:
@@ -101,8 +101,8 @@ class PartEntries:
         return out
 
     def _all(self, name: str, decoder: Any, h1: int, h2: int) -> Iterator[tuple[bytes, Any]]:
-        found = self._state.all_of(np.array([h1], np.uint64))
-        columns = (found[c].to_pylist() for c in (OWNER, PART, AT, STATE, H2))
+        elements = self._state.all_of(np.array([h1], np.uint64))
+        columns = (elements[c].to_pylist() for c in (OWNER, PART, AT, STATE, H2))
         for owner, part, at, data, own in zip(*columns, strict=True):
             if owner == h2 and part == name and own not in self._gone:
                 yield at, decoder.decode(data)

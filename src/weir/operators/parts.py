@@ -46,8 +46,8 @@ class Part:
     def _get(self, wanted: list[Any]) -> list[Any]:
         unknown = [at for at in wanted if at not in self._known]
         if unknown and self._load is not None:
-            found = self._load([_order.encode(at) for at in unknown])
-            self._known.update(zip(unknown, found, strict=True))
+            values = self._load([_order.encode(at) for at in unknown])
+            self._known.update(zip(unknown, values, strict=True))
         return [self._known.get(at, MISSING) for at in wanted]
 
     def _set(self, at: Any, value: Any) -> None:

@@ -79,11 +79,11 @@ class Map(Operator):
     ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
         """Return the rows that a batch becomes, and, where it is known, which of its rows each was made from."""
         result = self.function(batch, *side)
-        made = conform(result, schema, "it")
+        rows = conform(result, schema, "it")
         if self.parents is None:
             # a function that returns as many rows as it got is taken to have kept their order
-            return made, np.arange(len(made)) if made.num_rows == batch.num_rows else None
-        return made, _parents(result, self.parents, batch.num_rows)
+            return rows, np.arange(len(rows)) if rows.num_rows == batch.num_rows else None
+        return rows, _parents(result, self.parents, batch.num_rows)
 
     def instance(self, context: Context) -> Instance:
         return _MapInstance(context)

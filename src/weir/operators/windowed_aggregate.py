@@ -117,22 +117,22 @@ class WindowedAggregate(AggregateInstance):
         if context.step != self.node.state_level:
             return
         view = context.view()
-        made: list[pa.Table] = []
+        written: list[pa.Table] = []
         mark = NO_TIME if context.watermark is None else context.watermark
         touched, before = self._wire.empty_table(), self._wire.empty_table()
         if self.pieces:
             touched, before = self._with_saved(view, self._reduced())
             self.report.pairs += touched.num_rows
-            made += [self._tombstones(before), self._entries(touched)]
+            written += [self._tombstones(before), self._entries(touched)]
             self.report.keys_delta += touched.num_rows - before.num_rows
         ended = self._ends(touched) <= mark
         due = self._due(view, before, mark)
         closed = pa.concat_tables([due, touched.filter(pa.array(ended))]).combine_chunks()
-        made.append(self._tombstones(closed))
+        written.append(self._tombstones(closed))
         self.report.keys_delta -= closed.num_rows
         if self.window.early is not None:
-            made += self._early(view, touched.filter(pa.array(~ended)), before, closed)
-        self._written = pa.concat_tables(made)
+            written += self._early(view, touched.filter(pa.array(~ended)), before, closed)
+        self._written = pa.concat_tables(written)
         if closed.num_rows:
             self.report.rows_out += closed.num_rows
             yield Rows(self._out(closed, True))
@@ -173,8 +173,8 @@ class WindowedAggregate(AggregateInstance):
         now = among(touched, r1, r2)
         others, _ = view.take(*view.find(r1, r2))
         others = others.select(self._wire.names)
-        for known in (touched, closed, replaced):
-            others = others.filter(pa.array(~among(others, known[H1].to_numpy(), known[H2].to_numpy())))
+        for windows in (touched, closed, replaced):
+            others = others.filter(pa.array(~among(others, windows[H1].to_numpy(), windows[H2].to_numpy())))
         told = pa.concat_tables([touched.filter(pa.array(now)), others]).combine_chunks()
         if told.num_rows and context.want_updates:
             context.to_sink(self._out(told, False))

@@ -136,12 +136,12 @@ def event_time(column: str, lateness: Duration, idle: Duration | None, ahead: Du
     """Return how a stream tells the time; see :meth:`weir.Stream.event_time`."""
     if not isinstance(column, str) or not column:
         raise TopologyError(f"event_time({column!r}): expected the name of a timestamp column")
-    made = EventTime(column, microseconds(lateness), _optional(idle), _optional(ahead))
-    if made.lateness < 0 or any(time is not None and time <= 0 for time in (made.idle, made.ahead)):
+    told = EventTime(column, microseconds(lateness), _optional(idle), _optional(ahead))
+    if told.lateness < 0 or any(time is not None and time <= 0 for time in (told.idle, told.ahead)):
         raise TopologyError(
             f"event_time({column!r}): lateness must not be negative, idle and ahead must be positive or None"
         )
-    return made
+    return told
 
 
 def _optional(duration: Duration | None) -> int | None:

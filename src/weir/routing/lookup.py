@@ -50,5 +50,5 @@ class Lookup:
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the value of each key, −1 where there is none."""
-        found: NDArray[np.int32] = _find(self._index, self._hashes, self._values, self._bits, keys)
-        return found
+        values: NDArray[np.int32] = _find(self._index, self._hashes, self._values, self._bits, keys)
+        return values

@@ -294,7 +294,9 @@ class AggregateInstance(Instance):
             self.report.keys_delta += merged.num_rows - prior.num_rows
             h1, h2 = merged[H1].to_numpy(), merged[H2].to_numpy()
             touched = (h1, h2)
-            written.append(entries(merged.select(self.schema.names), h1, h2, deadline=self._deadlines(merged)))
+            written.append(
+                entries(merged.select(self.schema.names), h1, h2, deadline=self._deadlines(merged))
+            )
             if context.want_updates or self.operator.emit != "rows":
                 results.append(merged)
         self._gone = expired = self._expired(view, touched)

@@ -74,9 +74,9 @@ class PartEntries:
                 AT: pa.array([at for _, _, at, _ in flat], pa.binary()),
             }
         )
-        changes = entries(completed(table, self._schema), route, own, dead=dead)
+        written = entries(completed(table, self._schema), route, own, dead=dead)
         born, gone = int((~dead & ~before).sum()), int((dead & before).sum())
-        return changes.filter(pa.array(~dead | before)), born - gone
+        return written.filter(pa.array(~dead | before)), born - gone
 
     def gone(self, h1: U64, h2: U64) -> pa.Table:
         """Return what marks all elements of some keys as gone."""

@@ -141,7 +141,8 @@ class _Run:
                 name: tuple(number[m] for m in where) for name, where in chosen.after.instances.items()
             }
             again = self._query(spark, None).recent_progress
-            rest = [p for p in again if p["batch"] >= CHANGED]  # not the last of the first query, as committed
+            # without the last batch of the first query, as it was committed
+            rest = [p for p in again if p["batch"] >= CHANGED]
         finally:
             spark.stop()
         # the time of a commit is when the batch's tasks had ended

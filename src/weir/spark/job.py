@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -19,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir import errors
 from weir.engine import invariants
 from weir.engine.ahead import Ahead
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
@@ -33,16 +30,16 @@ from weir.engine.rescale import move_home
 from weir.engine.server import Server
 from weir.engine.sightings import Learning
 from weir.engine.tables import grouping_in_force
-from weir.errors import EngineError, ParcelLost, WeirError
+from weir.errors import EngineError, ParcelLost
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
 from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.profile import Profile
-from weir.operators.file_reader import vanished
 from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
+from weir.spark.failures import translated
 from weir.spark.homes import Homes
 from weir.spark.peeking import count_ahead
 from weir.spark.probing import locate, measure
@@ -434,26 +431,3 @@ def _move_task(job: Job) -> Task:
                 yield from move_home(job, server)
 
     return task
-
-
-_OURS = re.compile(
-    r"weir\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nDriver stacktrace|\Z| SQLSTATE)", re.DOTALL
-)
-_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] .*? reading file (.+?)\. File does not exist")
-
-
-def translated(error: PySparkException | Py4JJavaError) -> Exception:
-    """Return the error that a task raised, if it was one of ours; else the one that Spark raised."""
-    text = str(error)
-    ours = _OURS.search(text)
-    kind = getattr(errors, ours[1], None) if ours else None
-    if ours and isinstance(kind, type) and issubclass(kind, WeirError):
-        return kind(ours[2].strip())
-    if gone := _GONE.search(text):
-        return vanished(unquote(gone[1]))
-    if re.search(r"No module named '(weir|pyarrow|numba|msgspec)", text):
-        return EngineError(
-            "the Python of the executors lacks Weir or what it needs. Install weir there, and start Spark with "
-            "PYSPARK_PYTHON pointing to that Python (on one machine: the one that runs this)."
-        )
-    return error

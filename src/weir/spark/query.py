@@ -18,7 +18,8 @@ from weir.engine.opening import check_sinks, open_driver
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
 from weir.graph.model import Topology
 from weir.options import Options
-from weir.spark.job import SparkRunner, translated, unite
+from weir.spark.failures import translated
+from weir.spark.job import SparkRunner, unite
 from weir.spark.live import LiveRunner
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame

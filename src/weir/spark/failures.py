@@ -1,0 +1,35 @@
+"""What Spark raises when a task has failed, as the error that the task itself raised."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from weir import errors
+from weir.errors import EngineError, WeirError
+from weir.operators.file_reader import vanished
+
+_OURS = re.compile(
+    r"weir\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nDriver stacktrace|\Z| SQLSTATE)", re.DOTALL
+)
+_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] .*? reading file (.+?)\. File does not exist")
+
+
+def translated(error: PySparkException | Py4JJavaError) -> Exception:
+    """Return the error that a task raised, if it was one of ours; else the one that Spark raised."""
+    text = str(error)
+    ours = _OURS.search(text)
+    kind = getattr(errors, ours[1], None) if ours else None
+    if ours and isinstance(kind, type) and issubclass(kind, WeirError):
+        return kind(ours[2].strip())
+    if gone := _GONE.search(text):
+        return vanished(unquote(gone[1]))
+    if re.search(r"No module named '(weir|pyarrow|numba|msgspec)", text):
+        return EngineError(
+            "the Python of the executors lacks Weir or what it needs. Install weir there, and start Spark with "
+            "PYSPARK_PYTHON pointing to that Python (on one machine: the one that runs this)."
+        )
+    return error

@@ -49,6 +49,7 @@ from weir.spark.stages import Task, answering, sending
 from weir.spark.state import output_frame
 from weir.state.storage import Storage
 
+MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 SETTINGS = {
     # adaptive execution would coalesce partitions, and a partition is a server
     "spark.sql.adaptive.enabled": "false",
@@ -58,9 +59,8 @@ SETTINGS = {
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     # vectorised work wants long vectors; the limit in bytes still holds
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.sql.execution.arrow.maxBytesPerBatch": "16777216",
+    MOST_BYTES: "16777216",
 }
-MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 PAUSE = 50  # batches without parcels after one was lost
 LONG_ROWS = 64  # bytes of a source row from which on it is better left in a file than shuffled by the JVM
 

@@ -241,9 +241,9 @@ class LiveRunner(SparkRunner):
             group.close()
             self._cancel(self.session.sparkContext, group.life)
         with _counting:
-            application, self._reserved = self._reserved, None
-            if application is not None:
-                _held[application[0]] -= application[1]
+            reserved, self._reserved = self._reserved, None
+            if reserved is not None:
+                _held[reserved[0]] -= reserved[1]
 
     @staticmethod
     def _cancel(context: Any, life: Life) -> None:
@@ -260,7 +260,11 @@ def _watch_sources(context: Any, tag: str, group: Group, done: threading.Event) 
     times, pause = STARVING
     idle = 0
     while not done.wait(pause):
-        idle = 0 if _running_tasks(context, tag) else idle + 1
+        try:
+            idle = 0 if _running_tasks(context, tag) else idle + 1
+        except Exception:
+            logger.debug("the session ended before its sources", exc_info=True)
+            return  # the batch fails by itself, and says why
         if idle == times:
             group.fail(LiveFailed(f"no source task has found a free slot for {times * pause:g} s"))
             return

@@ -27,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rows", type=int, default=2_000, help="rows per micro-batch")
     parser.add_argument("--servers", type=int, default=3)
+    parser.add_argument("--execution", choices=["live", "jobs"], default="live")
 
 
 def application(spark: Any, rows: int) -> Any:
@@ -65,6 +66,7 @@ class Sample:
     disk: int
     disk_files: int
     batch_seconds: float
+    batch_cpu_seconds: float  # of all processes: what else runs on the machine matters less to it
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -73,7 +75,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from weir.spark.session import embedded
 
     spark = embedded(
-        "local[2]", **{"spark.driver.memory": "1g", "spark.sql.streaming.minBatchesToRetain": "10"}
+        f"local[{args.servers + 2}]",
+        **{"spark.driver.memory": "1g", "spark.sql.streaming.minBatchesToRetain": "10"},
     )
     folder = tempfile.mkdtemp(prefix="weir-soak-")
     samples: list[Sample] = []
@@ -82,16 +85,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"{folder}/checkpoint",
             servers=args.servers,
             routing=weir.Locality(period=10),
+            execution=args.execution,
             sink={name: lambda frame, batch: None for name in ("topics", "sums", "visits")},
         )
         began = time.monotonic()
         end, pause = began + 60 * args.minutes, 60 * args.minutes / SAMPLES
+        meter = _CpuPerBatch()
         while time.monotonic() < end:
             time.sleep(pause)
             if query.exception() is not None or not query.is_active:
                 query.await_termination(1)
             if query.progress is not None and time.monotonic() - began > WARM_UP * 60 * args.minutes:
-                samples.append(_sample(spark, query, f"{folder}/checkpoint"))
+                samples.append(_sample(spark, query, f"{folder}/checkpoint", meter))
                 if len(samples) % 20 == 0:
                     console.print(
                         f"batch {query.progress.batch}: {samples[-1]}", style="dim", highlight=False
@@ -104,7 +109,20 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {"minutes": args.minutes, "batches": batches, **compared(samples)}
 
 
-def _sample(spark: Any, query: Any, checkpoint: str) -> Sample:
+class _CpuPerBatch:
+    """CPU seconds per batch of this process and all that it has started, from one reading to the next."""
+
+    def __init__(self) -> None:
+        self._cpu, self._batch = 0.0, -1
+
+    def read(self, processes: list[int], batch: int) -> float:
+        cpu = sum(map(_cpu_seconds, processes))
+        used, batches = cpu - self._cpu, batch - self._batch
+        self._cpu, self._batch = cpu, batch
+        return used / batches if batches else 0.0
+
+
+def _sample(spark: Any, query: Any, checkpoint: str, meter: _CpuPerBatch) -> Sample:
     runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()
     runtime.gc()
     jvm = spark.sparkContext._gateway.proc.pid
@@ -122,6 +140,7 @@ def _sample(spark: Any, query: Any, checkpoint: str) -> Sample:
         disk=disk,
         disk_files=count,
         batch_seconds=statistics.median(recent) if recent else 0.0,
+        batch_cpu_seconds=meter.read([os.getpid(), *processes], query.progress.batch),
     )
 
 
@@ -144,12 +163,12 @@ def _descendants(pid: int) -> list[int]:
             if name.isdigit():
                 parent = int(Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()[1])
                 children.setdefault(parent, []).append(int(name))
-    found, waiting = [], [pid]
+    descendants, waiting = [], [pid]
     while waiting:
         for child in children.get(waiting.pop(), []):
-            found.append(child)
+            descendants.append(child)
             waiting.append(child)
-    return found
+    return descendants
 
 
 def _command(pid: int) -> str:
@@ -162,6 +181,13 @@ def _rss(pid: int) -> int:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def _cpu_seconds(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def _open_files(pid: int) -> int:

@@ -17,9 +17,11 @@ from weir.errors import EngineError, TopologyError
 ON_THIS_MACHINE = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # of every file of Spark's log of a stream, Hadoop would write a checksum beside it, and start a process for each
-    # to set its permissions: a fifth of what a small batch takes
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    # of every file of Spark's log of a stream, Hadoop would write a checksum beside it, and start six processes for
+    # each, to set permissions and to look for links: a third of what a small batch takes
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+    "FileSystemBasedCheckpointFileManager",
 }
 
 

@@ -57,12 +57,13 @@ def files(
     format: str = "parquet",
     by: str = "folder",
     place: Mapping[str, int] | str | None = None,
+    max_bytes_per_batch: int | None = None,
 ) -> Stream:
     """Begin a stream: the rows of files, each read on the server that its partition is assigned to.
 
-    Spark only lists the files (a streaming reader remembers which it has listed) and sends each path to a
-    server, which reads the file and hands its rows on. Rows whose next key lives on that server never leave
-    it. Where files were written by key, the partition is a vertex of the key graph like any key: with
+    Spark only lists the files (a streaming reader remembers which it has listed). The driver plans which files
+    a batch reads, and each is read by its server, which hands the rows on. Rows whose next key lives on that server
+    never leave it. Where files were written by key, the partition is a vertex of the key graph like any key: with
     ``routing=weir.Locality()`` keys and the partitions that hold them come together.
 
     A file must appear whole (written elsewhere, then moved here) and must not change. One that has changed
@@ -91,6 +92,10 @@ def files(
     place
         Where partitions are read: ``{"part=3": 0}`` on given servers (others by hash), ``"hash"`` always
         by hash; if not given, where it pays, with ``routing=weir.Locality()``, else by hash.
+    max_bytes_per_batch
+        Bytes of files that a batch reads at most (a larger file is a batch of its own). What Spark lists at once
+        is cut into batches without asking Spark in between, so a backlog is worked off faster than with Spark's
+        ``maxFilesPerTrigger``. See also ``target_batch=`` of :class:`weir.Options`.
 
     Examples
     --------
@@ -101,9 +106,12 @@ def files(
         query.progress["edges"]["files → place"]      # {"local": …, "remote": …, "bytes": …, "locality": …}
     """
     check_partition(by)
+    if max_bytes_per_batch is not None:
+        check_count("max_bytes_per_batch", max_bytes_per_batch)
     listed = _listed(reader, path, f"{name}{LISTED}", by)
     columns = columns_of(path, format) if schema is None else to_schema(schema)
-    operator = Read(columns, format, base_of(path) if by == "folder" else "", by != "file")
+    base = base_of(path) if by == "folder" else ""
+    operator = Read(columns, format, base, by != "file", max_bytes_per_batch)
     step = operator_step(
         (listed,), operator, kind="files", name=name, key=(PARTITION,), routing=_place(place, by)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -16,10 +15,14 @@ import pytest
 
 import weir
 from support import POSTS, counts, places_and_topics, rows_of, sums, write_parts
-from weir.engine.documents import BatchPlan
+from weir.engine.documents import BatchPlan, Input
+from weir.engine.intake import Intake, next_input
 from weir.engine.ledger import read_commit
+from weir.faults import watching
+from weir.graph.declare import LISTED
 from weir.operators.file_feed import FileFeed
 from weir.operators.file_reader import CHUNK_ROWS, read_file
+from weir.operators.listing import list_files
 from weir.operators.read import Read
 from weir.state.storage import Storage
 from weir.testing import run, start
@@ -236,12 +239,11 @@ def test_what_a_path_says_must_be_of_the_columns_type(tmp_path):
         Read(pa.schema([]))
 
 
-def test_a_listing_is_cut_into_batches_that_keep_to_their_limit(tmp_path, checkpoint, monkeypatch):
+def test_a_listing_is_cut_into_batches_that_keep_to_their_limit(tmp_path, checkpoint):
     folder = write_parts(tmp_path / "posts", batches=3)
     rounds = batches_of(folder)
     limit = 2 * max(path.stat().st_size for files in rounds for path in files)
-    monkeypatch.setattr("weir.engine.opening.FileFeed", partial(FileFeed, limit))
-    app = places_and_topics(weir.files(None, folder, schema=POSTS))
+    app = places_and_topics(weir.files(None, folder, schema=POSTS, max_bytes_per_batch=limit))
     faults = ["plan-written:1", "commit-written:2", "job-done:4"]
     query = start(app, checkpoint, servers=4, target_batch="1000 s", faults=faults)
     for files in rounds:
@@ -253,7 +255,60 @@ def test_a_listing_is_cut_into_batches_that_keep_to_their_limit(tmp_path, checkp
     assert query.progress.sources["files"]["lag"] == 0
     query.restart(target_batch=None)
     query.feed(rounds[0])
-    assert query.progress.rows == 1200
+    assert [p.rows for p in query.recent_progress[-2:]] == [600, 600]
+
+
+def half_read(tmp_path, checkpoint):
+    """Return a query that has died between the two batches of its first round, its application's maker, its files."""
+    folder = write_parts(tmp_path / "posts", batches=1)
+    (files,) = batches_of(folder)
+    limit = 2 * max(path.stat().st_size for path in files)
+
+    def app(limit=limit):
+        return places_and_topics(weir.files(None, folder, schema=POSTS, max_bytes_per_batch=limit))
+
+    with pytest.raises(weir.testing.Crash), watching(_dies_before_the_second_plan):
+        start(app(), checkpoint, servers=4)._driver.batch({f"files{LISTED}": list_files(files, "folder")}, 0)
+    return app, files, folder
+
+
+def _dies_before_the_second_plan(point, batch):
+    if (point, batch) == ("plan-written", 1):
+        raise weir.testing.Crash
+
+
+@pytest.mark.parametrize("limit", [None, 1, 10**9])
+def test_a_round_goes_on_with_another_limit_where_it_was_left(tmp_path, checkpoint, limit):
+    app, files, folder = half_read(tmp_path, checkpoint)
+    query = start(app(limit), checkpoint, servers=5)
+    query.feed(files, number=0)
+    check(query, folder)
+
+
+def test_a_round_that_lists_other_files_than_before_is_refused(tmp_path, checkpoint):
+    app, files, _ = half_read(tmp_path, checkpoint)
+    os.utime(files[0])  # now the last one: the second half of the round would be another
+    query = start(app(), checkpoint, servers=4)
+    with pytest.raises(weir.errors.SourceError, match="2 files .* one of them was changed"):
+        query.feed(files, number=0)
+
+
+def test_a_round_that_was_read_before_files_were_cut_up_is_not_read_again(tmp_path):
+    feed, files = FileFeed(1), list_files(batches_of(write_parts(tmp_path / "posts", batches=1))[0], "folder")
+    assert feed.size(feed.begin(None, 7, files, again=True)) == 0
+    assert feed.size(feed.begin({"tick": 5, "done": 2}, 7, files, again=True)) == 0
+    assert feed.size(feed.begin({"tick": 7, "done": 2}, 7, files, again=True)) > 0
+    assert feed.size(feed.begin({"tick": 5, "done": 2}, 7, files, again=False)) > 0
+
+
+def test_a_batch_that_was_planned_before_files_were_cut_up_reads_them_all(tmp_path):
+    feed, files = FileFeed(1), list_files(batches_of(write_parts(tmp_path / "posts", batches=1))[0], "folder")
+    intake = Intake({"files": feed})
+    intake.begin(None, 0, {"files": files})
+    intake._limits["files"] = None
+    planned = next_input(intake, None, True, Input({}))
+    assert sorted(planned.listing["files"]["path"]) == sorted(files["path"].to_pylist())
+    assert feed.size(planned.positions["files"]) == 0
 
 
 def test_a_target_needs_a_source_that_can_be_cut():

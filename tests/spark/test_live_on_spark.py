@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from support import (
     two_counts,
     write_batches,
 )
+from weir.engine.live.group import Group
 from weir.errors import EngineError, OperatorError
 from weir.spark.job import MOST_BYTES, SETTINGS
 from weir.spark.live import NO_LIMIT, obstacle
@@ -115,6 +117,62 @@ def test_batches_of_short_rows_are_limited_by_number_those_of_long_ones_by_bytes
     assert limits == [SETTINGS[MOST_BYTES], NO_LIMIT, SETTINGS[MOST_BYTES]]
     assert ways(query) == ["live"] * 3
     assert rows_of(query.state("places")) == counts(tables, "place")
+
+
+def test_small_batches_come_over_the_driver_and_large_ones_from_tasks(
+    spark, tmp_path, checkpoint, monkeypatch
+):
+    data, fed = tmp_path / "posts", []
+    monkeypatch.setattr(Group, "feed", lambda *args, feed=Group.feed: (fed.append(1), feed(*args))[1])
+    schema = f"{POSTS}, at timestamp, price decimal(9,2)"
+
+    def table(rows, seed):
+        plain = posts(rows, seed, topics=rows)
+        at = pa.array([None, *range(1, rows)], pa.timestamp("us", "UTC"))
+        price = pa.array([None, *(Decimal(n) / 4 for n in range(1, rows))], pa.decimal128(9, 2))
+        return plain.append_column("at", at).append_column("price", price)
+
+    tables = [table(10, 0), table(40_000, 1), table(10, 2), table(10, 3)]
+    folder = write_batches(data, tables[:1])
+    app = weir.source(stream(spark, folder, schema)).keyed(
+        "topic",
+        weir.Aggregate(last="max(at)", sum="sum(price)", n="count()"),
+        name="topics",
+    )
+    query = app.start(checkpoint, servers=2, execution="live")
+    ways_of_rows = []
+    try:
+        for number in range(4):
+            query.process_all_available()
+            ways_of_rows.append(len(fed))
+            write_batches(data, tables[number + 1 : number + 2])
+        assert ways(query) == ["live"] * 4
+        # behind a large batch, nobody knows whether the next one is small
+        assert ways_of_rows == [1, 1, 1, 2]
+        every = pa.concat_tables(tables)
+        expected = every.group_by("topic").aggregate([("price", "sum"), ([], "count_all")])
+        state = {row.topic: row for row in query.state("topics").collect()}
+        assert {t: (r.sum, r.n) for t, r in state.items()} == {
+            row["topic"]: (row["price_sum"], row["count_all"]) for row in expected.to_pylist()
+        }
+    finally:
+        query.stop()
+
+
+def test_functions_at_a_source_never_run_in_the_driver(spark, tmp_path, checkpoint):
+    folder = write_batches(tmp_path / "posts", TABLES[:1])
+
+    def where(batch):
+        process = pa.array([str(os.getpid())] * batch.num_rows)
+        return pa.RecordBatch.from_arrays([process], names=["process"])
+
+    app = weir.source(stream(spark, folder, POSTS)).map_batches(where, schema="process string")
+    query = app.keyed("process", weir.Count(), name="n").start(
+        checkpoint, servers=2, trigger=NOW, execution="live"
+    )
+    query.await_termination()
+    assert ways(query) == ["live"]
+    assert str(os.getpid()) not in {row.process for row in query.state("n").collect()}
 
 
 def test_a_source_that_finds_no_slot_gets_those_of_the_servers(spark, tmp_path, checkpoint, monkeypatch):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from weir.engine.ahead import Ahead
 from weir.engine.alarms import NextAlarms
+from weir.engine.continuity import check_next, check_source
 from weir.engine.delivery import Deliveries, Sinks
 from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
 from weir.engine.ending import Ending, Status
@@ -33,7 +34,7 @@ from weir.engine.rescale import Build, change, moved_keys
 from weir.engine.scaler import Pending, Scaler
 from weir.engine.sightings import Learning
 from weir.engine.whereabouts import Whereabouts
-from weir.errors import CheckpointMismatch, WeirError
+from weir.errors import WeirError
 from weir.faults import reach
 from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
@@ -158,12 +159,12 @@ class Driver:
         with self._busy:
             self.start(rows)
             last = self.ledger.last
-            self._check_source()
+            check_source(self.storage.root, last, self.source)
             if last is not None and (number == last.handed_over or any(last.outputs.values())):
                 self.deliver(last)  # it has happened; only its delivery may be owed
             fresh = last is None or number != last.handed_over
             if fresh:
-                self._check_next(number)
+                check_next(self.storage.root, last, number)
                 self._keep_offsets(number)
             intake = None if end_of_input else self.intake
             if intake is not None:
@@ -191,11 +192,11 @@ class Driver:
             last, quiet_until = self.ledger.last, self.ledger.read_clock() - waited
             if last is None or last.end_of_input:
                 return False
-            due = self.alarms.due(self.ledger, quiet_until)
+            due = self.alarms.due(self.ledger, quiet_until) and not self._owes_reading(last.batch + 1)
             if due or not self._started:
                 rows = self.runner.no_rows(self.topology)
                 self.start(rows)
-                self._check_source()
+                check_source(self.storage.root, last, self.source)
                 if any(last.outputs.values()):
                     self.deliver(last)
             if due:
@@ -203,6 +204,11 @@ class Driver:
             return due
         finally:
             self._busy.release()
+
+    def _owes_reading(self, batch: int) -> bool:
+        """Return whether a planned batch reads what only a round of its source can bring: it comes with that."""
+        planned = self.ledger.planned(batch)
+        return planned is not None and planned.input is not None and bool(planned.input.listing)
 
     def _carry_out(self, rows: Any, number: int, end_of_input: bool, quiet_until: int | None = None) -> None:
         batch = 0 if self.ledger.last is None else self.ledger.last.batch + 1
@@ -240,27 +246,6 @@ class Driver:
         self.status.recent.append(progress)
         self.status.message = "waiting for data"
 
-    def _check_source(self) -> None:
-        """Refuse batches of another source than the one that the last commit has had: their numbers mean other rows."""
-        last = self.ledger.last
-        if last is not None and last.source and self.source and last.source != self.source:
-            raise CheckpointMismatch(
-                f"{self.storage.root}: the folder 'source', Spark's own record of what it has read, is not the one "
-                "that the commits were made with: it was deleted or replaced. Going on would skip rows or count them "
-                "twice. Restore it from the same copy as the commits, or start with an empty checkpoint folder."
-            )
-
-    def _check_next(self, batch: int) -> None:
-        """Refuse any batch but the next one: the source must go on where the last commit ended."""
-        last = self.ledger.last
-        expected = 0 if last is None else last.handed_over + 1
-        if batch != expected:
-            raise CheckpointMismatch(
-                f"{self.storage.root}: the source hands over batch {batch}, but batch {expected} is next. The folder "
-                "'source' and the commits are not of one run: part of the checkpoint was deleted or replaced. Restore "
-                "both from the same copy, or start with an empty checkpoint folder."
-            )
-
     def start(self, rows: Any) -> None:
         """Get ready for the first batch: lay state out anew if the application has changed, locate servers."""
         self.runner.start(rows, self.topology, self.learning, self.ledger.fence.claim)
@@ -284,13 +269,16 @@ class Driver:
         last = self.ledger.last
         if last is None or (self.needs_end_of_input and not last.end_of_input):
             return False
+        if self.intake is not None and self.intake.ended_in_between(last):
+            return False
         return not self.sinks or self.ledger.was_delivered(last.batch)
 
     @property
     def needs_end_of_input(self) -> bool:
         """Whether something is left to do when a bounded input has ended: windows to close, states to merge."""
-        # sources that are cut up end with a batch that says so: without it, a run may have died between two
-        return self.intake is not None or any(n.times or n.held is not None for n in self.topology.stateful)
+        if self.intake is not None and self.intake.grows:
+            return True
+        return any(n.times or n.held is not None for n in self.topology.stateful)
 
     @property
     def learning(self) -> Learning | None:
@@ -342,14 +330,15 @@ class Driver:
         self, rows: Any, batch: int, end_of_input: bool, quiet_until: int | None
     ) -> tuple[BatchPlan, Pending | None]:
         """Return what the batch will do, and the scaling it carries out; a batch planned before does the same again."""
-        planned = self.ledger.planned(batch)
+        planned, reads = self.ledger.planned(batch), not end_of_input and quiet_until is None
         if planned is None:
-            reads = not end_of_input and quiet_until is None
             terms = {"end_of_input": end_of_input, "input": next_input(self.intake, self.ledger.last, reads)}
             pending = self.scaler.next()
             if pending is not None and (plan := self._scaling_plan(batch, pending, terms)) is not None:
                 return plan, pending
             return self._ordinary_plan(rows, batch, {**terms, "quiet_until": quiet_until}), None
+        if reads:
+            planned.input = next_input(self.intake, self.ledger.last, reads, planned.input)
         if planned.origin is not None:
             self._change_servers(planned)
         elif self.learner is not None:

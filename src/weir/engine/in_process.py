@@ -142,7 +142,7 @@ class InProcessRunner:
             sent = [
                 b for server, inbox in inboxes for b in self._attempt(self._step, job, step, server, inbox)
             ]
-        return self._placed(outcome_of(answers_in(sent)))
+        return self._placed(outcome_of(wire.answers_in(sent)))
 
     def _job(self, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Job:
         return Job(
@@ -208,13 +208,6 @@ class InProcessRunner:
             if report.server >= 0:
                 report.host, report.process = self._place(report.server)
         return outcome
-
-
-def answers_in(sent: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
-    """Yield kind and payload of all that tasks have sent."""
-    for batch in sent:
-        for kind, payload in zip(batch.column("kind").to_pylist(), wire.payloads(batch), strict=True):
-            yield kind, payload.to_pybytes()
 
 
 def _source(job: Job, task: int, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What a batch takes from sources that the driver cuts up: topics, and files where batches have a target time.
+"""What a batch takes from sources that the driver cuts up: topics, and files that servers read.
 
 Whoever hands over work (Spark's trigger, a test) begins a *round*. What the sources have by then is cut into as many
 batches as their limits ask for. What each batch reads is in its plan, and where the next one goes on is in its
@@ -26,14 +26,27 @@ class Feed(Protocol):
     first: int  # of the first batch, where batches have a target time
     smallest: int
 
-    def begin(self, position: Position | None, tick: int, listing: pa.Table | None) -> Position:
-        """Look how far the source reaches; return where to go on. ``position`` None: nothing was ever read."""
+    @property
+    def grows(self) -> bool:
+        """Whether it may reach further each time that one looks, within one round.
+
+        Then a batch that runs again keeps to what was planned, and a bounded run has read all when a commit says so.
+        """
+
+    def begin(self, position: Position | None, tick: int, listing: pa.Table | None, again: bool) -> Position:
+        """Look how far the source reaches; return where to go on. ``position`` None: nothing was ever cut up.
+
+        ``tick`` is the round's number, ``again`` whether some batch of it has been committed.
+        """
 
     def cut(self, position: Position, most: float | None) -> tuple[Columns, Position]:
         """Return what the next batch reads, and the position behind it."""
 
     def size(self, position: Position) -> int:
         """Return how much is left behind a position."""
+
+    def is_between(self, position: Position) -> bool:
+        """Return whether a round has ended before all of it was read."""
 
     def about(self, position: Position) -> dict[str, Any]:
         """Return what the progress says of it."""
@@ -47,7 +60,7 @@ class Intake:
 
     >>> class Numbers:
     ...     most, first, smallest = 1000, 100, 10
-    ...     def begin(self, position, tick, listing): return {"at": 0}
+    ...     def begin(self, position, tick, listing, again): return {"at": 0}
     ...     def cut(self, position, most):
     ...         return {}, {"at": min(5000, position["at"] + int(most))}
     ...     def size(self, position): return 5000 - position["at"]
@@ -73,21 +86,39 @@ class Intake:
     def begin(self, last: Commit | None, tick: int, listings: Mapping[str, pa.Table]) -> None:
         """Begin a round behind the last commit: look how far all sources reach."""
         positions = {} if last is None or last.input is None else last.input.positions
+        again = last is not None and last.handed_over == tick
         self.positions = {
-            name: feed.begin(positions.get(name), tick, listings.get(name))
+            name: feed.begin(positions.get(name), tick, listings.get(name), again)
             for name, feed in self.feeds.items()
         }
+
+    @property
+    def grows(self) -> bool:
+        """Whether only a commit that says so tells that a bounded run has read all."""
+        return any(feed.grows for feed in self.feeds.values())
+
+    def ended_in_between(self, last: Commit) -> bool:
+        """Return whether the last commit left something of its round to be read."""
+        positions = {} if last.input is None else last.input.positions
+        return any(feed.is_between(positions[name]) for name, feed in self.feeds.items() if name in positions)
 
     @property
     def behind(self) -> bool:
         """Whether something is left to be read in this round."""
         return any(feed.size(self.positions[name]) for name, feed in self.feeds.items())
 
-    def cut(self) -> tuple[dict[str, Columns], dict[str, Position]]:
-        """Return what the next batch reads, and the positions behind it."""
+    def cut(self, planned: Input | None = None) -> tuple[dict[str, Columns], dict[str, Position]]:
+        """Return what the next batch reads, and the positions behind it.
+
+        Of a batch that was ``planned`` before, files are listed anew: one may have been mended, and nothing of the
+        batch has been committed.
+        """
         columns, positions = {}, {}
         for name, feed in self.feeds.items():
             before = self.positions[name]
+            if planned is not None and feed.grows and name in planned.listing:
+                columns[name], positions[name] = planned.listing[name], planned.positions[name]
+                continue
             columns[name], positions[name] = feed.cut(before, self._limits[name])
             self._taken[name] = feed.size(before) - feed.size(positions[name])
         return columns, positions
@@ -113,10 +144,12 @@ class Intake:
         }
 
 
-def next_input(intake: Intake | None, last: Commit | None, reads: bool) -> Input | None:
+def next_input(
+    intake: Intake | None, last: Commit | None, reads: bool, planned: Input | None = None
+) -> Input | None:
     """Return what the next batch takes from sources that are cut up; without any, what earlier batches have read."""
     before = None if last is None else last.input
     if intake is None or not reads:
         return before
-    listing, positions = intake.cut()
+    listing, positions = intake.cut(planned)
     return Input({**({} if before is None else before.positions), **positions}, listing)

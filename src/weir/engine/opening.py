@@ -56,15 +56,14 @@ def open_driver(
 
 
 def _intake(topology: Topology, feeds: Mapping[str, Feed], options: Options) -> Intake | None:
-    """Return what cuts sources into batches: topics always, files where batches have a target time."""
+    """Return what cuts topics, and listings of files, into batches."""
     target = None if options.target_batch is None else microseconds(options.target_batch) / 1e6
-    if target is not None:
-        files = {name: FileFeed() for name in sorted(topology.listings) if name not in feeds}
-        feeds = {**feeds, **files}
-        if not feeds:
-            raise TopologyError(
-                "target_batch= is for weir.kafka and weir.files: of other sources Spark decides what a batch brings"
-            )
+    files = {name: FileFeed(most) for name, most in topology.listings.items() if name not in feeds}
+    feeds = {**feeds, **files}
+    if target is not None and not feeds:
+        raise TopologyError(
+            "target_batch= is for weir.kafka and weir.files: of other sources Spark decides what a batch brings"
+        )
     return Intake(feeds, target) if feeds else None
 
 

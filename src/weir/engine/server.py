@@ -154,17 +154,15 @@ class Server:
             if edges is not None:
                 rows = rows.select((edges >> bit) & 1 == 1)
             kept = self._with_key(self.topology.by_name[edge.target], rows)
-            if source not in self.topology.listings:
-                count = self._count(edge)
-                size = whole.nbytes * len(kept) // whole.num_rows
-                count.entered = count.entered[0] + len(kept), count.entered[1] + size
+            count = self._count(edge)
+            size = whole.nbytes * len(kept) // whole.num_rows
+            count.entered = count.entered[0] + len(kept), count.entered[1] + size
             self._deliver(edge, kept)
 
     def _count_entry(self, source: str, batch: pa.RecordBatch) -> None:
         self.event_times.read(source, Rows(batch))
-        if source not in self.topology.listings:  # of files, the rows count that are read
-            self.report.rows += batch.num_rows
-            self.report.bytes += batch.nbytes
+        self.report.rows += batch.num_rows
+        self.report.bytes += batch.nbytes
 
     def _receive_wire(self, batch: pa.RecordBatch) -> None:
         heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "born", "sender")]

@@ -245,10 +245,16 @@ class Topology:
         return {name: n for n in self.stateful for name in (n.name, n.held) if name is not None}
 
     @cached_property
-    def listings(self) -> frozenset[str]:
-        """Sources that list files, whose rows are read on the servers."""
-        read = {n.name for n in self.nodes if n.operator.reads_files}
-        return frozenset(e.source for e in self.edges if e.target in read)
+    def listings(self) -> dict[str, int | None]:
+        """Sources that list what servers read, and how many bytes of it a batch reads at most."""
+        read = {n.name: n.operator.max_bytes for n in self.nodes if n.operator.reads_files}
+        return {e.source: read[e.target] for e in self.edges if e.target in read}
+
+    @cached_property
+    def works_at_sources(self) -> bool:
+        """Whether source tasks call operators, and do not only route."""
+        direct = [e.target for e in self.edges if e.source in self.sources and not e.crosses]
+        return any(self.runs_at_source(self.by_name[name]) for name in direct)
 
     def runs_at_source(self, node: Node) -> bool:
         """Stateless operators that live everywhere run wherever their rows are, the source included."""

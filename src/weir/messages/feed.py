@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -30,10 +30,13 @@ class TopicFeed:
     most: int | None = None
     smallest: int = 1000
     first: int = 50_000
+    grows: ClassVar[bool] = True
     _reach: dict[str, tuple[int, int]] = field(default_factory=dict)
     skipped: int = 0  # offsets that had expired, in this run
 
-    def begin(self, position: Position | None, tick: int, listing: Any = None) -> Position:
+    def begin(
+        self, position: Position | None, tick: int, listing: Any = None, again: bool = False
+    ) -> Position:
         """Ask how far the topics reach; return the position to go on from."""
         partitions = self.topics.partitions()
         self._reach = self.topics.offsets(partitions)
@@ -91,6 +94,9 @@ class TopicFeed:
     def size(self, position: Position) -> int:
         """Return how many offsets are left behind a position, as far as this round knows."""
         return sum(self._reach[p][1] - at for p, at in position.items())
+
+    def is_between(self, position: Position) -> bool:
+        return False
 
     def about(self, position: Position) -> dict[str, Any]:
         """Return what the progress says of it."""

@@ -35,7 +35,7 @@ class Operator:
     * ``lateness``: how late rows may be, in µs of event time, if it knows event time without a window; and
       ``time_columns``: the column of each side that it takes event time from.
     * ``reads_files``: what reaches it are paths of files, and it emits their rows. ``recurs``: their partitions
-      come back with new files, so that something can be learnt about them.
+      come back with new files, so that something can be learnt about them. ``max_bytes``: of files in a batch.
     """
 
     stateful: ClassVar[bool] = False
@@ -50,6 +50,7 @@ class Operator:
     side: SideInput | None = None
     reads_files: ClassVar[bool] = False
     recurs: bool = False
+    max_bytes: int | None = None
 
     @property
     def mergeable(self) -> bool:

@@ -2,53 +2,88 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.errors import SourceError
 from weir.operators.read import BYTES, LISTING, MODIFIED, PATH
 
-TICK, DONE = "tick", "done"
+TICK, DONE, FILES, READ = "tick", "done", "files", "read"
+MOST_FILES = 10_000  # of a batch: a plan names them all, and every server gets it
 
 
 @dataclass
 class FileFeed:
     """Takes the files that Spark lists in a round in the order of their times, as many as fit into a batch.
 
-    A position is a round and the number of its files that have been read; a round that comes again lists the same.
+    A position is a round, the number of its files, and of those that have been read, with a hash of them. In a round
+    that comes again these must be the same, or a :class:`~weir.errors.SourceError` stops the query; others may have
+    been mended or removed.
     """
 
     most: int | None = None
     first: int = 16 << 20  # bytes
     smallest: int = 1
+    grows: ClassVar[bool] = False
     _files: pa.Table = field(default_factory=LISTING.empty_table)
     _ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
-    def begin(self, position: dict[str, int] | None, tick: int, listing: pa.Table | None) -> dict[str, int]:
+    def begin(
+        self, position: dict[str, int] | None, tick: int, listing: pa.Table | None, again: bool = False
+    ) -> dict[str, int]:
         files = LISTING.empty_table() if listing is None else listing
         self._files = files.sort_by([(MODIFIED, "ascending"), (PATH, "ascending")])
         self._ends = np.concatenate([[0], np.cumsum(self._files[BYTES].to_numpy())])
-        again = position is not None and position[TICK] == tick
-        return {TICK: tick, DONE: position[DONE] if again and position is not None else 0}
+        count = self._files.num_rows
+        if position is None or position[TICK] != tick:
+            # a round that was handed over before files were cut up has been read as a whole
+            return self._position(tick, count if again else 0)
+        start = self._position(tick, position[DONE])
+        if position.get(READ, start[READ]) != start[READ]:
+            raise SourceError(
+                f"{position[DONE]} files of a batch of the source have been read, and one of them was changed, "
+                "replaced or deleted since, or an older one has come. Put the files back as they were, or start "
+                "with an empty checkpoint folder."
+            )
+        return start
+
+    def _position(self, tick: int, done: int) -> dict[str, int]:
+        return {
+            TICK: tick,
+            DONE: done,
+            FILES: self._files.num_rows,
+            READ: _hash_of(self._files.slice(0, done)),
+        }
 
     def cut(
         self, position: dict[str, int], most: float | None
     ) -> tuple[dict[str, list[Any]], dict[str, int]]:
         done, count = position[DONE], self._files.num_rows
-        fits = (
-            count if most is None else int(np.searchsorted(self._ends, self._ends[done] + most, "right")) - 1
-        )
-        end = min(count, max(done + 1, fits))
+        limit = self._ends[-1] if most is None else self._ends[done] + most
+        fits = int(np.searchsorted(self._ends, limit, "right")) - 1
+        end = min(count, max(done + 1, fits), done + MOST_FILES)
         part = self._files.slice(done, end - done)
         part = part.set_column(part.column_names.index(MODIFIED), MODIFIED, part[MODIFIED].cast(pa.int64()))
-        return part.to_pydict(), {**position, DONE: end}
+        return part.to_pydict(), self._position(position[TICK], end)
 
     def size(self, position: dict[str, int]) -> int:
         left = self._files.num_rows - position[DONE]
         return int(self._ends[-1] - self._ends[position[DONE]]) or left  # empty files are read, too
 
+    def is_between(self, position: dict[str, int]) -> bool:
+        return position[DONE] < position.get(FILES, 0)
+
     def about(self, position: dict[str, int]) -> dict[str, Any]:
         return {"lag": self._files.num_rows - position[DONE]}
+
+
+def _hash_of(files: pa.Table) -> int:
+    digest = hashlib.blake2b(digest_size=7)
+    for column in (PATH, BYTES, MODIFIED):
+        digest.update(repr(files[column].to_pylist()).encode())
+    return int.from_bytes(digest.digest(), "little")

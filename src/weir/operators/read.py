@@ -40,13 +40,14 @@ class Read(Operator):
     A column of the schema that a file lacks is taken from its path (``…/day=7/…``). The format ``"arrow"`` is
     Arrow's file format, also called Feather 2. ``base`` is the folder that files are looked for in, to tell a
     partition's folder from it ("" if unknown); ``recurs`` says whether partitions come back with new files, so that
-    something can be learnt about them.
+    something can be learnt about them. A batch reads ``max_bytes`` of files at most, or a single file.
     """
 
     schema: pa.Schema
     format: str = "parquet"
     base: str = ""
     recurs: bool = True
+    max_bytes: int | None = None
 
     reads_files: ClassVar[bool] = True
 

@@ -89,7 +89,8 @@ class SparkRunner:
         self._own_session = session
         self.query = uuid.uuid4().hex
         self.hosts: list[str] = []  # where servers are expected; empty: nobody knows
-        self.row_bytes = 0.0  # of a source row, in the last batch
+        self.row_bytes, self.batch_bytes = 0.0, 0  # of a source row, and of all of them, in the last batch
+        self.nothing: DataFrame | None = None  # the last rows that were handed out without any
         self._settled_in: Any = None  # the session, as the JVM knows it, that homes are in
         self._rows_session: SparkSession | None = None
         self.template: DataFrame  # what batches come from, set before the first
@@ -151,12 +152,16 @@ class SparkRunner:
     def committed(self, progress: Progress) -> None:
         self.hosts = [server.host for server in progress.servers]
         self.row_bytes = progress.bytes_in / progress.rows if progress.rows else 0.0
+        self.batch_bytes = progress.bytes_in
 
     def listings(self, rows: DataFrame, sources: Collection[str]) -> dict[str, pa.Table]:
         return collected(rows, self.topology, set(sources) - set(self.announcing))
 
     def without(self, rows: DataFrame, sources: Collection[str] | None = None) -> DataFrame:
-        return without(rows, self.topology, sources)
+        rest = without(rows, self.topology, sources)
+        if rest is None:
+            rest = self.nothing = rows.limit(0)
+        return rest
 
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         sink(output_frame(self._rows_session, self.storage, files, schema), batch)
@@ -275,7 +280,7 @@ class SparkRunner:
 
     def _stays_in_python(self, hosts: list[str] | None) -> bool:
         """Return whether source rows are so long, and servers so near, that Python tasks should leave them in files."""
-        if hosts is None or self.topology.listings:  # of files, only the paths come from a source
+        if hosts is None:
             return False
         return len(set(hosts)) == 1 and self.row_bytes >= LONG_ROWS
 

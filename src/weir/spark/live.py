@@ -1,8 +1,9 @@
 """Live servers on Spark: a barrier stage holds them for many batches, an ordinary job per batch feeds them.
 
-Spark places the servers on their homes, starts and watches them, and reads the sources. Whatever it loses, a server, an
-executor, a source task, ends the life of all servers: the batch runs again by its plan as step jobs, which need no free
-slots, and live servers come back with a later batch, when there is room.
+Spark places the servers on their homes, starts and watches them, and reads the sources: in tasks that push rows to the
+servers, or, where a batch is small, for the driver, which pushes them; that saves the start of Python tasks. Whatever
+is lost, a server, an executor, a source task, ends the life of all servers: the batch runs again by its plan as step
+jobs, which need no free slots, and live servers come back with a later batch, when there is room.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from weir.engine.documents import BatchPlan, Claim, Manifest
 from weir.engine.job import EntryLayout, Job
 from weir.engine.live.group import SILENCE, Group
 from weir.engine.live.sealing import is_available
-from weir.engine.live.server import Resident, push
+from weir.engine.live.server import Answers, Resident, push
 from weir.engine.live.transport import Address, Life
 from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.sightings import Learning
@@ -33,6 +34,7 @@ from weir.errors import EngineError, LiveFailed
 from weir.graph.model import Topology
 from weir.spark.executors import ensure_slots, slots
 from weir.spark.job import MOST_BYTES, SETTINGS, SparkRunner, local_folder, partition, settle
+from weir.spark.sources import fetched
 from weir.spark.stages import Task, answering
 from weir.state.storage import Storage
 
@@ -43,6 +45,7 @@ LONGEST_PAUSE = 64  # batches without live servers after they failed again and a
 # Spark computes the size of an Arrow batch anew for every row, which doubles what it costs to hand rows to Python.
 # Where rows were short in the last batch, their number is limit enough; if they grow and do not fit, jobs have one.
 SHORT_ROWS, NO_LIMIT = 256, str(2**31 - 1)
+SMALL_BATCH = 256 << 10  # bytes, as Spark estimates them, that take the way over the driver
 # settings by which Spark encrypts what travels between its processes, and what they write to local disks
 ENCRYPTED_NETWORK = tuple(f"spark.{what}.enabled" for what in ("network.crypto", "ssl.rpc", "ssl"))
 ENCRYPTED_DISKS = "spark.io.encryption.enabled"
@@ -193,16 +196,33 @@ class LiveRunner(SparkRunner):
         job = self._job(plan, manifest, EntryLayout(tagged=True))
         self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
-        source = answering(rows, _push_task(job, group.life, group.addresses))
+
+        def push_rows() -> Answers:
+            if rows is self.nothing:
+                return group.feed(job, [])
+            if self._is_small(rows):
+                return group.feed(job, fetched(rows).to_batches())
+            return self._collect(answering(rows, _push_task(job, group.life, group.addresses)))
+
         context.addJobTag(tag)
         done = threading.Event()
         threading.Thread(target=_watch_sources, args=(context, tag, group, done), daemon=True).start()
         try:
-            answers = group.run(plan.batch, cloudpickle.dumps(job), lambda: self._collect(source))
+            answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows)
         finally:
             done.set()
             context.removeJobTag(tag)
         return outcome_of(answers, "live")
+
+    def _is_small(self, rows: DataFrame) -> bool:
+        """Return whether rows should come to the driver: few, and no function of the user's is called on the way.
+
+        Spark knows how long files are, and takes other sources for infinite. Files may hold more than they seem to, so
+        the last batch must have been small, too.
+        """
+        if self.topology.works_at_sources or self.batch_bytes > SMALL_BATCH:
+            return False
+        return int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()) <= SMALL_BATCH
 
     def _start_servers(self) -> Group:
         """Start the barrier stage, in a thread that waits for its end, and wait for the servers."""

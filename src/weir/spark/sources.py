@@ -6,6 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -13,6 +15,7 @@ from weir.engine.job import SOURCE_NUMBER, column_name
 from weir.errors import EngineError, TopologyError
 from weir.graph.model import Topology
 from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH
+from weir.spark.failures import translated
 
 # a streaming reader wants to be told; content is never asked for, so Spark never opens a file
 _SCHEMA = "path string, modificationTime timestamp, length long, content binary"
@@ -53,14 +56,22 @@ def collected(rows: DataFrame, topology: Topology, sources: Collection[str]) -> 
         if name in sources:
             part = rows.where(F.col(SOURCE_NUMBER) == number) if len(topology.sources) > 1 else rows
             columns = [F.col(f"`{column_name(number, c)}`").alias(c) for c in schema.names]
-            out[name] = part.select(*columns).toArrow().cast(schema)
+            out[name] = fetched(part.select(*columns)).cast(schema)
     return out
 
 
-def without(rows: DataFrame, topology: Topology, sources: Collection[str] | None) -> DataFrame:
-    """Return the rows of all sources but some; None: no rows."""
+def fetched(frame: DataFrame) -> pa.Table:
+    """Return the rows of a DataFrame, in this process."""
+    try:
+        return frame.toArrow()
+    except (PySparkException, Py4JJavaError) as error:
+        raise translated(error) from error
+
+
+def without(rows: DataFrame, topology: Topology, sources: Collection[str] | None) -> DataFrame | None:
+    """Return the rows of all sources but some, of which None stands for all; None if no source is left."""
     names = list(topology.sources)
     if sources is None or set(names) <= set(sources):
-        return rows.limit(0)
+        return None
     gone = [number for number, name in enumerate(names) if name in sources]
     return rows.where(~F.col(SOURCE_NUMBER).isin(gone))

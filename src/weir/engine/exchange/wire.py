@@ -8,7 +8,7 @@ sends to one server on one edge is one blob. ``born`` is its latency marker, see
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -152,3 +152,10 @@ def normalised(batch: pa.RecordBatch, schema: pa.Schema, names: list[str]) -> pa
             column = column.cast(canonical_type(field.type))
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def answers_in(sent: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and payload of all that tasks have sent."""
+    for batch in sent:
+        for kind, payload in zip(batch.column("kind").to_pylist(), payloads(batch), strict=True):
+            yield kind, payload.to_pybytes()

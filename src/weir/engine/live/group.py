@@ -2,23 +2,26 @@
 
 Whoever starts the servers (a barrier stage of Spark, threads of this process) tells them the address of a
 :class:`Group`. A batch goes like this: the driver sends its job to all servers; source tasks, whoever runs them, push
-rows to the servers; when they are done, the driver tells the servers how many they were; the servers answer with their
-reports. Anything that goes wrong ends the life of all servers. Nothing has been committed then, and the batch runs
-again by its plan as step jobs.
+rows to the servers, or the driver does so itself, where there are few; when they are done, the driver tells the servers
+how many they were; the servers answer with their reports. Anything that goes wrong ends the life of all servers.
+Nothing has been committed then, and the batch runs again by its plan as step jobs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
+import pyarrow as pa
 
 from weir.engine.exchange import wire
-from weir.engine.live.server import Answers
+from weir.engine.job import Job
+from weir.engine.live.server import Answers, feed
 from weir.engine.live.transport import (
     ANSWER,
+    END,
     FAILED,
     JOB,
     PEERS,
@@ -26,6 +29,7 @@ from weir.engine.live.transport import (
     SOURCES,
     Address,
     Connection,
+    Frame,
     Hello,
     Life,
     Listener,
@@ -95,6 +99,22 @@ class Group:
             self._changed.wait_for(lambda: self._failure or len(self._answers) == self.life.servers)
             self._raise()
             return said + [answer for number in sorted(self._answers) for answer in self._answers[number]]
+
+    def feed(self, job: Job, batches: Iterable[pa.RecordBatch]) -> Answers:
+        """Send rows of this process to the servers, as the only source task; return what it reports.
+
+        They take the way of the driver's orders: an executor need not let the driver in.
+        """
+
+        def send(server: int, frame: Frame) -> None:
+            try:
+                self._members[server].forward(frame)
+            except (OSError, KeyError) as error:
+                raise LiveFailed(f"server {server} is gone: {error}") from None
+
+        answers = list(wire.answers_in(feed(job, 0, batches, send)))
+        self._tell(END)
+        return answers
 
     def fail(self, error: Exception) -> None:
         """End the life of these servers."""

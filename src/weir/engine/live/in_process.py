@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from weir.engine.documents import BatchPlan, Manifest
-from weir.engine.in_process import InProcessRunner, Tables, answers_in
+from weir.engine.exchange import wire
+from weir.engine.in_process import InProcessRunner, Tables
 from weir.engine.job import Job
 from weir.engine.live.group import Group
 from weir.engine.live.server import Answers, Resident, push
@@ -23,7 +24,8 @@ HOST = "127.0.0.1"
 class LiveThreads(InProcessRunner):
     """Runs batches on live servers, each a thread; what they can't do runs step by step.
 
-    Rows beyond ``limit`` bytes wait in files; ``sealed`` is whether servers encrypt what they send.
+    In every other batch, rows come from the driver instead of source tasks, as those of small batches do on Spark. Rows
+    beyond ``limit`` bytes wait in files; ``sealed`` is whether servers encrypt what they send.
     """
 
     def __init__(self, *args: Any, limit: int = 1 << 20, sealed: bool = False, **terms: Any) -> None:
@@ -47,10 +49,13 @@ class LiveThreads(InProcessRunner):
             group = self._group = self._group or self._start()
 
             def source() -> Answers:
+                parts = self._cut(rows)
+                if plan.batch % 2:
+                    return group.feed(job, parts)
                 sent: list[pa.RecordBatch] = []
-                for task, part in enumerate(self._cut(rows)):
+                for task, part in enumerate(parts):
                     sent += push(job, task, [part], group.life, group.addresses)
-                return list(answers_in(sent))
+                return list(wire.answers_in(sent))
 
             answers = group.run(plan.batch, name, source)
         except Exception as error:

@@ -179,6 +179,13 @@ class _LiveSource(Server):
     as_they_come = True
 
 
+def feed(job: Job, task: int, batches: Iterable[pa.RecordBatch], send: Send) -> Iterator[pa.RecordBatch]:
+    """Route the rows of a source task, hand them to ``send``, and yield the task's report."""
+    source = _LiveSource(job, 0, -1, task)
+    source.outbox = DirectOutbox(source, send)
+    yield from source.run(batches)
+
+
 def push(
     job: Job, task: int, batches: Iterable[pa.RecordBatch], life: Life, servers: list[Address]
 ) -> Iterator[pa.RecordBatch]:
@@ -194,9 +201,7 @@ def push(
         def send(server: int, frame: Frame) -> None:
             connections[server].forward(frame)
 
-        source = _LiveSource(job, 0, -1, task)
-        source.outbox = DirectOutbox(source, send)
-        yield from source.run(batches)
+        yield from feed(job, task, batches, send)
         for connection in connections:
             connection.send(END)
     except OSError as error:
@@ -292,6 +297,11 @@ class Resident:
                     self.inbox.announce(frame)
                 elif frame.what == SOURCES:
                     self.inbox.all_sources(frame.rows)
+                elif frame.what == ROWS:  # of a small batch, whose only source is the driver
+                    self.inbox.put(frame)
+                elif frame.what == END:
+                    self.inbox.begin_source(0, self.inbox.batch, 0.0)
+                    self.inbox.end_source(0)
                 elif frame.what == PEERS:
                     self._meet(msgspec.msgpack.decode(frame.data, type=list[Address]))
                 elif frame.what == QUIT:

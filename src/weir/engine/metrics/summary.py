@@ -72,7 +72,7 @@ def _entered(topology: Topology, reports: Reports) -> list[TaskReport]:
 
     Where servers read all that there is, nothing comes from sources.
     """
-    if topology.listings == topology.sources.keys():
+    if topology.listings.keys() == topology.sources.keys():
         return []
     sources = [r for r in reports if r.server == -1]
     if sources:

@@ -47,22 +47,25 @@ class Passed:
             self._rows = 0
 
 
-def micro_batches(work: str, progress: list[Any], rows: dict[int, int] | None = None) -> None:
-    """The same for a Spark query: a micro-batch's rows are through when Spark has committed it.
-
-    ``rows`` tells how many by batch id, where Spark's own count is of something else (files, for instance).
-    """
-    from datetime import datetime
-
+def committed(work: str, batches: list[tuple[float, int]]) -> None:
+    """The same for micro-batches: when each was committed, by the wall clock, and how many rows it had."""
     passed = Passed(work)
     offset = time.monotonic() - time.time()
-    for batch in progress:
-        many = batch["numInputRows"] if rows is None else rows.get(batch["batchId"], 0)
-        if many:
-            began = datetime.fromisoformat(batch["timestamp"]).timestamp()
-            ended = began + batch["durationMs"]["triggerExecution"] / 1000
-            passed.add(many, at=ended + offset)
-            passed.note(at=ended + offset)
+    for at, rows in batches:
+        if rows:
+            passed.add(rows, at=at + offset)
+            passed.note(at=at + offset)
+
+
+def micro_batches(work: str, progress: list[Any]) -> None:
+    """The same for a Spark query: a micro-batch's rows are through when Spark has committed it."""
+    from datetime import datetime
+
+    def ended(batch: Any) -> float:
+        began = datetime.fromisoformat(batch["timestamp"]).timestamp()
+        return float(began + batch["durationMs"]["triggerExecution"] / 1000)
+
+    committed(work, [(ended(batch), batch["numInputRows"]) for batch in progress])
 
 
 class Counts:

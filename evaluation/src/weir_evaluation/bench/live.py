@@ -60,7 +60,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 result["tiny"] = {str(d): _tiny(spark, work, d, args, console) for d in (2, 3, 5)}
             if "rows" in parts:
                 where = "hosts" if os.environ.get("WEIR_MASTER") else "one_host"
-                result["rows_per_s"] = {where: _rows_per_s(spark, work, args, console)}
+                result["rows_per_s"], result["cpu_s_per_m"] = (
+                    {where: part} for part in _rows_per_s(spark, work, args, console)
+                )
             if "latency" in parts:
                 result["latency"] = _latency(spark, work, args, console)
         if "recovery" in parts:
@@ -80,11 +82,13 @@ def show(result: dict[str, Any], console: Console) -> None:
             table.add_row(depth, f"{s['jobs']:.3f}", f"{s['live']:.3f}", f"{s['bare']:.3f}", ratio)
         console.print(table)
     for where, speeds in result.get("rows_per_s", {}).items():
-        table = RichTable("payload", "jobs", "live", "live / jobs", title=f"rows per second, {where}")
+        title = f"rows per second, {where}"
+        table = RichTable("payload", "jobs", "live", "live / jobs", "CPU s per million rows", title=title)
         for payload, s in speeds.items():
-            table.add_row(
-                f"{payload} B", f"{s['jobs']:,.0f}", f"{s['live']:,.0f}", f"{s['live'] / s['jobs']:.2f}"
-            )
+            cpu = result["cpu_s_per_m"][where][payload]
+            ratio = f"{s['live'] / s['jobs']:.2f}"
+            used = f"{cpu['jobs']:.2f} → {cpu['live']:.2f}"
+            table.add_row(f"{payload} B", f"{s['jobs']:,.0f}", f"{s['live']:,.0f}", ratio, used)
         console.print(table)
     if "latency" in result:
         table = RichTable(
@@ -195,19 +199,24 @@ def _two_counts(spark: Any, data: Path, args: argparse.Namespace, files: int = 2
 
 def _rows_per_s(
     spark: Any, work: Path, args: argparse.Namespace, console: Console
-) -> dict[str, dict[str, float]]:
-    """Rows per second of whole batches, over files of pairs, as ``weir bench engine`` counts them."""
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """Rows per second of whole batches, as ``weir bench engine`` counts them, and CPU seconds of the machine.
+
+    CPU time is that of all processes on it, of hosts of the lab, too, start and end of the query included.
+    """
     args.keys = 2_000
     out: dict[str, dict[str, float]] = {}
+    cpu: dict[str, dict[str, float]] = {}
     for payload in args.payload or [0, 1000, 8000]:
         rows = args.rows if payload == 0 else max(10_000, args.rows * 250 // max(1000, payload))
         data = work / f"data-{payload}"
         shape = {"keys": args.keys, "servers": args.servers, "locality": 0.8, "payload": payload}
         write_pairs(data, batches=5, rows=rows, **shape)
         speeds, answers = {way: list[float]() for way in WAYS}, {}
+        used = {way: list[float]() for way in WAYS}
         for turn in range(args.repeat):
             for way in WAYS:
-                folder = work / f"rows-{way}-{payload}-{turn}"
+                folder, before = work / f"rows-{way}-{payload}-{turn}", _machine_cpu()
                 query = _two_counts(spark, data, args).start(
                     str(folder),
                     servers=args.servers,
@@ -216,6 +225,7 @@ def _rows_per_s(
                     trigger={"availableNow": True},
                 )
                 query.await_termination()
+                used[way].append(1e6 * (_machine_cpu() - before) / sum(p.rows for p in query.recent_progress))
                 counted = query.recent_progress[1:]
                 assert {p.execution for p in counted} == {way}, query.describe()
                 speeds[way].append(sum(p.rows for p in counted) / sum(p.seconds.batch for p in counted))
@@ -225,8 +235,15 @@ def _rows_per_s(
         if answers["jobs"] != answers["live"]:
             raise AssertionError(f"payload {payload}: the ways of running disagree")
         out[str(payload)] = {way: statistics.median(s) for way, s in speeds.items()}
+        cpu[str(payload)] = {way: statistics.median(s) for way, s in used.items()}
         shutil.rmtree(data)
-    return out
+    return out, cpu
+
+
+def _machine_cpu() -> float:
+    """Return the seconds that all cores of this machine have worked."""
+    user, nice, system = Path("/proc/stat").read_text().split()[1:4]
+    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 # ---------------------------------------------------------------------- latency

@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from weir_evaluation.bench.peers.meter import cpu_seconds, descendants
+
 HELP = "memory of driver and workers, disk, open files, batch time of a long run: first tenth against last"
 TOLERANCE = 0.05
 SAMPLES = 200
@@ -116,7 +118,7 @@ class _CpuPerBatch:
         self._cpu, self._batch = 0.0, -1
 
     def read(self, processes: list[int], batch: int) -> float:
-        cpu = sum(map(_cpu_seconds, processes))
+        cpu = cpu_seconds(processes)
         used, batches = cpu - self._cpu, batch - self._batch
         self._cpu, self._batch = cpu, batch
         return used / batches if batches else 0.0
@@ -126,7 +128,7 @@ def _sample(spark: Any, query: Any, checkpoint: str, meter: _CpuPerBatch) -> Sam
     runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()
     runtime.gc()
     jvm = spark.sparkContext._gateway.proc.pid
-    processes = _descendants(os.getpid())
+    processes = descendants(os.getpid())
     workers = [p for p in processes if p != jvm and "java" not in _command(p)]
     files = sum(_open_files(p) for p in [os.getpid(), *processes])
     disk, count = _disk(checkpoint)
@@ -156,21 +158,6 @@ def compared(samples: list[Sample]) -> dict[str, Any]:
     return {"samples": len(samples), "measures": out}
 
 
-def _descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if name.isdigit():
-                parent = int(Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()[1])
-                children.setdefault(parent, []).append(int(name))
-    descendants, waiting = [], [pid]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            descendants.append(child)
-            waiting.append(child)
-    return descendants
-
-
 def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
@@ -181,13 +168,6 @@ def _rss(pid: int) -> int:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-def _cpu_seconds(pid: int) -> float:
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
 
 
 def _open_files(pid: int) -> int:

@@ -41,7 +41,7 @@ def main() -> None:
     query = app.start(f"{work}/checkpoint", servers=workers, prune=False, trigger={"availableNow": True})
     query.await_termination()
     if options["files"]:  # Spark knows of one batch only, which Weir has cut up
-        told.committed(work, [(p.time + p.seconds.commit, p.rows) for p in query.recent_progress])
+        told.committed(work, [(p.time + (p.seconds.commit or 0.0), p.rows) for p in query.recent_progress])
     else:
         told.micro_batches(work, query.spark_query.recentProgress)
     for operator, key in (("A", "k1"), ("B", "k2")):

@@ -88,6 +88,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     batch: int
     epoch: int = 0
     fingerprint: str
+    flow: str = ""  # fingerprint of what flows where; empty: written by an earlier version
     servers: int
     seed: int
     salt: int = 0  # the same for all batches of a checkpoint: what routers hash keys with

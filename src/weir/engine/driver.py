@@ -330,7 +330,8 @@ class Driver:
         self, rows: Any, batch: int, end_of_input: bool, quiet_until: int | None
     ) -> tuple[BatchPlan, Pending | None]:
         """Return what the batch will do, and the scaling it carries out; a batch planned before does the same again."""
-        planned, reads = self.ledger.planned(batch), not end_of_input and quiet_until is None
+        cut, reads = () if self.intake is None else self.intake.feeds, not end_of_input and quiet_until is None
+        planned = self.ledger.planned(batch, end_of_input, cut)
         if planned is None:
             terms = {"end_of_input": end_of_input, "input": next_input(self.intake, self.ledger.last, reads)}
             pending = self.scaler.next()
@@ -340,7 +341,8 @@ class Driver:
         if reads:
             planned.input = next_input(self.intake, self.ledger.last, reads, planned.input)
         if planned.origin is not None:
-            self._change_servers(planned)
+            if self.ledger.layout != planned.layout:  # else this batch has failed before, in this very run
+                self._change_servers(planned)
         elif self.learner is not None:
             self.learner.agree(planned.tables)
         return planned, None

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -62,7 +62,7 @@ from weir.engine.metrics.progress import Progress
 from weir.engine.side_inputs import refresh
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
-from weir.graph.model import Topology, fingerprint
+from weir.graph.model import Topology, fingerprint, flow_fingerprint
 from weir.hashing import mix
 from weir.operators.instance import END_OF_TIME
 from weir.state.segment import SegmentRef, run_to_merge
@@ -92,7 +92,8 @@ class Ledger:
     ) -> None:
         self.storage = storage
         self.topology = topology
-        self.fingerprint = fingerprint(topology)
+        self.fingerprint = self._planner = fingerprint(topology)
+        self._flow = flow_fingerprint(topology)
         self.layout = layout
         self._origin: list[int] | None = None
         self.retain = max(1, retain)
@@ -103,6 +104,8 @@ class Ledger:
         self.needs_migration = compare(saved, topology, storage.root, drop_state)
         if self.last is not None and self.last.layout is not None and layout is None:
             self.needs_migration = True  # keys live by buckets of another layout
+        if self.needs_migration:
+            self.layout = None  # state that is laid out anew lives by no buckets
         self._delivered: set[int] = set()
         self._recent: dict[str, Commit] = {}  # those that this run has written, to be cleaned up after
         self.fence = Fence(storage)
@@ -171,19 +174,18 @@ class Ledger:
         quiet_until: int | None = None,
         input: Input | None = None,
     ) -> BatchPlan:
-        """Return the plan of a batch: the one on disk if it was planned before, else a new one, which it saves."""
-        if (planned := self.planned(batch)) is not None:
-            return planned
+        """Plan a batch, and save that. See :meth:`planned` for one that was planned before."""
         self.fence.check()
         name = f"plans/{batch:012d}-{self.epoch:04d}"
-        # a plan of another version of the application that was never committed: nothing of it counts
+        # a plan that no longer fits, and was never committed: nothing of it counts
         self.storage.delete(name)
         last = self.last
         clock = self.read_clock()
         plan = BatchPlan(
             batch=batch,
             epoch=self.epoch,
-            fingerprint=self.fingerprint,
+            fingerprint=self._planner,
+            flow=self._flow,
             servers=self.topology.servers if layout is None else layout.servers,
             seed=int(mix(np.uint64(int(self.identity[:15], 16)), np.uint64(batch))) >> 1,
             salt=int(self.identity[:15], 16),
@@ -230,13 +232,23 @@ class Ledger:
 
     # ------------------------------------------------------------------ commit
 
-    def planned(self, batch: int) -> BatchPlan | None:
-        """Return the plan of a batch, if it was planned before by this very application."""
+    def planned(
+        self, batch: int, end_of_input: bool | None = None, cut: Collection[str] | None = None
+    ) -> BatchPlan | None:
+        """Return the plan of a batch, if it was planned before by this very application, and for such a batch.
+
+        ``end_of_input`` says whether it is to end the input, ``cut`` which sources the driver cuts up; None: any.
+        """
         name = f"plans/{batch:012d}-{self.epoch:04d}"
         if not self.storage.exists(name):
             return None
         plan = plan_of(self.storage.read_document(name, "plan"))
-        return plan if plan.fingerprint == self.fingerprint else None
+        if self._origin is None:  # else its servers have been taken over: there is no way back in this run
+            if end_of_input not in (None, plan.end_of_input):
+                return None
+            if plan.input is not None and cut is not None and not set(plan.input.listing) <= set(cut):
+                return None
+        return plan if plan.fingerprint == self._planner and plan.flow in ("", self._flow) else None
 
     def commit(
         self,
@@ -304,7 +316,7 @@ class Ledger:
         )
         self._write_commit(commit)
         self._warm = True
-        self._origin = None
+        self._origin, self._planner = None, self.fingerprint
         reach("commit-written", plan.batch)
         return commit
 

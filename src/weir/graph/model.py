@@ -314,4 +314,18 @@ class Topology:
 
 def fingerprint(topology: Topology) -> str:
     """Return a short name for everything that saved state depends on."""
-    return f"{zlib.crc32(json.dumps(topology.signature(), sort_keys=True).encode()):08x}"
+    return _short(topology.signature())
+
+
+def flow_fingerprint(topology: Topology) -> str:
+    """Return a short name for what a batch's plan depends on besides saved state: what flows where, and how."""
+    edges = [
+        [e.source, e.target, e.side, e.grouping.signature(), e.grouping.measures_network]
+        for e in topology.edges
+    ]
+    sources = {name: schema.names for name, schema in topology.sources.items()}
+    return _short([sources, edges, [n.name for n in topology.nodes if n.operator.side is not None]])
+
+
+def _short(content: Any) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"

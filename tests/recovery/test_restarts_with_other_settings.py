@@ -191,3 +191,16 @@ def test_an_application_that_is_refused_takes_nothing_over(tmp_path):
         weir.testing.start(other, str(tmp_path), servers=2)
     first.feed(tables[1])
     check(first, tables)
+
+
+def test_giving_up_rows_of_an_operator_that_stays_leaves_its_keys_where_scaling_has_put_them(checkpoint):
+    tables = drifting(4)
+    with weir.testing.start(two_counts(), checkpoint, servers=2) as query:
+        query.feed(tables[0])
+        query.scale_out(1)
+        query.feed(tables[1])
+    with weir.testing.start(two_counts(), checkpoint, servers=2, drop_state=["topic"]) as query:
+        query.feed(tables[2])
+        query.scale_in(1)
+        query.feed(tables[3])
+        check(query, tables)

@@ -38,7 +38,7 @@ def compare(saved: dict[str, Any], topology: Topology, where: str, drop_state: I
                     "so its saved state does not fit. Give the changed operator a new name, or use another "
                     "checkpoint folder."
                 )
-    if saved["servers"] != now["servers"] or dropped & set(saved["operators"]):
+    if saved["servers"] != now["servers"] or not set(saved["operators"]) <= set(now["operators"]):
         return True
     return any(
         before[aspect] != now["operators"][name][aspect]

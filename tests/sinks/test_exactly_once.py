@@ -16,6 +16,7 @@ import pytest
 import sink_app
 from pyiceberg.catalog import load_catalog
 
+import weir
 import weir.testing
 from topics import Cluster
 from weir.errors import CheckpointMismatch, EngineError, SinkError, SinkUnavailable, UnknownColumn
@@ -232,6 +233,29 @@ def test_a_driver_that_was_thought_dead_cannot_deliver_to_kafka(monkeypatch):
     with pytest.raises(SinkError, match="[Ff]enced"):
         old.deliver(_delivery(**about))
     assert cluster.rows("out") == []
+
+
+@pytest.mark.parametrize("fault", ["sink-committed:1", "sink-delivered:1"])
+def test_two_topics_of_one_operator_have_marks_of_their_own(fault, monkeypatch):
+    cluster = Cluster()
+    cluster.install(monkeypatch)
+    sinks = [Kafka("nowhere:1", topic) for topic in ("one", "two")]
+    weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sinks, faults=[fault])
+    for topic in ("one", "two"):
+        rows = sorted((row["place"], row["rows"], row["total"]) for row in cluster.rows(topic))
+        assert rows == sink_app.truth()[0]
+
+
+@pytest.mark.parametrize("fault", ["sink-committed:1", "sink-delivered:1"])
+def test_two_operators_share_a_folder_of_parquet_files(fault, tmp_path):
+    source = weir.source("k string")
+    app = weir.Application(*(source.keyed("k", weir.Count(), name=name) for name in ("a", "b")))
+    sinks = {name: Parquet(str(tmp_path / "out")) for name in ("a", "b")}
+    weir.testing.run(app, [[{"k": "x"}, {"k": "y"}]] * 3, servers=2, sink=sinks, faults=[fault])
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    assert sorted((row["k"], row["count"]) for row in rows) == sorted(
+        2 * [(key, count) for key in "xy" for count in (1, 2, 3)]
+    )
 
 
 def _delivery(query, operator, rows=None):

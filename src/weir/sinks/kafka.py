@@ -35,7 +35,7 @@ _HOPELESS = (
 class Kafka(Sink):
     """Writes rows to a topic, each batch in one transaction. Needs ``pip install 'weir[kafka]'``.
 
-    The transaction also writes a message to ``marks``, a compacted topic: the query and operator as its key, the
+    The transaction also writes a message to ``marks``, a compacted topic: query, operator and topic as its key, the
     batch as its value. A delivery that may have been made before begins with ``init_transactions``, which ends what
     an earlier driver left open, one way or the other, and then looks for its mark among the committed messages. Since
     rows and mark are of one transaction, the mark says what became of the rows. Marks don't expire.
@@ -90,13 +90,13 @@ class Kafka(Sink):
 
         try:
             # before the mark is looked for: what an earlier driver left open ends here
-            producer = self._producer(delivery.owner)
-            if delivery.again and self._last_mark(delivery.owner) >= delivery.batch:
+            producer, mark = self._producer(delivery.owner), f"{delivery.owner}/{self.topic}".encode()
+            if delivery.again and self._last_mark(mark) >= delivery.batch:
                 return
             producer.begin_transaction()
             for key, value in self._messages(delivery):
                 _put(producer, self.topic, key, value)
-            _put(producer, self.marks, delivery.owner.encode(), b"%d" % delivery.batch, 0)
+            _put(producer, self.marks, mark, b"%d" % delivery.batch, 0)
             reach("sink-staged", delivery.batch)
             producer.commit_transaction(PATIENCE)
         except KafkaException as error:
@@ -129,7 +129,7 @@ class Kafka(Sink):
                 key = keys[number] if keys else None
                 yield key if key is None or isinstance(key, bytes) else str(key).encode(), value
 
-    def _last_mark(self, owner: str) -> int:
+    def _last_mark(self, mark: bytes) -> int:
         """Return the last batch whose mark is committed; −1 if there is none.
 
         Reading goes on to the end of all marks, committed or not: an open transaction of somebody else may stand
@@ -143,7 +143,7 @@ class Kafka(Sink):
             marks = Topics(self._topics.servers, (self.marks,), self._topics.settings)
             for messages in marks.read([Range(partition, low, high)], expired="skip"):
                 for message in messages:
-                    if message.key() == owner.encode():
+                    if message.key() == mark:
                         last = int(message.value())
             return last
         except SourceError as error:

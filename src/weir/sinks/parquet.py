@@ -76,8 +76,9 @@ class Parquet(Sink):
                 storage.write(MARKER, delivery.query.encode())
                 self._marked = True
             if not self.shared and delivery.again:  # of an attempt by an earlier version, under other names
-                for name in set(storage.files(folder)) - set(names):
-                    storage.delete(name)
+                for name in storage.files(folder):
+                    if delivery.query not in name:  # other operators may have the same folder
+                        storage.delete(name)
             delivery.each(delivery.parts, partial(_write, storage, delivery.read, names))
             reach("sink-staged", delivery.batch)
             storage.write(f"{folder}/_SUCCESS", b"")

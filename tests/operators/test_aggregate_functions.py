@@ -84,6 +84,16 @@ def test_small_differences_of_large_numbers_are_not_lost():
     assert dicts(query.state("k"))[0]["v"] == pytest.approx(30.0)
 
 
+def test_integers_that_a_double_does_not_hold_are_rounded_not_refused():
+    large = [2**60 + 1, 2**60 + 3, 2**62 + 5]
+    values = weir.Aggregate(m="mean(n)", s="stddev(n)", q="approx_quantile(n, 1)")
+    query = run(weir.source(SCHEMA).keyed("k", values), [[{"k": "a", "n": n}] for n in large], servers=2)
+    (row,) = dicts(query.state("k"))
+    assert row["m"] == pytest.approx(statistics.mean(large))
+    assert row["s"] == pytest.approx(statistics.stdev(large))
+    assert row["q"] == pytest.approx(large[-1])
+
+
 def test_quantiles_are_close_in_rank_also_merged():
     rng = np.random.default_rng(3)
     table = pa.table({"k": pa.array(rng.choice(list("ab"), 40_000)), "x": rng.lognormal(size=40_000)})

@@ -199,7 +199,7 @@ class Mean(AggregateFunction):
         return [pa.float64(), pa.int64()]
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
-        total = reduce_groups(columns[0].cast(pa.float64()), groups, n, "sum")
+        total = reduce_groups(columns[0].cast(pa.float64(), safe=False), groups, n, "sum")
         return [pc.fill_null(total, 0.0), *Counted().begin(columns, groups, n)]
 
     def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
@@ -231,7 +231,7 @@ class Variance(AggregateFunction):
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         valid = valid_rows(columns)
-        values = columns[0].cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
+        values = columns[0].cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
         ones = np.ones(len(values), np.int64)
         return self._merged(ones, values, np.zeros(len(values)), groups[valid], n)
 

@@ -231,7 +231,9 @@ class Variance(AggregateFunction):
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         valid = valid_rows(columns)
-        values = columns[0].cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
+        values = (
+            columns[0].cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
+        )
         ones = np.ones(len(values), np.int64)
         return self._merged(ones, values, np.zeros(len(values)), groups[valid], n)
 

@@ -64,7 +64,9 @@ class ApproxQuantile(AggregateFunction):
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         valid = valid_rows(columns)
-        values = columns[0].cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
+        values = (
+            columns[0].cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
+        )
         groups = groups[valid]
         order = np.argsort(groups, kind="stable")
         values, groups = values[order], groups[order]

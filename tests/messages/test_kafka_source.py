@@ -17,7 +17,7 @@ import weir
 import weir.testing
 from support import counts, posts, rows_of
 from topics import Brokers
-from weir.errors import SourceError, TopologyError
+from weir.errors import SourceError, SourceUnavailable, TopologyError
 from weir.messages.feed import TopicFeed
 from weir.messages.payloads import Payload
 from weir.messages.topics import Range, Topics
@@ -377,3 +377,37 @@ def test_a_topic_that_is_not_there_is_an_error_and_not_waited_for(brokers):
 def test_mistakes_are_told_when_the_source_is_declared(wrong, why):
     with pytest.raises(TopologyError, match=why):
         weir.kafka(**{"servers": "nowhere", "topic": "t", "schema": "n long", **wrong})
+
+
+def test_event_time_stands_still_while_brokers_are_away_or_have_more(brokers, monkeypatch):
+    topic, began = brokers.topic(1), dt.datetime(2026, 1, 1)
+    now = [int(began.replace(tzinfo=dt.UTC).timestamp() * 1e6)]
+    rows = weir.kafka(brokers.servers, topic, "k string, t timestamp")
+    app = rows.event_time("t", lateness="5 s", idle="60 s").keyed(
+        "k", weir.Count(), name="w", window=weir.tumbling("t", "10 s")
+    )
+
+    def send(first, last):
+        times = [began + dt.timedelta(seconds=i) for i in range(first, last)]
+        brokers.send(topic, [{"k": "a", "t": t.isoformat()} for t in times])
+
+    with weir.testing.start(app, servers=2, clock=lambda: now[0]) as query:
+        send(0, 30)
+        query.feed()
+        query.feed()
+        now[0] += 600_000_000
+
+        def away(*_):
+            raise SourceUnavailable("no broker answers")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Topics, "offsets", away)
+            assert not query.tick()
+        send(30, 60)
+        assert not query.tick()
+        query.feed()
+        now[0] += 600_000_000
+        assert query.tick()  # quiet indeed
+        query.finish()
+        assert query.late("w").num_rows == 0
+        assert sum(row["count"] for row in query.output("w").to_pylist()) == 60

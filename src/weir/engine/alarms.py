@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from weir.engine.documents import Commit
 from weir.engine.event_times import watermarks
+from weir.engine.intake import Intake
 from weir.engine.ledger import Ledger
+from weir.errors import SourceUnavailable
 from weir.graph.model import Node
 from weir.operators.instance import NO_TIME
 from weir.state.columns import NEVER
@@ -15,8 +17,8 @@ from weir.state.view import next_deadline
 class NextAlarms:
     """The next deadlines in the state of a commit, by event time and by the clock; looked up once per commit."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, intake: Intake | None = None) -> None:
+        self._storage, self._intake = storage, intake
         self._commit: Commit | None = None
         self._next: dict[str, tuple[int, int]] = {}
 
@@ -31,6 +33,27 @@ class NextAlarms:
         marks = watermarks(ledger.topology, last, clock, quiet_until)
         reached = ((marks.get(name, NO_TIME), next_) for name, next_ in self._next.items())
         return any(event <= mark or alarm <= clock for mark, (event, alarm) in reached)
+
+    def quiet_until(self, ledger: Ledger, asked: int) -> int | None:
+        """Return until when sources had no rows, if a batch without rows would find anything due now; None if not.
+
+        Spark has asked its own sources by then, but does not hear of brokers that are away. What is cut up here is
+        asked again: until it answers that there is nothing, event time stays where the last commit has left it.
+        """
+        if not self.due(ledger, asked):
+            return None
+        assert ledger.last is not None
+        if self._are_quiet(ledger.last):
+            return asked
+        return ledger.last.clock if self.due(ledger, ledger.last.clock) else None
+
+    def _are_quiet(self, last: Commit) -> bool:
+        try:
+            if self._intake is not None:
+                self._intake.begin(last, -1, {})
+        except SourceUnavailable:
+            return False
+        return self._intake is None or not self._intake.behind
 
     def _deadlines(self, node: Node, last: Commit) -> tuple[int, int]:
         refs = [ref for server in last.manifest.get(node.name, []) for ref in server]

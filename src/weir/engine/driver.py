@@ -139,7 +139,7 @@ class Driver:
         self._build, self._declared = build, declared
         self._dropped = set(options.drop_state)
         self.source = ""  # whose batches it is handed: the id of Spark's own query
-        self.alarms = NextAlarms(storage)
+        self.alarms = NextAlarms(storage, intake)
         self._busy = threading.RLock()  # one batch at a time, whoever asks for it
         self._started = False
         self._ended = 0.0
@@ -189,10 +189,11 @@ class Driver:
         if not self._busy.acquire(blocking=False):
             return False
         try:
-            last, quiet_until = self.ledger.last, self.ledger.read_clock() - waited
+            last, asked = self.ledger.last, self.ledger.read_clock() - waited
             if last is None or last.end_of_input:
                 return False
-            due = self.alarms.due(self.ledger, quiet_until) and not self._owes_reading(last.batch + 1)
+            quiet_until = self.alarms.quiet_until(self.ledger, asked)
+            due = quiet_until is not None and not self._owes_reading(last.batch + 1)
             if due or not self._started:
                 rows = self.runner.no_rows(self.topology)
                 self.start(rows)

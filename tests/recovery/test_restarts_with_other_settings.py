@@ -10,6 +10,7 @@ import pytest
 
 import weir
 import weir.testing
+from weir.engine import ledger, opening
 from weir.errors import CheckpointError, CheckpointMismatch, EngineError
 
 SCHEMA = "place string, topic string, n long"
@@ -204,3 +205,39 @@ def test_giving_up_rows_of_an_operator_that_stays_leaves_its_keys_where_scaling_
         query.scale_in(1)
         query.feed(tables[3])
         check(query, tables)
+
+
+@pytest.mark.parametrize("meanwhile", ["batches", "scalings"])
+def test_a_driver_that_starts_while_another_goes_on_is_refused_before_it_does_anything(
+    meanwhile, checkpoint, monkeypatch
+):
+    tables = drifting(8)
+    query = weir.testing.start(two_counts(), checkpoint, servers=2)
+    query.feed(tables[0])
+    query.scale_out(1)
+    query.feed(tables[1])
+
+    def go_on():
+        monkeypatch.undo()
+        query.feed(tables[2])
+        if meanwhile == "scalings":
+            query.scale_out(1)
+            query.feed(tables[3])
+            query.scale_in(1)
+            query.feed(tables[4])
+
+    # either between reading the last commit and claiming the checkpoint, or before it is read for the second time
+    module, name = (ledger, "Fence") if meanwhile == "batches" else (opening, "Clock")
+    real = getattr(module, name)
+
+    def late(*terms):
+        go_on()
+        return real(*terms)
+
+    monkeypatch.setattr(module, name, late)
+    with pytest.raises(CheckpointError, match="another driver was at work while this one started"):
+        weir.testing.start(two_counts(), checkpoint, servers=2)
+    fed = 3 if meanwhile == "batches" else 5
+    with weir.testing.start(two_counts(), checkpoint, servers=2) as again:
+        again.feed(tables[5])
+        check(again, [*tables[:fed], tables[5]])

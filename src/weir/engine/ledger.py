@@ -109,7 +109,17 @@ class Ledger:
         self._delivered: set[int] = set()
         self._recent: dict[str, Commit] = {}  # those that this run has written, to be cleaned up after
         self.fence = Fence(storage)
+        self._check_still(layout)
         self._warm = False  # the first batch of a run loads modules and compiles: its times mean nothing
+
+    def _check_still(self, layout: Layout | None) -> None:
+        """Refuse to start from a commit that is not the last one any more, now that nobody else can add one."""
+        last, now = self.last, latest_commit(self.storage)
+        moved = last and layout and last.layout and last.layout.buckets != layout.buckets
+        if moved or (last and (last.batch, last.epoch)) != (now and (now.batch, now.epoch)):
+            raise CheckpointError(
+                f"{self.storage.root}: another driver was at work while this one started. Start it again."
+            )
 
     def _open(self, mode: str, identity: str | None) -> str:
         storage = self.storage
@@ -388,7 +398,7 @@ class Ledger:
         oldest = int(keep[0].split("-")[0])
         at_hand = self._recent
         self._recent = {name: at_hand.get(name) or read_commit(storage, name) for name in keep}
-        living = {file for commit in self._recent.values() for file in _files_of(commit)}
+        living = {file for commit in self._recent.values() for file in commit.files}
         history.add(storage, history.readable(storage, old, at_hand), self._recent[keep[0]])
         deleted = 0
         for folder in ("state", "outputs", "tables", "routers", "moves", "manager", "side"):
@@ -405,19 +415,6 @@ class Ledger:
                 if int(name.split("-")[0].split(".")[0]) < oldest:
                     storage.delete(f"{folder}/{name}")
         return deleted
-
-
-def _files_of(commit: Commit) -> set[str]:
-    files: set[str] = {r.name for servers in commit.manifest.values() for refs in servers for r in refs}
-    files.update(f.name for refs in commit.outputs.values() for f in refs)
-    files.update(f.name for f in commit.counters.values())
-    files.update(f.name for t in commit.tables.values() for f in t.files)
-    files.update(side.file.name for side in commit.sides.values())
-    if commit.layout is not None:
-        files.update(f.name for f in commit.layout.buckets.values())
-    if commit.manager is not None:
-        files.add(commit.manager.name)
-    return files
 
 
 def read_commit(storage: Storage, name: str) -> Commit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +12,6 @@ import pytest
 import weir
 from weir.errors import OperatorError
 from weir.faults import watching
-from weir.operators.file_feed import FileFeed
 from weir.testing import Crash, start
 
 SCHEMA = "k string, v long"
@@ -122,18 +120,19 @@ def test_a_side_input_that_the_plan_does_not_name_is_read(checkpoint):
     assert sum(row["total"] for row in again.state("n").to_pylist()) == len(BATCHES[1])
 
 
-def test_files_of_a_plan_are_not_read_beside_those_that_the_source_hands_over(
-    tmp_path, checkpoint, monkeypatch
-):
+def test_files_of_a_plan_are_not_read_beside_those_that_the_source_hands_over(tmp_path, checkpoint):
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(6):
         pq.write_table(pa.table({"k": ["a", "b"], "v": [1, 2]}), folder / f"{number}.parquet")
     files = sorted(folder.iterdir())
-    monkeypatch.setattr("weir.engine.opening.FileFeed", partial(FileFeed, 2 * files[0].stat().st_size))
-    app = weir.files(None, str(folder), schema=SCHEMA, by="file").keyed("k", weir.Count(), name="n")
-    query = start(app, checkpoint, servers=2, target_batch="1000 s")
+
+    def app(limit=None):
+        read = weir.files(None, str(folder), schema=SCHEMA, by="file", max_bytes_per_batch=limit)
+        return read.keyed("k", weir.Count(), name="n")
+
+    query = start(app(2 * files[0].stat().st_size), checkpoint, servers=2)
     die(query, "plan-written:0", lambda driver: driver.batch(query._rows(files), 0))
-    again = start(app, checkpoint, servers=2)
+    again = start(app(), checkpoint, servers=2)
     again.feed(files, number=0)
     assert counted(again) == {"a": 6, "b": 6}

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from weir.engine.documents import Commit
+from weir.engine.intake import Feed
 from weir.errors import CheckpointMismatch
+from weir.graph.declare import LISTED
+from weir.operators.file_feed import DONE, FILES
 
 
 def check_source(root: str, last: Commit | None, source: str) -> None:
@@ -25,3 +30,23 @@ def check_next(root: str, last: Commit | None, batch: int) -> None:
             "commits are not of one run: part of the checkpoint was deleted or replaced. Restore both from the same "
             "copy, or start with an empty checkpoint folder."
         )
+
+
+def check_names(feeds: Mapping[str, Feed], last: Commit | None, dropped: Collection[str]) -> None:
+    """Refuse a source that is gone, where what it was to read next would be forgotten, or read again by a new one."""
+    positions = {} if last is None or last.input is None else last.input.positions
+    new = [name.removesuffix(LISTED) for name in feeds if name not in positions]
+    for name, position in positions.items():
+        shown = name.removesuffix(LISTED)
+        if name in feeds or shown in dropped:
+            continue
+        if position.get(DONE, 0) < position.get(FILES, 0):
+            raise CheckpointMismatch(
+                f"source {shown!r} is gone, of whose last batch {position[DONE]} of {position[FILES]} files have been "
+                f"read. Start once more with a source of this name; drop_state=[{shown!r}] passes over the others."
+            )
+        if new and DONE not in position:
+            raise CheckpointMismatch(
+                f"source {shown!r}, of which the checkpoint knows how far it was read, is gone, and {new[0]!r} is new. "
+                f"Give the same topics the name that they had; pass drop_state=[{shown!r}] if these are others."
+            )

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from weir.engine.ahead import Ahead
 from weir.engine.alarms import NextAlarms
-from weir.engine.continuity import check_next, check_source
+from weir.engine.continuity import check_names, check_next, check_source
 from weir.engine.delivery import Deliveries, Sinks
 from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
 from weir.engine.ending import Ending, Status
@@ -253,6 +253,7 @@ class Driver:
         if self._started:
             return
         last = self.ledger.last
+        check_names({} if self.intake is None else self.intake.feeds, last, self._dropped)
         self.deliveries.open(self.topology, self._dropped)
         if self.ledger.needs_migration:
             assert last is not None

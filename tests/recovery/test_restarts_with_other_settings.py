@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -241,3 +242,48 @@ def test_a_driver_that_starts_while_another_goes_on_is_refused_before_it_does_an
     with weir.testing.start(two_counts(), checkpoint, servers=2) as again:
         again.feed(tables[5])
         check(again, [*tables[:fed], tables[5]])
+
+
+@dataclass
+class Seen:
+    n: int = 0
+    places: weir.MapState[str, int] = field(default_factory=weir.MapState)
+
+
+class Remember(weir.Process):
+    """Tells how many rows a topic has had, and of which places."""
+
+    state = Seen
+    output = "topic string, n long, places long"
+
+    def process(self, key, rows, state):
+        for row in rows:
+            state.n += 1
+            state.places[row.place] = state.n
+        yield key, state.n, len(state.places)
+
+    def expired(self, key, state):
+        yield key, -state.n, len(state.places)
+
+
+@pytest.mark.parametrize("servers", [2, 3], ids=["as before", "laid out anew"])
+def test_keys_whose_time_was_up_while_there_was_no_ttl_expire_when_there_is_one_again(servers):
+    now = [1000]
+
+    def app(ttl):
+        return weir.source(SCHEMA).keyed("topic", Remember(), name="topic", ttl=ttl)
+
+    def told(topic, place, at):
+        now[0] = at
+        query.feed([{"topic": topic, "place": place, "n": 1}])
+        return sorted(tuple(row.values()) for row in query.output("topic", query.progress.batch).to_pylist())
+
+    with weir.testing.start(app("10 s"), servers=2, clock=lambda: now[0] * 1_000_000) as query:
+        told("a", "x", 1000)
+        told("b", "x", 1001)
+        query.restart(app(None))
+        told("c", "x", 1100)
+        query.restart(app("10 s"), servers=servers)
+        assert told("a", "y", 1101) == [("a", -1, 1), ("a", 1, 1), ("b", -1, 1)]
+        assert told("a", "y", 1200) == [("a", -1, 1), ("a", 1, 1)]
+        assert sorted(query.state("topic")["topic"].to_pylist()) == ["a", "c"]

@@ -200,7 +200,7 @@ class Ledger:
             seed=int(mix(np.uint64(int(self.identity[:15], 16)), np.uint64(batch))) >> 1,
             salt=int(self.identity[:15], 16),
             clock=clock,
-            previous_clock=last.clock if last else 0,
+            previous_clock=self._expired_until(),
             watermarks=self._watermarks(clock, end_of_input, quiet_until),
             previous_watermarks=last.watermarks if last else {},
             tables=tables if tables is not None else (last.tables if last else {}),
@@ -230,6 +230,12 @@ class Ledger:
     def read_clock(self) -> int:
         """Return the time for the next plan, in µs since 1970."""
         return self._clock.read(self.last.clock if self.last else None)
+
+    def _expired_until(self) -> int:
+        """Return the clock until when all that was due is gone; 0 where an operator has gone on without its ttl."""
+        before = self.last.graph.get("operators", {}) if self.last else {}
+        again = any(n.ttl and before.get(n.name, {}).get("ttl") is None for n in self.topology.stateful)
+        return self.last.clock if self.last and not again else 0
 
     def _watermarks(self, clock: int, end_of_input: bool, quiet_until: int | None) -> dict[str, int]:
         if end_of_input:
@@ -355,7 +361,7 @@ class Ledger:
             source=last.source,
             source_batch=last.source_batch,
             input=last.input,
-            graph=self.topology.outline(),
+            graph=last.graph,
         )
         self._write_commit(commit)
         reach("migration-written", last.batch)

@@ -288,6 +288,7 @@ class Topology:
                     "what": n.operator.describe(),
                     "key": [[k, str(n.input.field(k).type)] for k in n.key],
                     "stateful": n.operator.stateful,
+                    "ttl": n.ttl,
                     "placement": list(n.placement),
                 }
                 for n in self.nodes

@@ -258,6 +258,19 @@ def test_two_operators_share_a_folder_of_parquet_files(fault, tmp_path):
     )
 
 
+def test_of_two_queries_that_start_with_one_folder_the_second_to_write_is_refused(tmp_path):
+    def query():
+        return weir.testing.start(sink_app.app(), servers=2, sink=Parquet(str(tmp_path / "out")))
+
+    with query() as first, query() as second:
+        for one in (first, second):
+            one._driver.start(one._rows({}))  # the folder is looked at, and empty
+        first.feed(sink_app.BATCHES[0])
+        with pytest.raises(CheckpointMismatch, match="has batches of another checkpoint"):
+            second.feed(sink_app.BATCHES[1])
+        assert pq.read_table(tmp_path / "out")["rows"].to_pylist() == first.output()["rows"].to_pylist()
+
+
 def _delivery(query, operator, rows=None):
     import pyarrow as pa
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 
 import pyarrow as pa
@@ -324,3 +327,37 @@ def test_the_order_in_which_rows_come_changes_nothing(seed, sources):
 
 def test_a_session_for_what_needs_spark(spark):
     assert weir.testing.local_spark().sparkContext is spark.sparkContext
+
+
+def test_a_session_starts_quietly():
+    """Nothing but what the program prints, and later what the JVM has to say; Ctrl-C is a KeyboardInterrupt."""
+    program = """
+import os, signal
+import weir.testing
+spark = weir.testing.local_spark("local[1]")
+print("begun")
+spark._jvm.System.err.println("an error of Spark's")
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+spark.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "begun\ninterrupted\n"), done.stderr
+    assert done.stderr == "an error of Spark's\n"
+
+
+def test_without_java_the_error_says_so(tmp_path):
+    for tool in ("bash", "env", "dirname", "find"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    program = "import weir.testing; weir.testing.local_spark('local[1]')"
+    terms = {"env": {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""}, "timeout": 300}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, **terms)
+    assert "JAVA_HOME is not set" in done.stderr
+    assert "It needs a Java 17+ runtime" in done.stderr.splitlines()[-1]
+
+
+def test_rows_with_a_misspelt_column_are_refused():
+    with pytest.raises(SourceError, match="rows have no 'place', but 'plac'"):
+        run(weir.source("place string").keyed("place", weir.Count()), [[{"plac": "FR"}]], servers=2)

@@ -21,10 +21,17 @@ engine with another runner. What Spark decides (placement, retries of tasks, sou
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
+import os
+import re
+import signal
+import sys
 import tempfile
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -52,6 +59,11 @@ if TYPE_CHECKING:
 
 Rows = Any  # a pyarrow Table or RecordBatch, or a list of dicts
 Batch = Any  # rows, or paths of files; with several sources a dict of their names and rows or paths
+
+_EVERY_START = re.compile(  # what Spark says on standard error whenever it starts
+    rb"WARNING: Using incubator modules|Using Spark's default log4j profile|Setting (default|Spark) log level|"
+    rb"To adjust logging level|.* WARN (Utils: (Your hostname|Set SPARK_LOCAL_IP)|NativeCodeLoader: )"
+)
 
 __all__ = ["Crash", "LocalQuery", "local_spark", "run", "start"]
 
@@ -354,7 +366,52 @@ def local_spark(master: str = "local[6]", name: str = "weir", **settings: str) -
     """
     from weir.spark.session import embedded
 
-    return embedded(master, name, **settings)
+    # in a notebook PySpark's handler of Ctrl-C stays: it cancels what a cell has begun
+    before = None if hasattr(sys, "ps1") else signal.getsignal(signal.SIGINT)
+    try:
+        with _quiet_start():
+            session = embedded(master, name, **settings)
+    except Exception as error:
+        if getattr(error, "getCondition", str)() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise EngineError(
+            "Spark did not start; what it said is above. It needs a Java 17+ runtime: on the PATH, or in JAVA_HOME"
+        ) from None
+    if before is signal.default_int_handler and before is not signal.getsignal(signal.SIGINT):
+        signal.signal(signal.SIGINT, _interrupt)
+    return session
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Leave out what every start of Spark says on standard error; pass on all else, as long as the JVM lives."""
+    sys.stderr.flush()
+    reading, writing = os.pipe()
+    screen, out = os.dup(2), os.dup(2)
+    os.dup2(writing, 2)
+    os.close(writing)
+
+    def pass_on() -> None:
+        with open(reading, "rb") as lines, open(out, "wb", buffering=0) as shown:
+            shown.writelines(line for line in lines if not _EVERY_START.match(line))
+
+    reader = threading.Thread(target=pass_on, name="weir-stderr", daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        os.dup2(screen, 2)
+        os.close(screen)
+        if sys.exc_info()[0]:
+            reader.join(2)  # what Spark said about it comes first
+
+
+def _interrupt(*_: object) -> None:
+    """Raise a plain ``KeyboardInterrupt``; PySpark's handler calls the JVM while another call is under way."""
+    root = logging.getLogger()
+    if not root.handlers:  # py4j logs the call that is cut short, and would set up a handler for it
+        root.addHandler(logging.NullHandler())
+    raise KeyboardInterrupt
 
 
 def _application(application: Application | Stream) -> Application:
@@ -374,17 +431,20 @@ def _conform(rows: Rows, schema: pa.Schema, source: str) -> pa.Table:
         rows = pa.Table.from_batches([rows])
     try:
         if not isinstance(rows, pa.Table):
-            return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+            dicts = [dict(row) for row in rows]
+            given = {name for row in dicts for name in row}
+            absent, unknown = sorted({*schema.names} - given), sorted(given - {*schema.names})
+            if absent and unknown:  # a part of the columns will do, but this looks misspelt
+                raise SourceError(f"source {source!r}: rows have no {absent[0]!r}, but {unknown[0]!r}")
+            return pa.Table.from_pylist(dicts, schema=schema)
         missing = [name for name in schema.names if name not in rows.column_names]
         if missing:
             raise SourceError(f"rows for source {source!r} have no column {missing[0]!r}")
         return rows.select(schema.names).cast(schema)
     except (
-        pa.ArrowInvalid,
-        pa.ArrowTypeError,
-        pa.ArrowNotImplementedError,
         ValueError,
         TypeError,
+        NotImplementedError,
         OverflowError,
-    ) as error:
+    ) as error:  # Arrow's errors are among them
         raise SourceError(f"rows for source {source!r} do not fit its columns ({schema}): {error}") from None

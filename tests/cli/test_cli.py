@@ -10,6 +10,7 @@ import types
 import pytest
 
 import weir
+import weir.testing
 from weir.cli import main as cli
 from weir.cli.main import main
 
@@ -123,6 +124,21 @@ def test_commands_of_the_evaluation(capsys):
             main(arguments)
         assert ended.value.code == 0
         assert says in capsys.readouterr().out
+
+
+def test_commands_of_a_distribution_that_is_not_there(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "entry_points", lambda group: ())
+    for name in ("bench", "lab"):
+        assert main([name, "up"]) == 1
+        assert f"weir {name} comes with weir-evaluation" in capsys.readouterr().err
+
+
+def test_a_query_that_has_stopped_is_not_waited_for(tmp_path, capsys):
+    app = weir.source("place string").keyed("place", weir.Count(), name="places")
+    weir.testing.run(app, [[{"place": "FR"}]], str(tmp_path), servers=2)
+    assert main(["scale", str(tmp_path), "--out", "1", "--dry-run"]) == 0
+    assert main(["scale", str(tmp_path), "--out", "1"]) == 1
+    assert "no query runs there (stopped)" in capsys.readouterr().err
 
 
 def test_only_the_command_that_is_named_is_imported_and_none_needs_spark_to_be_parsed():

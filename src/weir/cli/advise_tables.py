@@ -36,6 +36,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(Text(line))
     if "out" in result:
         console.print(Text(f'  routing=weir.Locality(start="{result["out"]}")', "bold"))
+    elif recommendation["verdict"] == "start":
+        console.print(Text("To write the table, add --out FOLDER", "bold"))
     if "plot" in result:
         console.print(Text(f"Plot: {result['plot']}"))
 

@@ -76,6 +76,10 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
             commands.add_parser(command, help=_summary(entry))
         else:
             commands.add_parser(command)
+    if name in ("bench", "lab") and name not in added:
+        raise WeirError(
+            f"weir {name} comes with weir-evaluation; in a clone of Weir: pip install ./evaluation"
+        )
     return parser
 
 

@@ -15,6 +15,7 @@ from weir.engine.ledger import latest_commit
 from weir.engine.requests import Request, await_answer, foretell, submit
 from weir.errors import CheckpointError, EngineError
 from weir.state.storage import Storage
+from weir.watch.reader import CheckpointReader
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +49,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     if args.dry_run:
         return foretell(commit, request)
+    status = CheckpointReader(storage).status()
+    if not status["state"].endswith("running"):
+        raise EngineError(
+            f"{storage.root}: no query runs there ({status['text'] or status['state']}). For another number of servers "
+            "at its next start, say servers=; --dry-run tells what scaling would do"
+        )
     name = submit(storage, request)
     with console.status("waiting for the query's next batches"):
         answer = await_answer(storage, name, args.timeout)

@@ -115,4 +115,4 @@ def _bind(host: str, port: int | None) -> socket.socket:
             problem = error
             continue
         return listener
-    raise EngineError(f"cannot listen on {host}:{wanted} ({problem}); choose another --host or --port")
+    raise EngineError(f"cannot listen on {host}:{wanted} ({problem}); choose another address or port")

@@ -48,8 +48,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Make the stream, run the job over it and compare its counts with plain Spark's."""
-    if args.batches < 1 or args.rows < 1:
-        raise EngineError("the demo needs at least one batch of at least one row")
+    if min(args.batches, args.rows, args.servers) < 1:
+        raise EngineError("the demo needs at least one batch, one row per batch and one server")
     if args.keep and Path(args.keep).exists():
         raise EngineError(f"{args.keep}: exists already; --keep needs a new folder")
     work = Path(args.keep or tempfile.mkdtemp(prefix="weir-demo-"))

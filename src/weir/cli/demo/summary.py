@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -43,7 +44,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     if importlib.util.find_spec("starlette") is None:
         console.print("A page shows streams as they run: pip install 'weir\\[watch]'", highlight=False)
     if result["page"] and sys.stdin.isatty() and console.is_terminal:
-        console.input(f"The page stays at {result['page']} until you press Enter.", markup=False)
+        with contextlib.suppress(EOFError):  # the terminal was closed
+            console.input(f"The page stays at {result['page']} until you press Enter.", markup=False)
 
 
 def _job(result: dict[str, Any]) -> str:

@@ -71,6 +71,17 @@ def test_the_present_is_what_progress_says(steered):
     assert moved[-1]["after"]["locality"] > moved[-1]["before"]["locality"]
 
 
+def test_an_operator_that_is_mostly_idle_is_not_said_to_be_congested(steered):
+    query, _ = steered
+    reader = CheckpointReader(query.checkpoint)
+    reader.latest.progress["load"]["congested"] = ["topics"]
+    for busy, said in ((0.0, False), (1e6, True)):
+        reader.latest.progress["operators"]["topics"]["busy"] = busy
+        now = snapshot(reader)
+        assert now["operators"]["topics"]["congested"] == said
+        assert any("topics cannot keep up" in line for line in now["health"]["details"]) == said
+
+
 def test_time_lines_have_every_batch_and_may_be_cut(steered):
     query, server = steered
     lines = json.loads(ask(server, "/api/timeline")[1])

@@ -14,6 +14,7 @@ from weir.watch.reader import CheckpointReader
 UNEVEN = 2.0  # times the average of all servers from which a server stands out
 SLOW = 2.0  # times the median seconds per row
 NOTABLE = 0.1  # share of a batch's seconds below which a slow server delays nobody
+BUSY = 0.25  # share of the time that an operator works, below which it has time enough to keep up
 
 
 def snapshot(reader: CheckpointReader) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
     did = Progress.from_dict(commit.progress)
     span = max((did.seconds.waiting or 0.0) + did.seconds.plan + did.seconds.job, 1e-9)
     servers = _servers(did)
+    operators = {name: _operator(name, op, did, commit, span) for name, op in did.operators.items()}
     return {
         **about,
         "batch": commit.batch,
@@ -48,13 +50,13 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
         "utilisation": did.load.utilisation,
         "table_version": commit.table_version,
         "graph": commit.graph or _graph(did),
-        "operators": {name: _operator(name, op, did, commit, span) for name, op in did.operators.items()},
+        "operators": operators,
         "edges": _edges(did, commit),
         "sinks": did.sinks,
         "sink_rows": {name: sum(file.rows for file in outputs) for name, outputs in commit.outputs.items()},
         "servers": servers,
         "weights": did.weights,
-        "health": health(did, status, servers),
+        "health": health(did, status, servers, [name for name, op in operators.items() if op["congested"]]),
     }
 
 
@@ -70,16 +72,17 @@ def _operator(name: str, op: OperatorProgress, did: Progress, commit: Commit, sp
     rates = did.load.rates.get(name)
     instances = len(did.load.placement.get(name, [])) or commit.servers
     state = [s for servers in (commit.manifest.get(name, []),) for server in servers for s in server]
+    busy = min(1.0, op.busy / (instances * span))
     return {
         "rows_in": op.rows_in,
         "rows_out": op.rows_out,
         "rows_per_s": op.rows_in / span,
-        "busy": min(1.0, op.busy / (instances * span)),
+        "busy": busy,
         "latency": op.latency,
         "keys": did.state_keys.get(name),
         "state_bytes": sum(s.bytes for s in state) if name in commit.manifest else None,
         "watermark": did.watermarks.get(name),
-        "congested": name in did.load.congested,
+        "congested": name in did.load.congested and busy >= BUSY,
         "input_rate": rates[0] if rates else None,
         "processing_rate": rates[1] if rates else None,
         "imbalance": op.imbalance,
@@ -150,14 +153,14 @@ def _weight(op: OperatorProgress, server: int) -> float:
     return (op.execution[server] or 0.0) * op.rows_by_server[server]
 
 
-def health(did: Progress, status: dict[str, Any], servers: list[dict[str, Any]]) -> dict[str, Any]:
+def health(did: Progress, status: dict[str, Any], servers: list[Any], congested: list[str]) -> dict[str, Any]:
     """Return how a query fares: ``level`` (good, warn, bad, idle), one sentence, and what else to know."""
     if status["state"] == "failed":
         return {"level": "bad", "text": "The query has failed.", "details": [status["text"]]}
     if status["state"] == "gone":
         return {"level": "bad", "text": "The query has stopped: it was killed.", "details": [status["text"]]}
     details = []
-    for name in did.load.congested:
+    for name in congested:
         rates = did.load.rates.get(name, [0.0, 0.0])
         can, wants = f"{rates[1]:,.0f}", f"{rates[0]:,.0f}"
         details.append(f"{name} cannot keep up: {wants} rows/s want in, {can} get through.")
@@ -176,7 +179,7 @@ def health(did: Progress, status: dict[str, Any], servers: list[dict[str, Any]])
         details.append(f"The last batch had to run twice: {did.ran_again}")
     if status["state"] == "stopped":
         return {"level": "idle", "text": "The query has stopped.", "details": details}
-    if did.load.congested:
+    if congested:
         return {"level": "warn", "text": "The stream is faster than the query.", "details": details}
     if details:
         return {"level": "warn", "text": "It runs, with something to look at.", "details": details}

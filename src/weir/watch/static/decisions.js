@@ -36,7 +36,8 @@ function row(one) {
 }
 
 const what = (one) => h("span", {}, h("b", {}, one.adopted ? "◆ Reconfigured" : "Not reconfigured"), one.forecast ? `: ${exact(one.forecast.moved)} keys` : "");
-const why = (one) => one.error ?? one.forecast?.why ?? "–";
+// the first tables are taken whatever their forecast says, since that rests on a few batches
+const why = (one) => one.error ?? (one.forecast ? `${one.adopted && !one.forecast.pays ? "taken in any case; " : ""}${one.forecast.why}` : "–");
 
 function foretold(one) {
   const f = one.forecast;

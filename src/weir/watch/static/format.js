@@ -20,6 +20,7 @@ export const bytes = (x) => (x === null || x === undefined ? NOTHING : `${count(
 export const percent = (x) => (x === null || x === undefined ? NOTHING : `${(100 * x).toFixed(x > 0 && x < 0.01 ? 1 : 0)} %`);
 export function seconds(x) {
   if (x === null || x === undefined) return NOTHING;
+  if (x === 0) return "0 s";
   if (x < 1e-3) return `${short(x * 1e6)} µs`;
   if (x < 1) return `${short(x * 1e3)} ms`;
   if (x < 120) return `${short(x)} s`;

@@ -26,7 +26,7 @@ export async function hottest(number) {
     const keys = await get("/api/keys");
     const names = Object.keys(keys);
     $("hottest").replaceChildren(
-      ...(names.length ? names.map((name) => list(name, keys[name])) : [h("p", { class: "dim" }, "Keys are counted where homes are learnt: routing=weir.Locality().")]),
+      ...(names.length ? names.map((name) => list(name, keys[name])) : [h("p", { class: "dim" }, "No keys counted yet. They are where homes are learnt, routing=weir.Locality(), a few batches after the start.")]),
     );
   } catch (error) {
     $("hottest").replaceChildren(h("p", { class: "dim" }, error.message));

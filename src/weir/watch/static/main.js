@@ -1,7 +1,7 @@
 // The page: one stream of events, and every section draws what it says.
 
 import { $, h } from "./dom.js";
-import { ago, bytes, count, exact, percent, seconds } from "./format.js";
+import { ago, bytes, count, exact, moment, percent, seconds } from "./format.js";
 import * as decisions from "./decisions.js";
 import * as flow from "./flow.js";
 import * as keys from "./keys.js";
@@ -54,7 +54,7 @@ function header() {
   $("verdict").textContent = now.health.text;
   const details = now.health.level === "good" && now.batch !== null ? [summary()] : now.health.details;
   $("details").replaceChildren(...details.slice(0, 5).map((text) => h("li", {}, text)));
-  $("where").textContent = `${now.checkpoint} · ${now.mode} run · begun ${new Date(now.created * 1000).toLocaleString("en-CA")}`;
+  $("where").textContent = `${now.checkpoint} · ${now.mode} run · begun ${moment(now.created)}`;
 }
 
 function draw() {

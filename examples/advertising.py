@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import weir
-from weir.spark.session import embedded
+import weir.testing
 
 KINDS = ["view", "click", "purchase"]
 START = 1_700_000_000_000  # ms
@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> dict:
     work = args.out or Path(tempfile.mkdtemp(prefix="advertising-"))
     console.print(f"generating {args.batches * args.rows:,} events in {work}")
     owner = generate(work / "events", args.batches, args.rows, args.campaigns)
-    spark = embedded(args.master)
+    spark = weir.testing.local_spark(args.master)
     events = spark.readStream.option("maxFilesPerTrigger", 1).text(str(work / "events"))
     app = pipeline(events, owner, weir.Shuffle() if args.plain else weir.Weighted())
     query = app.start(

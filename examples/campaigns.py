@@ -67,7 +67,7 @@ def run(app: weir.Stream, work: Path, hours: range, rng, routing, args) -> tuple
         sink={"sessions": str(work / "sessions")},
         watch=args.watch,
     )
-    print(f"{type(routing).__name__}: {query.page or ''}")
+    print(f"running with {type(routing).__name__} …", query.page or "")
     for hour in hours:
         if hour > hours.start and routing == LEARNT:
             query.reconfigure(wait=True)  # it would come by itself; waiting makes the example short

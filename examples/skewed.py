@@ -47,7 +47,7 @@ def application(rows) -> weir.Stream:
 def run(app: weir.Stream, work: Path, rng, routing, args) -> tuple[weir.Query, dict]:
     """Let so many batches come in, one after the other; return the query and what the last one looked like."""
     query = app.start(str(work / "checkpoint"), servers=args.servers, routing=routing, watch=args.watch)
-    print(f"{type(routing).__name__}: {query.page or ''}")
+    print(f"running with {type(routing).__name__} …", query.page or "")
     for batch in range(args.batches):
         if batch and routing == LEARNT:
             query.reconfigure(wait=True)  # it would come by itself; waiting makes the example short

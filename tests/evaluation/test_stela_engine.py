@@ -16,6 +16,7 @@ from weir.elasticity import Stela
 from weir.elasticity.decision import Situation
 from weir.elasticity.graph import Placement
 from weir.elasticity.strategies import Default
+from weir_evaluation.bench.stela import show
 from weir_evaluation.bench.stela_spark import AFTER, CHANGED, Serve, Settings, measure, on_servers
 from weir_evaluation.simulate.dag import SimulatedOperator
 from weir_evaluation.stela.machines import Machines
@@ -96,3 +97,31 @@ def test_a_decision_is_carried_out_in_mid_stream_and_no_row_is_lost(strategy) ->
     assert instances == (9 if added else 6)
     assert record["servers"] == [6] * CHANGED + [instances] * AFTER
     assert set(record["rows"]) == {100}, "all rows of a batch come out"
+
+
+def test_every_number_stands_below_its_name() -> None:
+    common = {
+        "topology": "Star",
+        "operation": "out",
+        "before": 100.0,
+        "convergence_s": None,
+        "silent_batches": 0,
+        "interruption_s": 2.5,
+        "where": "spark",
+        "execution": "live",
+        "work": "sleep",
+    }
+    records = [
+        {**common, "strategy": "stela", "after": 160.0, "expected": 1.7},
+        {**common, "strategy": "default", "after": 80.0, "expected": 1.0},
+    ]
+    printed = io.StringIO()
+    show(records, Console(file=printed, width=200))
+    lines = printed.getvalue().splitlines()
+    names, values = (
+        [cell.strip() for cell in next(line for line in lines if word in line).split(bar)]
+        for word, bar in (("over default", "┃"), ("stela", "│"))
+    )
+    row = dict(zip(names, values, strict=True))
+    assert (row["over before"], row["expected"], row["over default"]) == ("+60%", "+70%", "+100%")
+    assert (row["convergence s"], row["interruption s"]) == ("never", "2.5")

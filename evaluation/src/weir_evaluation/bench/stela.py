@@ -143,6 +143,7 @@ def show(result: Measured, console: Console) -> None:
             "before",
             "after",
             "over before",
+            "expected",
             "over default",
             "convergence s",
             "silent batches",

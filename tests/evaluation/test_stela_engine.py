@@ -19,7 +19,7 @@ from weir.elasticity.strategies import Default
 from weir_evaluation.bench.stela import show
 from weir_evaluation.bench.stela_spark import AFTER, CHANGED, Serve, Settings, measure, on_servers
 from weir_evaluation.simulate.dag import SimulatedOperator
-from weir_evaluation.stela.machines import Machines
+from weir_evaluation.stela.machines import Machines, _Late
 from weir_evaluation.stela.rivals import LeastLinkLoad, Random
 from weir_evaluation.stela.topologies import CASES, Case, page_load_in
 from weir_evaluation.stela.trial import decide, situation
@@ -73,6 +73,61 @@ def test_an_overloaded_machine_takes_as_long_as_its_cores_need(tmp_path, work) -
     for one in both:
         one.join()
     assert time.perf_counter() - began >= 0.19
+
+
+class Clock:
+    """Time that passes only when somebody sleeps, and then a little more than was asked for."""
+
+    def __init__(self, too_long: float) -> None:
+        self.now, self.too_long = 0.0, too_long
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.too_long
+
+
+def with_clock(monkeypatch, tmp_path, *, too_long: float, wait: float) -> tuple[Clock, Machines]:
+    """A clock, and machines whose cores are free after some seconds whenever they are asked for."""
+    clock = Clock(too_long)
+
+    def take(self: Machines, machine: int) -> int:
+        clock.now += wait
+        return os.open(tmp_path / "core", os.O_CREAT | os.O_RDWR)
+
+    monkeypatch.setattr("weir_evaluation.stela.machines.time", clock)
+    monkeypatch.setattr("weir_evaluation.stela.machines._late", _Late())
+    monkeypatch.setattr(Machines, "_take", take)
+    return clock, Machines(str(tmp_path))
+
+
+def test_what_sleeping_took_too_long_is_made_up_for_by_the_rows_that_follow(monkeypatch, tmp_path) -> None:
+    clock, machines = with_clock(monkeypatch, tmp_path, too_long=0.001, wait=0.0)
+    for _ in range(100):  # rows that come one by one
+        machines.occupy(0, 0.01, 0.25)
+    assert clock.now == pytest.approx(100 * 0.01, abs=0.003)
+
+
+def test_waiting_for_a_core_costs_nothing_where_there_is_time_to_rest(monkeypatch, tmp_path) -> None:
+    clock, machines = with_clock(monkeypatch, tmp_path, too_long=0.0, wait=0.004)
+    for _ in range(100):
+        machines.occupy(0, 0.01, 0.25)
+    assert clock.now == pytest.approx(100 * 0.01, abs=0.005)
+
+
+def test_an_instance_that_waits_longer_than_it_rests_gets_no_more_than_its_cores(
+    monkeypatch, tmp_path
+) -> None:
+    clock, machines = with_clock(monkeypatch, tmp_path, too_long=0.0, wait=0.02)
+    for _ in range(100):
+        machines.occupy(0, 0.01, 0.25)
+    # it never rests, but computes as long as ever; only the first time it had not waited before
+    assert clock.now == pytest.approx(100 * (0.02 + 0.0025), abs=0.01)
+    clock.now = 0.0
+    monkeypatch.setattr(Machines, "_take", lambda *_: os.open(tmp_path / "core", os.O_RDWR))
+    machines.occupy(0, 1.0, 0.25)
+    assert clock.now >= 0.9 - 1e-9, "it makes up for a tenth of a second, no more"
 
 
 def test_rows_that_are_dropped_are_the_same_whoever_gets_them(tmp_path) -> None:

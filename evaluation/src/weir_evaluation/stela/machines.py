@@ -13,15 +13,32 @@ import fcntl
 import json
 import os
 import random
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 WORK = ("sleep", "cpu")
 SLICE = 0.02  # seconds that an instance holds a core at most before others get their turn
+MOST_OWED = 0.1  # seconds that an instance makes up for at most
+
+
+class _Late(threading.local):
+    """Seconds that the work of this thread took too long, which later slices make up for, those of later rows too.
+
+    ``resting`` is made up for by resting less, ``computing`` by computing less. To wait for a core counts as rest: what
+    an instance waits for besides goes on meanwhile. So a machine with cores to spare slows nobody down, and one without
+    gives its instances what it has, as in the simulator.
+    """
+
+    resting = computing = 0.0
+
+
+_late = _Late()
 
 
 @dataclass(frozen=True)
@@ -61,31 +78,27 @@ class Machines:
         path.with_suffix(".tmp").rename(path)
 
     def of(self, batch: int, server: int) -> int:
-        """Return the machine of a server in a batch."""
-        names = sorted(p.name for p in Path(self.folder).glob("homes-*.json"))
-        last = max(name for name in names if int(name[6:12]) <= batch)
-        return int(json.loads((Path(self.folder) / last).read_text())[server])
+        """Return the machine of a server in a batch, whose homes have been written down before it began."""
+        return _homes(self.folder, batch)[server]
 
     def occupy(self, machine: int, seconds: float, cpu: float) -> None:
         """Work for so many seconds, of which a part ``cpu`` needs a core; longer if cores are taken."""
-        ahead = 0.0  # seconds that sleeping took too long, which later slices make up for
         while seconds > 1e-9:
             slice_ = min(SLICE, seconds)
             seconds -= slice_
+            rest, core = slice_ * (1 - cpu), slice_ * cpu
             began = time.perf_counter()
-            _sleep(slice_ * (1 - cpu) - ahead)
-            rested = time.perf_counter() - began
-            core = self._take(machine)
+            _sleep(rest - _late.resting)
+            lock = self._take(machine)
+            taken = time.perf_counter()
+            _late.resting = _owed(_late.resting + taken - began - rest)
             try:
-                began = time.perf_counter()
                 if self.work == "cpu":
-                    burn(slice_ * cpu * self.share)
-                computed = time.perf_counter() - began
-                _sleep(slice_ * cpu - computed - max(0.0, ahead + rested - slice_ * (1 - cpu)))
-                held = time.perf_counter() - began
+                    burn(core * self.share)
+                _sleep(core - (time.perf_counter() - taken) - _late.computing)
+                _late.computing = _owed(_late.computing + time.perf_counter() - taken - core)
             finally:
-                os.close(core)  # which unlocks it
-            ahead = max(0.0, ahead + rested + held - slice_)
+                os.close(lock)  # which unlocks it
 
     def _take(self, machine: int) -> int:
         """Wait for a core of a machine and lock it; return what to close to leave it."""
@@ -100,6 +113,14 @@ class Machines:
         raise AssertionError("a machine has at least one core")
 
 
+@lru_cache(maxsize=4)
+def _homes(folder: str, batch: int) -> tuple[int, ...]:
+    """Return the machine of each server in a batch: read once, since operators ask with every handful of rows."""
+    names = (p.name for p in Path(folder).glob("homes-*.json"))
+    last = max(name for name in names if int(name[6:12]) <= batch)
+    return tuple(int(machine) for machine in json.loads((Path(folder) / last).read_text()))
+
+
 def burn(seconds: float) -> None:
     """Use up so many seconds of CPU time of this thread, however long that takes.
 
@@ -112,6 +133,10 @@ def burn(seconds: float) -> None:
     numbers = np.arange(512, dtype=np.float64)
     while time.thread_time() < until:
         np.sqrt(numbers, out=numbers)
+
+
+def _owed(seconds: float) -> float:
+    return min(max(0.0, seconds), MOST_OWED)
 
 
 def _sleep(seconds: float) -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
@@ -17,7 +18,17 @@ from weir.elasticity.decision import Situation
 from weir.elasticity.graph import Placement
 from weir.elasticity.strategies import Default
 from weir_evaluation.bench.stela import show
-from weir_evaluation.bench.stela_spark import AFTER, CHANGED, Serve, Settings, measure, on_servers
+from weir_evaluation.bench.stela_spark import (
+    AFTER,
+    CHANGED,
+    Serve,
+    Settings,
+    expected,
+    least,
+    measure,
+    on_servers,
+    slowed,
+)
 from weir_evaluation.simulate.dag import SimulatedOperator
 from weir_evaluation.stela.machines import Machines, _Late
 from weir_evaluation.stela.rivals import LeastLinkLoad, Random
@@ -144,7 +155,7 @@ def test_a_decision_is_carried_out_in_mid_stream_and_no_row_is_lost(strategy) ->
     rates = {"source": 4000, "slow": 1000, "sink": 4000}
     operators = tuple(SimulatedOperator(name, rate, cpu=0.2) for name, rate in rates.items())
     case = Case("chain", operators, tuple(pairwise(rates)), 2, 2, 3)
-    settings = Settings(execution="threads", seconds=0.05, frames=4)
+    settings = Settings(execution="threads", seconds=0.05, pace=1e6, frames=4)
     record = measure(case, strategy, Console(file=io.StringIO()), settings)
     added = strategy.name == "stela"
     assert (record["moved"] == 0) == added
@@ -152,6 +163,21 @@ def test_a_decision_is_carried_out_in_mid_stream_and_no_row_is_lost(strategy) ->
     assert instances == (9 if added else 6)
     assert record["servers"] == [6] * CHANGED + [instances] * AFTER
     assert set(record["rows"]) == {100}, "all rows of a batch come out"
+    assert all(0 < part < 1 for part in record["of_bound"])
+    assert 0 < record["emulated"] < 1.2
+
+
+def test_slower_operators_change_nothing_but_time() -> None:
+    case = CASES["Network"]
+    slow = slowed(case, 100.0)
+    times = {a.rate / b.rate for a, b in zip(case.operators, slow.operators, strict=True)}
+    assert len({round(t, 9) for t in times}) == 1
+    assert replace(slow, operators=case.operators) == case
+    more = {**dict.fromkeys(case.graph.operators, 4), "score": 8}
+    assert expected(slow, more, "live") == pytest.approx(expected(case, more, "live"))
+    start = dict.fromkeys(case.graph.operators, case.parallelism)
+    # 8 of its operators' rows for a row of the stream
+    assert 8 / least(slow, start, "live") == pytest.approx(100.0)
 
 
 def test_every_number_stands_below_its_name() -> None:
@@ -167,8 +193,8 @@ def test_every_number_stands_below_its_name() -> None:
         "work": "sleep",
     }
     records = [
-        {**common, "strategy": "stela", "after": 160.0, "expected": 1.7},
-        {**common, "strategy": "default", "after": 80.0, "expected": 1.0},
+        {**common, "strategy": "stela", "after": 160.0, "expected": 1.7, "emulated": 0.5},
+        {**common, "strategy": "default", "after": 80.0, "expected": 1.0, "emulated": 1.0},
     ]
     printed = io.StringIO()
     show(records, Console(file=printed, width=200))
@@ -180,3 +206,4 @@ def test_every_number_stands_below_its_name() -> None:
     row = dict(zip(names, values, strict=True))
     assert (row["over before"], row["expected"], row["over default"]) == ("+60%", "+70%", "+100%")
     assert (row["convergence s"], row["interruption s"]) == ("never", "2.5")
+    assert "only 50% was emulated work" in printed.getvalue()

@@ -53,6 +53,19 @@ def test_a_backlog_wants_in_as_fast_as_the_first_operators_take_it() -> None:
     assert chosen == ["hub", "hub"]
 
 
+def test_a_slow_operator_sends_no_more_than_it_can_process() -> None:
+    load = star()
+    batch(load, 1200, {**SPEEDS, "end 0": 100.0, "end 1": 100.0}, rested=0.0)
+    rates = load.rates()
+    assert rates["hub"].emit == pytest.approx(60)
+    assert rates["hub"].selectivity == pytest.approx(1)
+    assert [rates[name].input for name in ("end 0", "end 1")] == pytest.approx([60, 60])
+    # those behind it are fast enough for what two instances of it send
+    chosen = [step.operator for step in Stela().scale_out(load.situation(), [5]).steps]
+    assert chosen == ["hub"]
+    assert load.congested() == ["hub"]
+
+
 def test_a_slow_first_operator_is_congested_by_what_the_others_could_take() -> None:
     load = star()
     batch(load, 1200, {**SPEEDS, "one": 30.0, "hub": 400.0}, rested=0.0)

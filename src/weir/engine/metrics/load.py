@@ -13,6 +13,8 @@ neither can be read off directly:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from weir.elasticity.decision import Situation
@@ -96,7 +98,12 @@ class Load:
         if not self._rests:
             # more rows wait than come in: the first operators take as many as they can
             entering |= {name: max(entering[name], seen[name].processing) for name in graph.sources}
-        return propagate(graph, seen, entering)
+        # a batch processes all that comes in: what was emitted was made of that, also where it is more than the
+        # operator can process in the time that work spread evenly would take
+        made = {
+            name: replace(r, emit=r.emit * r.throughput / r.input) for name, r in seen.items() if r.input > 0
+        }
+        return propagate(graph, seen | made, entering)
 
     def congested(self) -> list[str]:
         """Operators that can't keep up."""

@@ -159,6 +159,28 @@ def test_small_batches_come_over_the_driver_and_large_ones_from_tasks(
         query.stop()
 
 
+@pytest.mark.parametrize("execution", ["live", "jobs"])
+def test_a_query_that_is_stopped_in_mid_batch_has_not_failed(spark, tmp_path, checkpoint, execution):
+    folder, gate = write_batches(tmp_path / "posts", TABLES[:1]), tmp_path / "working"
+
+    def works_long(key, rows, state):
+        gate.touch()
+        time.sleep(0.2)
+
+    app = weir.source(stream(spark, folder, POSTS)).process("topic", works_long, name="topics")
+    query = app.start(checkpoint, servers=2, execution=execution)
+    ends = []
+    query.add_listener(ends.append)
+    eventually(gate.exists)
+    query.stop()
+    assert query.exception() is None
+    assert [type(e).__name__ for e in ends] == ["Terminated"]
+    assert ends[0].error is None
+    assert query.spark_query.exception() is None
+    assert query.await_termination(1) in (True, None)
+    eventually(lambda: not active(spark))
+
+
 def test_functions_at_a_source_never_run_in_the_driver(spark, tmp_path, checkpoint):
     folder = write_batches(tmp_path / "posts", TABLES[:1])
 

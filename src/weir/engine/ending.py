@@ -27,10 +27,13 @@ class Ending:
     def __init__(self, status: Status, ledger: Ledger) -> None:
         self._status, self._ledger = status, ledger
         self.listeners = Listeners()
+        self.stopping = False  # a batch that is under way then is given up, which is no failure
         self._ended = False
 
     def fail(self, error: Exception) -> None:
         """Note that a batch has failed, and why; a later one may succeed."""
+        if self.stopping:
+            return
         self._status.error = error
         self._note(error)
         self.listeners.tell(Failed(self._ledger.storage.location, error))

@@ -18,6 +18,18 @@ _OURS = re.compile(
 _GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] .*? reading file (.+?)\. File does not exist")
 
 
+class Stopped(Exception):
+    """A batch is given up because its query is being stopped.
+
+    Spark tells that from a failure by these words, and says nothing then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
+        )
+
+
 def translated(error: PySparkException | Py4JJavaError) -> Exception:
     """Return the error that a task raised, if it was one of ours; else the one that Spark raised."""
     text = str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from weir.engine.opening import check_sinks, open_driver
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
 from weir.graph.model import Topology
 from weir.options import Options
-from weir.spark.failures import translated
+from weir.spark.failures import Stopped, translated
 from weir.spark.job import SparkRunner, unite
 from weir.spark.live import LiveRunner
 from weir.spark.session import encrypts_files, own_session
@@ -87,24 +88,33 @@ class Query(QueryHandle):
 
     def stop(self) -> None:
         """Stop after the batch in flight is cancelled; a later start goes on from the last commit."""
-        self._driver.runner.close()
+        self._driver.ending.stopping = True
         if self._ticker is not None:
             self._ticker.stop()
         self._driver.patience.stop()
-        if self._stream is not None and self._stream.isActive:
+        if self.is_active:
+            # Spark waits for the batch, and the batch for live servers; these go once Spark knows that it is to stop
+            release = threading.Thread(target=self._release, name="weir-stop", daemon=True)
+            release.start()
             self._stream.stop()
+            release.join()
         self._driver.close()
         if self._page is not None:
             self._page.stop()
         self._driver.status.message = "stopped"
         self._driver.ending.end()
 
+    def _release(self) -> None:
+        while self.is_active:
+            time.sleep(0.01)
+        self._driver.runner.close()
+
     def _failure(self, error: Exception) -> Exception:
         status = self._driver.status
         if status.error is None:
-            self._driver.ending.fail(translated(error) if isinstance(error, PySparkException) else error)
-        assert status.error is not None
-        return status.error
+            error = translated(error) if isinstance(error, PySparkException) else error
+            self._driver.ending.fail(error)
+        return status.error or error
 
     def _await_end(self) -> None:
         """Let live servers go when Spark's own query has ended, however that came about, and note it."""
@@ -138,6 +148,8 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
             if isinstance(error, WeirError) or driver.status.error is None:
                 driver.ending.fail(error)
             traceback.clear_frames(error.__traceback__)
+            if driver.ending.stopping:
+                raise Stopped from None
             raise
 
     location = _source_checkpoint(query, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -21,9 +21,9 @@ MOST_FILES = 10_000  # of a batch: a plan names them all, and every server gets 
 class FileFeed:
     """Takes the files that Spark lists in a round in the order of their times, as many as fit into a batch.
 
-    A position is a round, the number of its files, and of those that have been read, with a hash of them. In a round
-    that comes again these must be the same, or a :class:`~weir.errors.SourceError` stops the query; others may have
-    been mended or removed.
+    A position is a round, the number of its files, and of those that have been read, with a checksum of them. In a
+    round that comes again these must be the same, or a :class:`~weir.errors.SourceError` stops the query; others may
+    have been mended or removed.
     """
 
     most: int | None = None
@@ -39,12 +39,12 @@ class FileFeed:
         files = LISTING.empty_table() if listing is None else listing
         self._files = files.sort_by([(MODIFIED, "ascending"), (PATH, "ascending")])
         self._ends = np.concatenate([[0], np.cumsum(self._files[BYTES].to_numpy())])
-        count = self._files.num_rows
+        count, start = self._files.num_rows, {TICK: tick, DONE: 0, FILES: self._files.num_rows, READ: 0}
         if position is None or position[TICK] != tick:
             # a round that was handed over before files were cut up has been read as a whole
-            return self._position(tick, count if again else 0)
-        start = self._position(tick, position[DONE])
-        if position.get(READ, start[READ]) != start[READ]:
+            return self._behind(start, count) if again else start
+        start = self._behind(start, min(count, position[DONE]))
+        if start[DONE] < position[DONE] or position.get(READ, start[READ]) != start[READ]:
             raise SourceError(
                 f"{position[DONE]} files of a batch of the source have been read, and one of them was changed, "
                 "replaced or deleted since, or an older one has come. Put the files back as they were, or start "
@@ -52,13 +52,12 @@ class FileFeed:
             )
         return start
 
-    def _position(self, tick: int, done: int) -> dict[str, int]:
-        return {
-            TICK: tick,
-            DONE: done,
-            FILES: self._files.num_rows,
-            READ: _hash_of(self._files.slice(0, done)),
-        }
+    def _behind(self, position: dict[str, int], end: int) -> dict[str, int]:
+        """Return the position behind the next files, up to the one with this number."""
+        part = self._files.slice(position[DONE], end - position[DONE])
+        columns = zip(*(part[c].to_pylist() for c in (PATH, BYTES, MODIFIED)), strict=True)
+        read = zlib.crc32("".join(f"{file}\n" for file in columns).encode(), position[READ])
+        return {**position, DONE: end, READ: read}
 
     def cut(
         self, position: dict[str, int], most: float | None
@@ -69,7 +68,7 @@ class FileFeed:
         end = min(count, max(done + 1, fits), done + MOST_FILES)
         part = self._files.slice(done, end - done)
         part = part.set_column(part.column_names.index(MODIFIED), MODIFIED, part[MODIFIED].cast(pa.int64()))
-        return part.to_pydict(), self._position(position[TICK], end)
+        return part.to_pydict(), self._behind(position, end)
 
     def size(self, position: dict[str, int]) -> int:
         left = self._files.num_rows - position[DONE]
@@ -80,10 +79,3 @@ class FileFeed:
 
     def about(self, position: dict[str, int]) -> dict[str, Any]:
         return {"lag": self._files.num_rows - position[DONE]}
-
-
-def _hash_of(files: pa.Table) -> int:
-    digest = hashlib.blake2b(digest_size=7)
-    for column in (PATH, BYTES, MODIFIED):
-        digest.update(repr(files[column].to_pylist()).encode())
-    return int.from_bytes(digest.digest(), "little")

@@ -75,7 +75,7 @@ def test_requests_that_fail_at_random_change_no_result(bucket, unreliable, relia
     """What fails for good stops the query, as a crash would; started again, it goes on to the same result."""
     monkeypatch.setattr("weir.state.object_files.PAUSE", 0.01)
     proxy, options = unreliable(rate=0.03, seed=seed)
-    proxy.outages = (90, 14)
+    proxy.outages = (90, 30)
     rows, stops = batches(3 + seed, 4), []
     while len(stops) < 30:
         last = latest_commit(Storage(bucket, reliable))

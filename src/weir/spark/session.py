@@ -17,9 +17,8 @@ from weir.errors import EngineError, TopologyError
 ON_THIS_MACHINE = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # of every file of Spark's log of a stream, Hadoop would write a checksum beside it, and start six processes for
-    # each, to set permissions and to look for links: a third of what a small batch takes
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # for every file of Spark's log of a stream, Hadoop's FileContext would start five processes, to set permissions
+    # and to look for links: a fifth of what a small batch takes
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
 }

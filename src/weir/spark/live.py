@@ -32,7 +32,7 @@ from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.sightings import Learning
 from weir.errors import EngineError, LiveFailed
 from weir.graph.model import Topology
-from weir.spark.executors import ensure_slots, slots
+from weir.spark.executors import ensure_slots, executors, slots
 from weir.spark.job import MOST_BYTES, SETTINGS, SparkRunner, local_folder, partition, settle
 from weir.spark.sources import fetched
 from weir.spark.stages import Task, answering
@@ -250,6 +250,8 @@ class LiveRunner(SparkRunner):
         threading.Thread(target=hold, daemon=True, name="weir-live").start()
         group.gather(START_SECONDS)
         self.start_seconds = time.perf_counter() - began
+        if executors(self.session):
+            threading.Thread(target=_warm_up, args=(self.session, n), daemon=True, name="weir-warm").start()
         how = ", encrypted" if sealed else ""
         self._say(f"on {n} live servers{how} (started within {self.start_seconds:.1f} s)")
         return group
@@ -273,6 +275,16 @@ class LiveRunner(SparkRunner):
             context.cancelJobGroup(_job_group(life))
         except Exception:
             logger.debug("the session ended before its live servers", exc_info=True)
+
+
+def _warm_up(session: SparkSession, servers: int) -> None:
+    """Start Python on executors that hold no server: a batch that must run as jobs would wait for it."""
+    try:
+        free = slots(session) - servers
+        session.sparkContext.setJobDescription("start Python for a Weir query")
+        session.range(0, free, 1, free).mapInArrow(lambda batches: batches, "id long").collect()
+    except Exception:
+        logger.debug("executors were not warmed up", exc_info=True)
 
 
 def _watch_sources(context: Any, tag: str, group: Group, done: threading.Event) -> None:

@@ -181,6 +181,23 @@ def test_a_query_that_is_stopped_in_mid_batch_has_not_failed(spark, tmp_path, ch
     eventually(lambda: not active(spark))
 
 
+def test_servers_may_work_long_after_their_sources_have_ended(spark, tmp_path, checkpoint, monkeypatch):
+    monkeypatch.setattr("weir.spark.live.STARVING", (2, 0.2))
+    monkeypatch.setattr("weir.spark.live.SMALL_BATCH", -1)
+
+    def works_long(key, rows, state):
+        time.sleep(0.05)
+
+    app = weir.source(stream(spark, write_batches(tmp_path / "posts", TABLES[:1]), POSTS))
+    query = app.process("topic", works_long, name="topics").start(
+        checkpoint, servers=2, trigger=NOW, execution="live"
+    )
+    query.await_termination()
+    assert query.progress.seconds.job > 1
+    assert query.progress.ran_again is None
+    assert ways(query) == ["live"]
+
+
 def test_functions_at_a_source_never_run_in_the_driver(spark, tmp_path, checkpoint):
     folder = write_batches(tmp_path / "posts", TABLES[:1])
 

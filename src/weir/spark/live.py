@@ -200,19 +200,18 @@ class LiveRunner(SparkRunner):
         def push_rows() -> Answers:
             if rows is self.nothing:
                 return group.feed(job, [])
-            if self._is_small(rows):
-                return group.feed(job, fetched(rows).to_batches())
-            return self._collect(answering(rows, _push_task(job, group.life, group.addresses)))
+            pushed = threading.Event()  # what servers do after that may take any time
+            threading.Thread(target=_watch_sources, args=(context, tag, group, pushed), daemon=True).start()
+            context.addJobTag(tag)
+            try:
+                if self._is_small(rows):
+                    return group.feed(job, fetched(rows).to_batches())
+                return self._collect(answering(rows, _push_task(job, group.life, group.addresses)))
+            finally:
+                pushed.set()
+                context.removeJobTag(tag)
 
-        context.addJobTag(tag)
-        done = threading.Event()
-        threading.Thread(target=_watch_sources, args=(context, tag, group, done), daemon=True).start()
-        try:
-            answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows)
-        finally:
-            done.set()
-            context.removeJobTag(tag)
-        return outcome_of(answers, "live")
+        return outcome_of(group.run(plan.batch, cloudpickle.dumps(job), push_rows), "live")
 
     def _is_small(self, rows: DataFrame) -> bool:
         """Return whether rows should come to the driver: few, and no function of the user's is called on the way.
@@ -287,11 +286,11 @@ def _warm_up(session: SparkSession, servers: int) -> None:
         logger.debug("executors were not warmed up", exc_info=True)
 
 
-def _watch_sources(context: Any, tag: str, group: Group, done: threading.Event) -> None:
+def _watch_sources(context: Any, tag: str, group: Group, pushed: threading.Event) -> None:
     """Give the servers' slots back if jobs of others hold all that are left: the source would wait for ever."""
     times, pause = STARVING
     idle = 0
-    while not done.wait(pause):
+    while not pushed.wait(pause):
         try:
             idle = 0 if _running_tasks(context, tag) else idle + 1
         except Exception:

@@ -22,6 +22,9 @@ HELP = "memory of driver and workers, disk, open files, batch time of a long run
 TOLERANCE = 0.05
 SAMPLES = 200
 WARM_UP = 0.15  # of the run: JVM, caches and learnt tables settle
+BOUNDS = {
+    "history": 4 << 20
+}  # what may grow up to a bound: the checkpoint keeps a history of a few megabytes
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +68,9 @@ class Sample:
     jvm_heap: int  # that is left after a collection
     worker_rss: int  # of the largest worker
     open_files: int
-    disk: int
+    disk: int  # of the checkpoint, without its history
     disk_files: int
+    history: int
     batch_seconds: float
     batch_cpu_seconds: float  # of all processes: what else runs on the machine matters less to it
 
@@ -132,6 +136,7 @@ def _sample(spark: Any, query: Any, checkpoint: str, meter: _CpuPerBatch) -> Sam
     workers = [p for p in processes if p != jvm and "java" not in _command(p)]
     files = sum(_open_files(p) for p in [os.getpid(), *processes])
     disk, count = _disk(checkpoint)
+    history, chunks = _disk(f"{checkpoint}/history")
     recent = [p.seconds.batch for p in query.recent_progress[-20:] if p.seconds.batch]
     return Sample(
         driver_rss=_rss(os.getpid()),
@@ -139,8 +144,9 @@ def _sample(spark: Any, query: Any, checkpoint: str, meter: _CpuPerBatch) -> Sam
         jvm_heap=runtime.totalMemory() - runtime.freeMemory(),
         worker_rss=max((_rss(p) for p in workers), default=0),
         open_files=files,
-        disk=disk,
-        disk_files=count,
+        disk=disk - history,
+        disk_files=count - chunks,
+        history=history,
         batch_seconds=statistics.median(recent) if recent else 0.0,
         batch_cpu_seconds=meter.read([os.getpid(), *processes], query.progress.batch),
     )
@@ -154,7 +160,8 @@ def compared(samples: list[Sample]) -> dict[str, Any]:
         first = statistics.median(getattr(s, name) for s in samples[:tenth])
         last = statistics.median(getattr(s, name) for s in samples[-tenth:])
         growth = last / first - 1 if first else 0.0
-        out[name] = {"first": first, "last": last, "growth": round(growth, 4), "flat": growth <= TOLERANCE}
+        flat = growth <= TOLERANCE if name not in BOUNDS else last <= BOUNDS[name]
+        out[name] = {"first": first, "last": last, "growth": round(growth, 4), "flat": flat}
     return {"samples": len(samples), "measures": out}
 
 

@@ -218,6 +218,7 @@ def test_functions_at_a_source_never_run_in_the_driver(spark, tmp_path, checkpoi
     )
     query.await_termination()
     assert ways(query) == ["live"]
+    assert obstacle(spark, 3) is None  # all slots are free again when the wait is over
     assert str(os.getpid()) not in {row.process for row in query.state("n").collect()}
 
 

@@ -74,6 +74,9 @@ class Query(QueryHandle):
                 done = self._stream.awaitTermination(timeout) if timeout else self._stream.awaitTermination()
             except PySparkException as error:
                 raise self._failure(error) from None
+            finally:
+                if not self.is_active:
+                    self._driver.runner.close()  # so that its slots are free for whoever waited
         self._raise()
         return done
 

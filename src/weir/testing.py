@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from weir.engine.documents import DEAD_LETTERS
 from weir.engine.driver import Driver
 from weir.engine.handle import QueryHandle
 from weir.engine.in_process import InProcessRunner, TaskFailed
@@ -48,7 +47,7 @@ from weir.errors import EngineError, SourceError, did_you_mean
 from weir.faults import POINTS, watching
 from weir.flow import Application, Stream
 from weir.graph.declare import LISTED
-from weir.graph.model import LATE, Topology
+from weir.graph.model import DEAD_LETTERS, LATE, Topology
 from weir.options import Options, Settings, sinks_of
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage

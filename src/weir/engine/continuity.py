@@ -8,7 +8,7 @@ from weir.engine.documents import Commit
 from weir.engine.intake import Feed
 from weir.errors import CheckpointMismatch
 from weir.graph.declare import LISTED
-from weir.operators.file_feed import DONE, FILES
+from weir.operators.file_feed import DONE, FILES, is_half_read
 
 
 def check_source(root: str, last: Commit | None, source: str) -> None:
@@ -40,7 +40,7 @@ def check_names(feeds: Mapping[str, Feed], last: Commit | None, dropped: Collect
         shown = name.removesuffix(LISTED)
         if name in feeds or shown in dropped:
             continue
-        if position.get(DONE, 0) < position.get(FILES, 0):
+        if is_half_read(position):
             raise CheckpointMismatch(
                 f"source {shown!r} is gone, of whose last batch {position[DONE]} of {position[FILES]} files have been "
                 f"read. Start once more with a source of this name; drop_state=[{shown!r}] passes over the others."

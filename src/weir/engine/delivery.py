@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from weir.engine.arrays import table_schema
-from weir.engine.documents import DEAD_LETTERS, Commit, FileRef
+from weir.engine.documents import Commit, FileRef
 from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.ledger import Ledger
 from weir.engine.patience import Patience
 from weir.errors import CheckpointMismatch
 from weir.faults import reach
-from weir.graph.model import LATE, Topology
+from weir.graph.model import DEAD_LETTERS, LATE, Topology
 from weir.sinks.base import Delivery, Sink
 from weir.state.storage import Storage
 

@@ -227,9 +227,6 @@ class Commit(msgspec.Struct, kw_only=True):
         return files
 
 
-DEAD_LETTERS = "__dead_letters"
-
-
 def plan_of(document: dict[str, Any]) -> BatchPlan:
     """Return the plan that a document of the checkpoint holds."""
     return msgspec.convert(_renamed(document), BatchPlan)

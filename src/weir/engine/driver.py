@@ -332,11 +332,8 @@ class Driver:
         self, rows: Any, batch: int, end_of_input: bool, quiet_until: int | None
     ) -> tuple[BatchPlan, Pending | None]:
         """Return what the batch will do, and the scaling it carries out; a batch planned before does the same again."""
-        cut, reads = (
-            () if self.intake is None else self.intake.feeds,
-            not end_of_input and quiet_until is None,
-        )
-        planned = self.ledger.planned(batch, end_of_input, cut)
+        planned = self.ledger.planned(batch, end_of_input)
+        reads = not end_of_input and quiet_until is None
         if planned is None:
             terms = {"end_of_input": end_of_input, "input": next_input(self.intake, self.ledger.last, reads)}
             pending = self.scaler.next()

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from weir.engine.documents import Commit, Input
 from weir.graph.declare import LISTED
+from weir.operators.file_feed import is_half_read
 
 Position = dict[str, int]
 Columns = dict[str, list[Any]]  # the rows that a reading operator gets, by column
@@ -44,9 +45,6 @@ class Feed(Protocol):
 
     def size(self, position: Position) -> int:
         """Return how much is left behind a position."""
-
-    def is_between(self, position: Position) -> bool:
-        """Return whether a round has ended before all of it was read."""
 
     def about(self, position: Position) -> dict[str, Any]:
         """Return what the progress says of it."""
@@ -100,7 +98,7 @@ class Intake:
     def ended_in_between(self, last: Commit) -> bool:
         """Return whether the last commit left something of its round to be read."""
         positions = {} if last.input is None else last.input.positions
-        return any(feed.is_between(positions[name]) for name, feed in self.feeds.items() if name in positions)
+        return any(is_half_read(positions[name]) for name in self.feeds if name in positions)
 
     @property
     def behind(self) -> bool:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -248,22 +248,18 @@ class Ledger:
 
     # ------------------------------------------------------------------ commit
 
-    def planned(
-        self, batch: int, end_of_input: bool | None = None, cut: Collection[str] | None = None
-    ) -> BatchPlan | None:
+    def planned(self, batch: int, end_of_input: bool | None = None) -> BatchPlan | None:
         """Return the plan of a batch, if it was planned before by this very application, and for such a batch.
 
-        ``end_of_input`` says whether it is to end the input, ``cut`` which sources the driver cuts up; None: any.
+        ``end_of_input`` says whether it is to end the input; None: either way.
         """
         name = f"plans/{batch:012d}-{self.epoch:04d}"
         if not self.storage.exists(name):
             return None
         plan = plan_of(self.storage.read_document(name, "plan"))
-        if self._origin is None:  # else its servers have been taken over: there is no way back in this run
-            if end_of_input not in (None, plan.end_of_input):
-                return None
-            if plan.input is not None and cut is not None and not set(plan.input.listing) <= set(cut):
-                return None
+        # a plan whose servers have been taken over: there is no way back in this run
+        if self._origin is None and end_of_input not in (None, plan.end_of_input):
+            return None
         return plan if plan.fingerprint == self._planner and plan.flow in ("", self._flow) else None
 
     def commit(

@@ -10,13 +10,13 @@ import msgspec
 from weir.durations import microseconds
 from weir.engine.clock import Clock
 from weir.engine.delivery import Sinks
-from weir.engine.documents import DEAD_LETTERS, Layout
+from weir.engine.documents import Layout
 from weir.engine.driver import Driver, Runner
 from weir.engine.intake import Feed, Intake
 from weir.engine.ledger import FOREVER, Ledger, latest_commit
 from weir.engine.rescale import Build
 from weir.errors import TopologyError
-from weir.graph.model import LATE, Topology, fingerprint
+from weir.graph.model import DEAD_LETTERS, LATE, Topology, fingerprint
 from weir.operators.file_feed import FileFeed
 from weir.options import Options, sinks_of
 from weir.state.storage import Storage

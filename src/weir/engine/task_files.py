@@ -10,11 +10,11 @@ import msgspec
 import pyarrow as pa
 
 from weir.engine.arrays import write_table
-from weir.engine.documents import DEAD_LETTERS, MadeSegment, TaskReport
+from weir.engine.documents import MadeSegment, TaskReport
 from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.metrics.latency import count_age
 from weir.errors import OperatorError
-from weir.graph.model import LATE, Node, Topology
+from weir.graph.model import DEAD_LETTERS, LATE, Node, Topology
 from weir.rows import Rows
 from weir.state.merge import merge_segments
 from weir.state.segment import SegmentRef, write_segment

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from weir.columns import can_be_key
 from weir.errors import GroupingError, TopologyError, UnknownColumn, did_you_mean
-from weir.graph.model import HELD, LATE, Declared
+from weir.graph.model import DEAD_LETTERS, HELD, LATE, Declared
 from weir.routing.base import Grouping
 
 
@@ -18,7 +18,7 @@ def check_names(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) 
     for d in declared:
         if not d.name or "/" in d.name or d.name.startswith("."):
             raise TopologyError(f"{d.name!r} cannot name an operator: it must be a plain file name, too")
-        if d.name.endswith((HELD, LATE)) or d.name == "__dead_letters":
+        if d.name.endswith((HELD, LATE)) or d.name == DEAD_LETTERS:
             raise TopologyError(f"{d.name!r} cannot name an operator: it names what Weir keeps beside them")
         if d.name in seen:
             raise TopologyError(

@@ -21,6 +21,7 @@ from weir.routing.base import Grouping, OperatorTraits
 
 HELD = "~held"  # ends the name under which partial states wait
 LATE = "~late"  # ends the name of the sink for rows that come too late for their windows
+DEAD_LETTERS = "__dead_letters"  # names the sink for rows that are set aside
 
 
 class Routing(Protocol):

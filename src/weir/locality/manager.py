@@ -36,9 +36,8 @@ from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Moves, Patch, Table
 
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
-_DECISIONS = (
-    100  # that are kept at hand, and written with every batch; the history of commits goes back further
-)
+# decisions that are kept at hand, and written with every batch; the history of commits goes back further
+_DECISIONS = 100
 
 
 @dataclass(frozen=True)

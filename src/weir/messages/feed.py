@@ -95,9 +95,6 @@ class TopicFeed:
         """Return how many offsets are left behind a position, as far as this round knows."""
         return sum(self._reach[p][1] - at for p, at in position.items())
 
-    def is_between(self, position: Position) -> bool:
-        return False
-
     def about(self, position: Position) -> dict[str, Any]:
         """Return what the progress says of it."""
         return {"lag": self.size(position), "partitions": len(position), "skipped": self.skipped}

@@ -39,7 +39,8 @@ class FileFeed:
         files = LISTING.empty_table() if listing is None else listing
         self._files = files.sort_by([(MODIFIED, "ascending"), (PATH, "ascending")])
         self._ends = np.concatenate([[0], np.cumsum(self._files[BYTES].to_numpy())])
-        count, start = self._files.num_rows, {TICK: tick, DONE: 0, FILES: self._files.num_rows, READ: 0}
+        count = self._files.num_rows
+        start = {TICK: tick, DONE: 0, FILES: count, READ: 0}
         if position is None or position[TICK] != tick:
             # a round that was handed over before files were cut up has been read as a whole
             return self._behind(start, count) if again else start
@@ -74,8 +75,10 @@ class FileFeed:
         left = self._files.num_rows - position[DONE]
         return int(self._ends[-1] - self._ends[position[DONE]]) or left  # empty files are read, too
 
-    def is_between(self, position: dict[str, int]) -> bool:
-        return position[DONE] < position.get(FILES, 0)
-
     def about(self, position: dict[str, int]) -> dict[str, Any]:
         return {"lag": self._files.num_rows - position[DONE]}
+
+
+def is_half_read(position: dict[str, int]) -> bool:
+    """Return whether a position is one of files, some of which are still to be read; positions of topics are not."""
+    return position.get(DONE, 0) < position.get(FILES, 0)

@@ -73,9 +73,8 @@ class Parquet(Sink):
         names = [f"{folder}/part-{part:05d}-{who}.parquet" for part in range(delivery.parts)]
         try:
             if not (self.shared or self._marked):
-                self.open(
-                    delivery.query, delivery.operator, delivery.schema, False
-                )  # another may have come since
+                # another query may have come since it was opened
+                self.open(delivery.query, delivery.operator, delivery.schema, False)
                 storage.write(MARKER, delivery.query.encode())
                 self._marked = True
             if not self.shared and delivery.again:  # of an attempt by an earlier version, under other names

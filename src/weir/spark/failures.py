@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
@@ -45,3 +47,12 @@ def translated(error: PySparkException | Py4JJavaError) -> Exception:
             "PYSPARK_PYTHON pointing to that Python (on one machine: the one that runs this)."
         )
     return error
+
+
+@contextlib.contextmanager
+def translating() -> Iterator[None]:
+    """Let Spark's errors within be raised as :func:`translated` says."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise translated(error) from error

@@ -11,9 +11,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -39,7 +37,7 @@ from weir.network.profile import Profile
 from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
-from weir.spark.failures import translated
+from weir.spark.failures import translating
 from weir.spark.homes import Homes
 from weir.spark.peeking import count_ahead
 from weir.spark.probing import locate, measure
@@ -269,10 +267,8 @@ class SparkRunner:
         )
 
     def _collect(self, frame: DataFrame) -> list[tuple[int, bytes]]:
-        try:
+        with translating():
             return [(row[0], bytes(row[1])) for row in frame.collect()]
-        except (PySparkException, Py4JJavaError) as error:
-            raise translated(error) from error
 
     def _hosts_of_one_machine(self) -> list[str]:
         """Return the host of each server where that is clear before any of them has run; else none."""
@@ -280,7 +276,7 @@ class SparkRunner:
 
     def _stays_in_python(self, hosts: list[str] | None) -> bool:
         """Return whether source rows are so long, and servers so near, that Python tasks should leave them in files."""
-        if hosts is None:
+        if hosts is None or self.topology.listings:  # what servers read does not come from a source
             return False
         return len(set(hosts)) == 1 and self.row_bytes >= LONG_ROWS
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.engine.documents import DEAD_LETTERS
 from weir.engine.driver import Driver
 from weir.engine.handle import QueryHandle
 from weir.engine.opening import check_sinks, open_driver
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
-from weir.graph.model import Topology
+from weir.graph.model import DEAD_LETTERS, Topology
 from weir.options import Options
 from weir.spark.failures import Stopped, translated
 from weir.spark.job import SparkRunner, unite

@@ -6,8 +6,6 @@ from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -15,7 +13,7 @@ from weir.engine.job import SOURCE_NUMBER, column_name
 from weir.errors import EngineError, TopologyError
 from weir.graph.model import Topology
 from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH
-from weir.spark.failures import translated
+from weir.spark.failures import translating
 
 # a streaming reader wants to be told; content is never asked for, so Spark never opens a file
 _SCHEMA = "path string, modificationTime timestamp, length long, content binary"
@@ -62,10 +60,8 @@ def collected(rows: DataFrame, topology: Topology, sources: Collection[str]) -> 
 
 def fetched(frame: DataFrame) -> pa.Table:
     """Return the rows of a DataFrame, in this process."""
-    try:
+    with translating():
         return frame.toArrow()
-    except (PySparkException, Py4JJavaError) as error:
-        raise translated(error) from error
 
 
 def without(rows: DataFrame, topology: Topology, sources: Collection[str] | None) -> DataFrame | None:

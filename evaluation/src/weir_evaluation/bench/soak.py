@@ -22,9 +22,8 @@ HELP = "memory of driver and workers, disk, open files, batch time of a long run
 TOLERANCE = 0.05
 SAMPLES = 200
 WARM_UP = 0.15  # of the run: JVM, caches and learnt tables settle
-BOUNDS = {
-    "history": 4 << 20
-}  # what may grow up to a bound: the checkpoint keeps a history of a few megabytes
+# what may grow up to a bound: the checkpoint keeps a history of a few megabytes
+BOUNDS = {"history": 4 << 20}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -125,10 +125,8 @@ def slowed(case: Case, pace: float) -> Case:
     (10.0, 100)
     """
     work = _work(case)
-    each = sum(
-        work[o.name] * o.rate for o in case.operators
-    )  # calls of operators that a row of the stream makes
-    times = each * case.parallelism / max(work.values()) / pace
+    calls = sum(work[o.name] * o.rate for o in case.operators)  # of operators, that a row of the stream makes
+    times = calls * case.parallelism / max(work.values()) / pace
     if times <= 1:
         return case
     return replace(case, operators=tuple(replace(o, rate=o.rate / times) for o in case.operators))

@@ -100,10 +100,8 @@ class Load:
             entering |= {name: max(entering[name], seen[name].processing) for name in graph.sources}
         # a batch processes all that comes in: what was emitted was made of that, also where it is more than the
         # operator can process in the time that work spread evenly would take
-        made = {
-            name: replace(r, emit=r.emit * r.throughput / r.input) for name, r in seen.items() if r.input > 0
-        }
-        return propagate(graph, seen | made, entering)
+        able = {n: replace(r, emit=r.emit * r.throughput / r.input) for n, r in seen.items() if r.input > 0}
+        return propagate(graph, seen | able, entering)
 
     def congested(self) -> list[str]:
         """Operators that can't keep up."""

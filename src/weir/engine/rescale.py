@@ -160,10 +160,19 @@ def move_home(job: Job, old: int) -> Iterator[pa.RecordBatch]:
     ``old`` is the server's number before the change. One that stays marks them as gone; one that goes takes
     nothing with it: partial states that wait for their aggregation there leave as well.
     """
-    return _Mover(job, old).leave()
+    return Mover(job, old).leave()
 
 
-class _Mover(Server):
+def leaving(job: Job, server: int) -> list[int]:
+    """Return the numbers before a change of those whose states a server sends: its own, and some of those that go."""
+    origin = job.plan.origin
+    assert origin is not None
+    before = 0 if job.before is None else job.before.servers
+    gone = [old for old in range(before) if old not in origin and old % len(origin) == server]
+    return [old for old in [origin[server], *gone] if old >= 0]
+
+
+class Mover(Server):
     """A server on the day of the move, before the batch's first exchange."""
 
     def __init__(self, job: Job, old: int) -> None:

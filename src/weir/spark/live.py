@@ -131,7 +131,7 @@ class LiveRunner(SparkRunner):
                 raise EngineError(f'{reason}. Start Spark accordingly, or leave out execution="live".')
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
-        """Let the servers go: the batch that changes them runs as step jobs, those after it on the new ones."""
+        """Let the servers go: the batch that changes them starts the new ones, which exchange their states first."""
         self._let_go()
         super().rescale(topology, origin, learning)
 
@@ -152,7 +152,7 @@ class LiveRunner(SparkRunner):
             self._say(f"as step jobs: {reason}")
             return super().run(rows, plan, manifest, before)
         try:
-            outcome = self._run_live(rows, plan, manifest)
+            outcome = self._run_live(rows, plan, manifest, before)
         except Exception as error:
             self._let_go()
             if self._closed:
@@ -165,8 +165,6 @@ class LiveRunner(SparkRunner):
         return outcome
 
     def _obstacle(self, plan: BatchPlan) -> str | None:
-        if plan.origin is not None:
-            return "this batch changes the servers"
         if not self.topology.steps:
             return "no operator needs a server"
         if self._group is not None:
@@ -191,9 +189,11 @@ class LiveRunner(SparkRunner):
 
     # ------------------------------------------------------------------ a live batch
 
-    def _run_live(self, rows: DataFrame, plan: BatchPlan, manifest: Manifest) -> Outcome:
+    def _run_live(
+        self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None
+    ) -> Outcome:
         group = self._group or self._start_servers()
-        job = self._job(plan, manifest, EntryLayout(tagged=True))
+        job = self._job(plan, manifest, EntryLayout(tagged=True), before)
         self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
 
@@ -211,7 +211,9 @@ class LiveRunner(SparkRunner):
                 pushed.set()
                 context.removeJobTag(tag)
 
-        return outcome_of(group.run(plan.batch, cloudpickle.dumps(job), push_rows), "live")
+        answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows)
+        self._previous = None
+        return outcome_of(answers, "live")
 
     def _is_small(self, rows: DataFrame) -> bool:
         """Return whether rows should come to the driver: few, and no function of the user's is called on the way.

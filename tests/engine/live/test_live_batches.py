@@ -82,8 +82,39 @@ def test_servers_come_and_go_and_keys_move():
             query.feed(table)
             steer.get(number, list)()
         assert rows_of(query.state("topics")) == counts(tables, "topic")
-        assert ways(query) == ["live", "live", "jobs", "live", "jobs", "live"]
+        assert set(ways(query)) == {"live"}
+        assert [p.scaled["to"] if p.scaled else 0 for p in query.recent_progress] == [0, 0, 3, 0, 2, 0]
         assert query.recent_progress[1].moved_keys
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_what_waits_on_a_server_that_goes_is_kept_and_merged_once(every):
+    tables = [posts(1000, seed) for seed in range(8)]
+    app = two_counts(places=weir.Hash(), routing=weir.PartialKey(), aggregate_every=every)
+    with start(app, servers=4, execution="live") as query:
+        for number, table in enumerate(tables):
+            if number == 2:
+                query.scale_in(2)
+            if number == 4:
+                query.scale_out(1)
+            query.feed(table)
+        query.finish()
+        assert set(ways(query)) == {"live"}
+        assert rows_of(query.state("places")) == counts(tables, "place")
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
+def test_a_change_of_servers_that_fails_live_happens_once_as_jobs():
+    tables = [posts(1000, seed) for seed in range(4)]
+    with start(two_counts(), servers=2, execution="live", faults=["step-started:201"]) as query:
+        for number, table in enumerate(tables):
+            if number == 2:
+                query.scale_out(2)
+            query.feed(table)
+        assert ways(query) == ["live", "live", "jobs", "live"]
+        assert query.recent_progress[2].scaled["to"] == 4
+        assert rows_of(query.state("places")) == counts(tables, "place")
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
 def test_a_batch_that_fails_live_runs_again_as_jobs():

@@ -39,7 +39,7 @@ class LiveThreads(InProcessRunner):
         return "on live servers, threads of this process"
 
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
-        if plan.origin is not None or not self.topology.steps:
+        if not self.topology.steps:
             return super().run(rows, plan, manifest, before)
         job = self._job(plan, manifest, before)
         name = str(plan.batch).encode()

@@ -132,12 +132,15 @@ class Inbox:
             return self._jobs.popleft()
 
     def take(self, step: int) -> Frame | None:
-        """Return the next frame, of whatever step; None when none can come for ``step`` or those before."""
+        """Return the next frame, of whatever step; None when none can come for ``step`` or those before.
+
+        In step 0 others wait: rows may be read when all states are here.
+        """
         with self._changed:
             while True:
                 self._raise()
                 for number in sorted(self._frames, reverse=True):
-                    if self._frames[number]:
+                    if self._frames[number] and (step or not number):
                         frame = self._frames[number].popleft()
                         self.bytes -= _size(frame)
                         self._queued[frame.kind, frame.edge] -= frame.rows
@@ -148,7 +151,7 @@ class Inbox:
                 self._changed.wait()
 
     def _complete(self, step: int) -> bool:
-        if step > 1:
+        if step != 1:
             return self._ended[step] == self.servers - 1
         if self._sources is None or len(self._begun) < self._sources:
             return False

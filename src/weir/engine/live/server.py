@@ -5,7 +5,8 @@ A copy of an operator lives from the first row to the last step in which rows ca
 for the next step. And since a live batch only ever runs again as a whole, routers may take rows in any order.
 
 A step has ended on a server when all source tasks, or all other servers, have said that they send no more for it. Each
-says so on the connection on which it has sent its rows, so none can come after.
+says so on the connection on which it has sent its rows, so none can come after. Where servers change, there is a step 0
+before: states go to their new homes, and are there before the first row is taken.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from weir.engine.live.transport import (
     connect,
 )
 from weir.engine.metrics.latency import Busy
+from weir.engine.rescale import Mover, leaving
 from weir.engine.server import Server
 from weir.engine.whereabouts import places_of
 from weir.errors import LiveFailed
@@ -77,8 +79,10 @@ class DirectOutbox(wire.Outbox):
         topology = self._topology
         if kind == wire.DATA:
             step = topology.by_name[topology.edges[edge].target].level
-        else:
-            step = topology.nodes[edge].state_level
+        elif kind == wire.STATE:
+            step = 0  # before any other
+        else:  # a server that goes leaves partial states to be kept on, not to be merged yet
+            step = topology.nodes[edge].state_level if self._server.step else topology.nodes[edge].level
         self._send(server, Frame(ROWS, kind, step, edge, rows, born, pa.py_buffer(payload)))
 
     def _count(self, server: int, kind: int, edge: int, rows: int, size: int) -> None:
@@ -87,7 +91,7 @@ class DirectOutbox(wire.Outbox):
         peer = wire.sender_name(server, self._hosts[server] if self._hosts else distances.host)
         if kind == wire.DATA:
             distances.count(me.report.edges.setdefault(edge, EdgeReport()).arrived, peer, rows, size)
-        elif kind == wire.PARTIAL and self._topology.nodes[edge].splits:
+        elif kind == wire.PARTIAL and me.step and self._topology.nodes[edge].splits:
             distances.count(me.report.partials, peer, rows, size)
 
     def full(self) -> bool:
@@ -106,7 +110,7 @@ class LiveServer(Server):
     def __init__(self, job: Job, server: int, inbox: Inbox, send: Send, end: Callable[[int], None]) -> None:
         super().__init__(job, 1, server)
         self.outbox: DirectOutbox = DirectOutbox(self, send)
-        self.inbox, self._end = inbox, end
+        self.inbox, self._send, self._end = inbox, send, end
         self._unsaved: list[tuple[int, Node, Instance]] = []
         self.reports = [self.report]  # one per step; all but the counts of operators are in the first
         host, process = self.report.host, self.report.process
@@ -116,6 +120,7 @@ class LiveServer(Server):
     def run_batch(self) -> Answers:
         """Take rows until none can come any more; return reports and statistics for the driver."""
         steps = self.topology.steps
+        moves = self._exchange_states() if self.plan.origin is not None else []
         with Busy(self.report):
             self.keeper.change_owners(self.report)
             self.keeper.merge_segments()
@@ -144,9 +149,27 @@ class LiveServer(Server):
             name = self.topology.edges[edge].target if kind == wire.DATA else self.topology.nodes[edge].name
             self._operator(self.topology.by_name[name]).queued += rows
         self.report.spilled_bytes = self.inbox.spilled
-        self.last, self.carried = True, self.reports[1:]
+        self.last, self.carried = True, [*moves, *self.reports[1:]]
         self._send_reports()
         return self.outbox.answers()
+
+    def _exchange_states(self) -> list[TaskReport]:
+        """Send states to their new homes, as servers change, and take in what comes here; return reports of that.
+
+        Each server does it for what it was before, and one of them for each server that goes.
+        """
+        reports = []
+        for old in leaving(self.job, self.server):
+            mover = Mover(self.job, old)
+            mover.outbox = DirectOutbox(mover, self._send)
+            with Busy(self.report):
+                for _ in mover.leave():
+                    pass
+            reports.append(self.keeper.hear(mover.report))
+        self._end(0)
+        while (frame := self.inbox.take(0)) is not None:
+            self._take(frame)
+        return reports
 
     def _take(self, frame: Frame) -> None:
         assert frame.payload is not None

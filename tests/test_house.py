@@ -24,7 +24,7 @@ SOURCE = Path(weir.__file__).parent
 ROOMS_THAT_MAY_ASK = ("routing", "operators")
 LONGEST_FILE = 450
 LONGEST_BARE_FUNCTION = 80
-ALL_LINES = 36_600  # live servers, event time, joins, sinks and the page have come since it was 24,300
+ALL_LINES = 36_800
 
 
 def files() -> list[Path]:

@@ -99,5 +99,5 @@ class Routers:
         for edge, router in self._routers.items():
             counters = router.counters()
             if counters:
-                ref = save_arrays(self._storage, files.name("routers"), counters)
+                ref = save_arrays(files.storage, files.name("routers"), counters)
                 files.report.counters[f"{edge}/{self._source}"] = ref

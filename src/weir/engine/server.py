@@ -399,6 +399,7 @@ class Server:
                 self.outputs.add(node.name, updates, self.oldest.get(node.name, 0))
 
     def _send_reports(self) -> None:
+        self.files.settle()
         self.report.left_bytes = self.depot.bytes if self.depot is not None else 0
         self.report.posted = [(*at, *sums) for at, sums in self.outbox.posted.items()]  # type: ignore[misc]
         self.report.received = [(*where, rows) for where, rows in self.received.items()]

@@ -30,6 +30,8 @@ class StateKeeper:
         """Return the operator's state here: as committed, with what earlier steps of this batch wrote."""
         refs = self._job.segments.of(node.name, self._server)
         fresh = sorted(self._fresh.get(node.name, ()), key=itemgetter(0))
+        if fresh:
+            self._files.settle()
         return StateView(self._storage, [*refs, *(ref for _, ref in fresh)], node.state)
 
     def has_state(self, node: Node) -> bool:

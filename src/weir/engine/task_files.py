@@ -19,13 +19,18 @@ from weir.rows import Rows
 from weir.state.merge import merge_segments
 from weir.state.segment import SegmentRef, write_segment
 from weir.state.storage import Storage
+from weir.state.write_behind import WriteBehind
 
 
 class TaskFiles:
-    """Writes a task's files. A file counts only if a commit names it."""
+    """Writes a task's files, behind its back: :meth:`settle` before they are read, or the task reports them.
+
+    A file counts only if a commit names it.
+    """
 
     def __init__(self, storage: Storage, report: TaskReport, batch: int, task: int) -> None:
-        self.storage, self.report = storage, report
+        self.storage, self.report = WriteBehind(storage), report
+        self.settle = self.storage.settle
         self._batch = batch
         self._who = f"s{report.server}" if report.server >= 0 else f"t{task}"
 

@@ -63,7 +63,6 @@ class MadeUpRunner:
     def __init__(self, storage: Storage, keys: int, seed: int = 0) -> None:
         self.storage, self.keys = storage, keys
         self._rng = np.random.default_rng(seed)
-        self._began = 0.0
         self.outside = 0.0  # CPU seconds that went into making things up
         self.to_driver = 0  # bytes of the last batch
         self.per_task = 0  # bytes that every task of the last batch was sent

@@ -339,7 +339,11 @@ class Resident:
         for number, address in enumerate(addresses):
             if number != self.number:
                 hello = Hello("peer", self.number, self.life.name)
-                self._peers[number] = connect(address, self.life, hello)
+                try:
+                    self._peers[number] = connect(address, self.life, hello)
+                except LiveFailed as error:
+                    self.inbox.fail(_PeerLost(f"server {number} is gone: {error}"))
+                    return
 
     def _live(self) -> None:
         """Send signs of life: also while an operator is at work."""

@@ -1,0 +1,55 @@
+"""A storage for one task that goes on with its work while its files are being written.
+
+To put a file and its name on a disk takes milliseconds, to upload it tens of them, and a server writes several per
+batch. None of them counts before the task reports, so the task only has to wait then, for all of them at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from weir.state.storage import Storage
+
+THREADS = 8  # of this process: waiting for a disk or a network, not working
+MOST_BYTES = 64 << 20  # that wait to be written; a task with more waits for them
+
+
+class WriteBehind(Storage):
+    """The files of another storage, of which :meth:`write` returns at once.
+
+    Nobody may read such a file before :meth:`settle` has returned, which raises what has failed.
+
+    >>> import tempfile
+    >>> storage = Storage(tempfile.mkdtemp())
+    >>> behind = WriteBehind(storage)
+    >>> behind.write("state/one", b"1")
+    >>> behind.settle()
+    >>> storage.read("state/one").to_pybytes()
+    b'1'
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        vars(self).update(vars(storage))
+        self._storage = storage
+        self._pending: list[Future[None]] = []
+        self._bytes = 0
+
+    def write(self, name: str, data: bytes | pa.Buffer) -> None:
+        if self._bytes + len(data) > MOST_BYTES:
+            self.settle()
+        self._bytes += len(data)
+        self._pending.append(_threads().submit(self._storage.write, name, data))
+
+    def settle(self) -> None:
+        """Wait until all files are written, or raise a CheckpointError."""
+        pending, self._pending, self._bytes = self._pending, [], 0
+        for writing in pending:
+            writing.result()
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="weir-writer")

@@ -130,7 +130,8 @@ def _session(args: argparse.Namespace, console: Console) -> Iterator[Any]:
     if not args.hosts:
         from weir.spark.session import embedded
 
-        spark = embedded(f"local[{args.servers}]", **{"spark.driver.memory": "2g"})
+        # live servers, and a slot for the source
+        spark = embedded(f"local[{args.servers + 1}]", **{"spark.driver.memory": "2g"})
         try:
             yield spark
         finally:
@@ -140,7 +141,7 @@ def _session(args: argparse.Namespace, console: Console) -> Iterator[Any]:
 
     bits_per_s = 8 * ROW_BYTES / (1.5 * args.delay / 1000)
     bandwidth = args.bandwidth or f"{round(bits_per_s / 1000)}kbit"
-    lab = LabCluster(args.hosts, bandwidth)
+    lab = LabCluster(args.hosts, bandwidth, cores=2)  # a live server and a slot for the source
     with console.status("starting the lab") as status:
         lab.up(status.update)
     console.print(f"{args.hosts} hosts, links of {bandwidth}", highlight=False)
@@ -225,4 +226,5 @@ def _measure(
         "batch_s": [round(p["seconds"]["plan"] + p["seconds"]["job"], 2) for p in progress],
         "weights": progress[-1].get("weights", {}),
         "local": round(statistics.mean(p["locality"] or 0.0 for p in settled), 3),
+        "execution": sorted({p.execution for p in settled}),
     }

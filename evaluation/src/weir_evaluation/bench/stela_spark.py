@@ -156,8 +156,7 @@ class _Run:
         from weir.spark.session import embedded
 
         slots = 2 * self.case.placement().total + 16
-        settled = {"spark.driver.memory": "2g", "spark.python.daemon.module": "weir_evaluation.daemon"}
-        spark = embedded(f"local[{slots}]", **settled)
+        spark = embedded(f"local[{slots}]", **{"spark.driver.memory": "2g"})
         try:
             if not self.strategy.restarts:
                 self._write(0, CHANGED + AFTER)

@@ -16,12 +16,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from weir.engine.driver import CLEAN_EVERY
 from weir_evaluation.bench.peers.meter import cpu_seconds, descendants
 
 HELP = "memory of driver and workers, disk, open files, batch time of a long run: first tenth against last"
 TOLERANCE = 0.05
 SAMPLES = 200
 WARM_UP = 0.15  # of the run: JVM, caches and learnt tables settle
+LONGEST_TOOTH = 10.0  # seconds to wait for a clean-up
 # what may grow up to a bound: the checkpoint keeps a history of a few megabytes
 BOUNDS = {"history": 4 << 20}
 
@@ -67,7 +69,7 @@ class Sample:
     jvm_heap: int  # that is left after a collection
     worker_rss: int  # of the largest worker
     open_files: int
-    disk: int  # of the checkpoint, without its history
+    disk: int  # of the checkpoint, without its history, after a clean-up
     disk_files: int
     history: int
     batch_seconds: float
@@ -134,8 +136,7 @@ def _sample(spark: Any, query: Any, checkpoint: str, meter: _CpuPerBatch) -> Sam
     processes = descendants(os.getpid())
     workers = [p for p in processes if p != jvm and "java" not in _command(p)]
     files = sum(_open_files(p) for p in [os.getpid(), *processes])
-    disk, count = _disk(checkpoint)
-    history, chunks = _disk(f"{checkpoint}/history")
+    disk, count, history = _least_disk(query, checkpoint)
     recent = [p.seconds.batch for p in query.recent_progress[-20:] if p.seconds.batch]
     return Sample(
         driver_rss=_rss(os.getpid()),
@@ -143,8 +144,8 @@ def _sample(spark: Any, query: Any, checkpoint: str, meter: _CpuPerBatch) -> Sam
         jvm_heap=runtime.totalMemory() - runtime.freeMemory(),
         worker_rss=max((_rss(p) for p in workers), default=0),
         open_files=files,
-        disk=disk - history,
-        disk_files=count - chunks,
+        disk=disk,
+        disk_files=count,
         history=history,
         batch_seconds=statistics.median(recent) if recent else 0.0,
         batch_cpu_seconds=meter.read([os.getpid(), *processes], query.progress.batch),
@@ -182,14 +183,30 @@ def _open_files(pid: int) -> int:
     return 0
 
 
-def _disk(folder: str) -> tuple[int, int]:
-    size = count = 0
-    for at, _, names in os.walk(folder):
+def _least_disk(query: Any, checkpoint: str) -> tuple[int, int, int]:
+    """Return bytes and files of a checkpoint without its history, and the bytes of that.
+
+    Files gather until a clean-up, every ten batches, so that the size is a saw-tooth: the least of one tooth counts.
+    """
+    readings = [_disk(checkpoint)]
+    last, end = query.progress.batch + CLEAN_EVERY, time.monotonic() + LONGEST_TOOTH
+    while query.progress.batch <= last and time.monotonic() < end:
+        time.sleep(0.1)
+        readings.append(_disk(checkpoint))
+    return min(readings)
+
+
+def _disk(checkpoint: str) -> tuple[int, int, int]:
+    size = count = history = 0
+    for at, _, names in os.walk(checkpoint):
         for name in names:
             with contextlib.suppress(OSError):
-                size += os.path.getsize(f"{at}/{name}")
-                count += 1
-    return size, count
+                length = os.path.getsize(f"{at}/{name}")
+                if at.startswith(f"{checkpoint}/history"):
+                    history += length
+                else:
+                    size, count = size + length, count + 1
+    return size, count, history
 
 
 def exit_code(result: dict[str, Any]) -> int:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from weir.errors import ParameterError
 from weir.locality import BatchStats, PairCounts, count_keys, count_pairs, merge
+from weir.locality.key_homes import KeyHomes
 from weir_evaluation.locality.batch_counter import BatchCounter
 from weir_evaluation.locality.space_saving import PairSpaceSaving
 
@@ -86,6 +87,35 @@ def test_decay_forgets():
     assert as_dict(counter.counts()) == {(1, 1): 4.0, (2, 2): 1.0}
     with pytest.raises(ParameterError, match="capacity"):
         BatchCounter(0)
+
+
+def test_keys_that_come_and_go_are_forgotten_unless_a_table_lists_them():
+    homes = KeyHomes(4, capacity=100_000, half_life=2, age=5)
+    listed = np.arange(10, dtype=np.uint64)
+    homes.observe(count_keys(listed))
+    homes.adopt(listed, np.full(10, 3, np.int32))
+    moved = 0
+    for batch in range(500):
+        homes.observe(count_keys(np.arange(100 + 20 * batch, 120 + 20 * batch, dtype=np.uint64)))
+        published = homes.publish()
+        moved += 0 if published is None else len(published[1].hashes)
+        assert len(homes) < 1000
+    assert homes.route(listed).tolist() == [3] * 10
+    assert moved < 10  # of those listed, and nothing else
+    again = KeyHomes(4, capacity=100_000, half_life=2, age=5)
+    again.restore(homes.state())
+    assert len(again) == len(homes)
+
+
+def test_when_all_keys_are_forgotten_they_live_by_their_hash():
+    homes = KeyHomes(4, capacity=1000, half_life=1, age=5)
+    keys = np.arange(200, dtype=np.uint64)
+    homes.observe(count_keys(keys))
+    for _ in range(40):
+        homes.observe(PairCounts.empty())
+        homes.publish()
+    assert len(homes) == 0
+    assert homes.route(keys).tolist() == KeyHomes(4, capacity=9, half_life=1, age=5).route(keys).tolist()
 
 
 @given(pair_lists, pair_lists)

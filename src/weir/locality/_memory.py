@@ -10,13 +10,15 @@ from weir.locality._hashmap import PairIndex
 from weir.locality.counts import PairCounts, heaviest
 
 _RENORMALISE = 1e9
+FADED = 1e-3  # of a row: what is left of less says nothing any more
 
 
 class FadingCounts:
     """Counts of pairs (or of keys, as pairs with zero) that halve every so many ticks.
 
     Instead of shrinking old counts, new ones count more; a tick is one multiplication. When more than
-    ``capacity`` and a quarter are held, the lightest are dropped down to ``capacity``.
+    ``capacity`` and a quarter are held, the lightest are dropped down to ``capacity``; and when a quarter of them have
+    faded to nothing, these are.
 
     Entries are numbered by arrival; :meth:`prune` renumbers and says how, so that arrays beside it can follow.
 
@@ -64,12 +66,19 @@ class FadingCounts:
         """Return the decayed count of each entry."""
         return self._count[: len(self)] / self._unit
 
-    def prune(self) -> NDArray[np.int64] | None:
-        """Drop the lightest entries if there are too many; return the old numbers of those kept, or None."""
-        if len(self) <= self.capacity + self.capacity // 4:
-            return None
-        tie = mix(self.index.left ^ mix(self.index.right, np.uint64(0)), np.uint64(self.seed))
-        kept = heaviest(self._count[: len(self)], self.capacity, tie)
+    def prune(self, needed: NDArray[np.bool_] | None = None) -> NDArray[np.int64] | None:
+        """Drop the lightest entries if there are too many; return the old numbers of those kept, or None.
+
+        Those that are ``needed`` stay even if they have faded, while there is room.
+        """
+        if len(self) > self.capacity + self.capacity // 4:
+            tie = mix(self.index.left ^ mix(self.index.right, np.uint64(0)), np.uint64(self.seed))
+            kept = heaviest(self._count[: len(self)], self.capacity, tie)
+        else:
+            lasting = self._count[: len(self)] >= FADED * self._unit
+            kept = np.flatnonzero(lasting if needed is None else lasting | needed)
+            if len(kept) > len(self) - max(64, len(self) // 4):
+                return None
         count = self._count[kept]
         self.index.keep(kept)
         self._count = np.zeros(max(512, len(kept)))

@@ -31,9 +31,9 @@ class KeyHomes:
     """The keys of one operator and the server of each: the table's or, without an entry, the one of its hash.
 
     Of ``n`` servers. Beyond ``capacity`` keys those with the fewest rows are dropped, and live by their hash again; the
-    seed decides among equals. A row counts half after ``half_life`` batches, and half as company after
-    ``company_half_life``. The home of a key is chosen anew whenever it is seen; after ``age`` batches it is settled and
-    moves only for better company.
+    seed decides among equals. Keys that live by their hash anyway are forgotten once their rows have faded. A row
+    counts half after ``half_life`` batches, and half as company after ``company_half_life``. The home of a key is
+    chosen anew whenever it is seen; after ``age`` batches it is settled and moves only for better company.
 
     >>> from weir.locality.counts import count_keys
     >>> keys = np.array([6, 7], np.uint64)
@@ -185,7 +185,7 @@ class KeyHomes:
         """Return what has changed since the last call, the table's patch and the moves; drop excess keys."""
         hashes = self.counts.index.left
         old, new = self._published[: len(self)], self.homes.copy()
-        hashed, kept = self._hashed, self.counts.prune()
+        hashed, kept = self._hashed, self.counts.prune(needed=(old >= 0) | (new >= 0))
         if kept is not None:
             gone = np.ones(len(new), np.bool_)
             gone[kept] = False
@@ -197,7 +197,8 @@ class KeyHomes:
         source = np.where(before >= 0, before, hashed[changed]).astype(np.int32)
         target = np.where(after >= 0, after, hashed[changed]).astype(np.int32)
         if kept is not None:
-            self._homes, self._hashed = new[kept], hashed[kept]
+            self._hashed, self._homes = hashed[kept], np.full(max(512, len(kept)), -1, np.int32)
+            self._homes[: len(kept)] = new[kept]
             self._published = self._homes.copy()
         else:
             self._published[: len(self)] = new

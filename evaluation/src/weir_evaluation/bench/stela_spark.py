@@ -9,7 +9,7 @@ ends, and another one goes on from its checkpoint with the new placement.
 With ``execution="jobs"`` the steps of a batch follow one another, so every operator's share of the batch counts, not
 only the slowest's, and operators of a chain are never in each other's way. With ``"live"`` they overlap, as in Storm.
 ``"threads"`` is the same with live servers as threads of this process, without Spark: little else than the emulated
-work takes time then, but what a change costs can't be seen.
+work takes time then.
 
 Operators overlap within a batch only. A batch takes as long as its slowest operator, and some time that is the same for
 short and long ones: until the first rows have passed the operators before the slowest, and the last rows those behind;
@@ -179,8 +179,8 @@ class _Run:
         worked = rest[0]["seconds"]["plan"] + rest[0]["seconds"]["job"] + seen[-1]["seconds"]["commit"]
         return [*seen, *rest], max(0.0, rest[0]["time"] - ended - worked)
 
-    def on_threads(self) -> tuple[list[Any], None]:
-        """Return the progress of every batch but that of the change, in which servers take turns."""
+    def on_threads(self) -> tuple[list[Any], float]:
+        """Return the progress of every batch, and the seconds for which no query ran: none."""
         import weir
         import weir.testing
 
@@ -191,11 +191,9 @@ class _Run:
             for number in range(CHANGED):
                 query.feed(self._rows_of(number))
             self._scale(query)
-            query.feed(self._rows_of(CHANGED).slice(0, 1))
             for number in range(CHANGED, CHANGED + AFTER):
                 query.feed(self._rows_of(number))
-            seen = query.recent_progress
-            return [*seen[:CHANGED], *seen[CHANGED + 1 :]], None
+            return query.recent_progress, 0.0
 
     def _scale(self, query: Any) -> None:
         query.scale_by(self._decide(query.situation()))
@@ -375,8 +373,8 @@ def _emulated(case: Case, rows: int, seen: list[Any]) -> float:
     return len(seen) * rows * sum(_work(case).values()) / busy
 
 
-def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float | None) -> dict[str, Any]:
-    """Return what a run shows: throughput before and after, and what the change cost, if ``idle`` is known."""
+def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float) -> dict[str, Any]:
+    """Return what a run shows: throughput before and after, and what the change cost; no query ran for ``idle`` s."""
     out = [sum(p["operators"][s]["rows_in"] for s in case.graph.sinks) for p in seen]
     took = np.array([p["seconds"]["batch"] for p in seen])
     pace = np.array(out) / took
@@ -384,7 +382,7 @@ def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float | None)
     before, after = float(np.median(pace[WARM:CHANGED])), float(np.median(pace[settled]))
     extra = took[CHANGED : CHANGED + SETTLING] - np.median(took[settled])
     ends = np.cumsum(took)
-    ends[CHANGED:] += idle or 0.0
+    ends[CHANGED:] += idle
     ends -= ends[CHANGED - 1]
 
     def seconds(batches: int | None) -> float | None:
@@ -402,7 +400,7 @@ def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float | None)
         "steady_s": seconds(steady_from(pace[CHANGED:], after)),
         "silent_batches": sum(n == 0 for n in out[CHANGED:]),
         "rows": out,  # out of all sinks, per batch
-        "interruption_s": None if idle is None else round(float(np.maximum(extra, 0).sum()) + idle, 2),
+        "interruption_s": round(float(np.maximum(extra, 0).sum()) + idle, 2),
         "servers": [len(p["servers"]) for p in seen],
         "where": "spark",
         # seconds from the scaling to the end of each batch, and its rows per second

@@ -136,7 +136,7 @@ class MadeUpRunner:
         began = time.thread_time()
         if len(self._stats) < VARIANTS:
             self._stats.append(list(self._statistics()))
-        answers = [*self._reports(plan), *self._stats[plan.batch % len(self._stats)]]
+        answers = [*self._reports(plan, manifest), *self._stats[plan.batch % len(self._stats)]]
         files = {f.name: f.bytes for ref in plan.tables.values() for f in ref.files}
         files |= {move.file.name: move.file.bytes for move in plan.moves}
         fresh = sum(size for name, size in files.items() if name not in self._read)
@@ -148,7 +148,7 @@ class MadeUpRunner:
 
     # ------------------------------------------------------------------ what tasks would say
 
-    def _reports(self, plan: BatchPlan) -> Iterator[tuple[int, bytes]]:
+    def _reports(self, plan: BatchPlan, manifest: Manifest) -> Iterator[tuple[int, bytes]]:
         n, steps = plan.servers, self.topology.steps
         levels = {node.name: node.level for node in self.topology.nodes}
         factors = [wire.factor(s) for s in range(n)]
@@ -174,10 +174,14 @@ class MadeUpRunner:
                         report.posted.append((*where, each * (n - 1), places, marks))
                 node = self.topology.nodes[step - 1]
                 report.segments.append(MadeSegment(node.name, self._segment(plan, node, server, step)))
+                # every batch brings new keys: merged, its segments have an entry for each
+                report.operators[node.name].keys_delta = ROWS
+                report.entries[node.name] = ROWS, 0
                 for name, runs in plan.merges.items() if step == 1 else ():
                     run = runs[server]
                     if run is not None:
-                        ref = self._segment(plan, self.topology.by_name[name], server, step, 8 * ROWS)
+                        rows = sum(ref.rows for ref in manifest[name][server][slice(*run)])
+                        ref = self._segment(plan, self.topology.by_name[name], server, step, rows)
                         report.segments.append(MadeSegment(name, ref, run))
                 parts.append(report)
             yield wire.CONTROL, encode_report(together(parts, levels))

@@ -19,7 +19,7 @@ Counts = dict[
 ]  # operator → server → keys in its state; None: written by an earlier version
 
 
-class FileRef(msgspec.Struct, frozen=True, array_like=True):
+class FileRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A file that a task wrote: all that is needed to find and verify it."""
 
     name: str
@@ -112,7 +112,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     input: Input | None = None
 
 
-class EdgeReport(msgspec.Struct, array_like=True):
+class EdgeReport(msgspec.Struct, array_like=True, gc=False):
     """What crossed one edge in one task."""
 
     local: int = 0  # rows handed on in memory
@@ -122,7 +122,7 @@ class EdgeReport(msgspec.Struct, array_like=True):
     entered: tuple[int, int] = (0, 0)  # rows, bytes that the JVM brought here from a source
 
 
-class MadeSegment(msgspec.Struct, frozen=True, array_like=True):
+class MadeSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A segment that a task wrote; ``replaces`` a run of older ones if it merged them."""
 
     operator: str
@@ -130,7 +130,7 @@ class MadeSegment(msgspec.Struct, frozen=True, array_like=True):
     replaces: tuple[int, int] | None = None
 
 
-class TaskReport(msgspec.Struct, kw_only=True, array_like=True):
+class TaskReport(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """What one task (a server in a step; server −1: a source task) did and wrote, or a server in all its steps.
 
     Its size does not depend on the number of servers. It travels as MessagePack and is never saved.

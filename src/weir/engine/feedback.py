@@ -29,7 +29,7 @@ def instance_load(
     node: Node, topology: Topology, plan: BatchPlan, reports: list[TaskReport], warm: bool = True
 ) -> InstanceLoad:
     """Return the load of an operator's instances in a batch, without the steps that only merge."""
-    rows, busy, waited = np.zeros((3, topology.servers))
+    rows, busy, waited = ([0.0] * topology.servers for _ in range(3))
     for report in reports:
         if report.server >= 0 and node.name in report.operators:
             done = report.operators[node.name]
@@ -37,4 +37,4 @@ def instance_load(
             busy[report.server] += done.busy - done.merging
             waited[report.server] += done.waited
     at = np.asarray(node.placement)
-    return InstanceLoad(plan.batch, rows[at], busy[at], waited[at], warm)
+    return InstanceLoad(plan.batch, np.array(rows)[at], np.array(busy)[at], np.array(waited)[at], warm)

@@ -147,7 +147,7 @@ class Ledger:
 
     @property
     def manifest(self) -> Manifest:
-        """The segments of each operator on each server."""
+        """The segments of each operator on each server. Lists of segments are the commit's own: never change one."""
         saved = self.last.manifest if self.last else {}
         for name, servers in saved.items():
             if any(servers) and name not in self.topology.by_state_name:
@@ -158,7 +158,7 @@ class Ledger:
         if self._origin is not None:
             saved = rearranged(saved, self._origin, [])
         empty: list[list[SegmentRef]] = [[] for _ in range(self.topology.servers)]
-        return {name: [list(s) for s in saved.get(name, empty)] for name in self.topology.state_names}
+        return {name: list(saved.get(name, empty)) for name in self.topology.state_names}
 
     @property
     def counts(self) -> Counts:
@@ -400,23 +400,27 @@ class Ledger:
         oldest = int(keep[0].split("-")[0])
         at_hand = self._recent
         self._recent = {name: at_hand.get(name) or read_commit(storage, name) for name in keep}
-        living = {file for commit in self._recent.values() for file in commit.files}
+        living = set().union(*(commit.files for commit in self._recent.values()))
         history.add(storage, history.readable(storage, old, at_hand), self._recent[keep[0]])
-        deleted = 0
+        dead: list[str] = []
         for folder in ("state", "outputs", "tables", "routers", "moves", "manager", "side"):
-            for file in storage.files(folder):
-                batch = file.rsplit("/", 2)[-2]
-                of_this_batch = batch.isdigit() and int(batch) > horizon
-                if file not in living and not of_this_batch:
-                    storage.delete(file)
-                    deleted += 1
+            dead += (
+                file
+                for file in storage.files(folder)
+                if file not in living and not _is_later(file.rsplit("/", 2)[-2], horizon)
+            )
+        storage.delete_all(dead)
         for name in old:
             storage.delete(f"commits/{name}")
         for folder in ("plans", "delivered"):
             for name in storage.names(folder):
                 if int(name.split("-")[0].split(".")[0]) < oldest:
                     storage.delete(f"{folder}/{name}")
-        return deleted
+        return len(dead)
+
+
+def _is_later(batch: str, horizon: int) -> bool:
+    return batch.isdigit() and int(batch) > horizon
 
 
 def read_commit(storage: Storage, name: str) -> Commit:

@@ -38,7 +38,7 @@ NO_TIME = int(np.iinfo(np.int64).min)
 END_OF_TIME = (1 << 63) - 2  # the watermark when a bounded input has ended
 
 
-class OperatorReport(msgspec.Struct, array_like=True):
+class OperatorReport(msgspec.Struct, array_like=True, gc=False):
     """What one operator did in one task."""
 
     rows_in: int = 0

@@ -93,9 +93,19 @@ class LocalFiles:
 
     def delete(self, name: str) -> None:
         """Delete a file, and the folders that are empty without it, below those directly in the root."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path(name))
-        parents = name.split("/")[:-1]
+        self.delete_all([name])
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Delete files, and look once at each folder whether it is empty without them."""
+        folders: dict[str, None] = {}
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self.root}/{name}")
+            folders[name.rpartition("/")[0]] = None
+        for folder in folders:
+            self._delete_if_empty(folder.split("/"))
+
+    def _delete_if_empty(self, parents: list[str]) -> None:
         while len(parents) > 1:
             folder = self._path("/".join(parents))
             with _folders:

@@ -7,8 +7,12 @@ import msgspec
 from weir.state.columns import NEVER
 
 
-class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
-    """Names a segment in a commit: all that is needed to find and verify it."""
+class SegmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Names a segment in a commit: all that is needed to find and verify it.
+
+    The driver holds a million of them for a thousand servers: the garbage collector need not look at what cannot be
+    part of a cycle.
+    """
 
     name: str
     rows: int

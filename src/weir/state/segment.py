@@ -128,13 +128,15 @@ def run_to_merge(refs: Sequence[SegmentRef]) -> tuple[int, int] | None:
     True
     """
     end = len(refs)
-    start = end
-    largest = 0
+    largest = same = 0  # the largest class so far, and how many are of it
     best: tuple[int, int] | None = None
-    while start > 0:
-        start -= 1
-        largest = max(largest, _size_class(refs[start].rows))
-        same = sum(_size_class(r.rows) == largest for r in refs[start:end])
+    if end < MERGE_AT:
+        return None
+    for start in range(end - 1, -1, -1):
+        size = _size_class(refs[start].rows)
+        if size > largest:
+            largest, same = size, 0
+        same += size == largest
         if same >= MERGE_AT:
             best = (start, end)
     return best

@@ -148,6 +148,15 @@ class Storage:
         """Delete a file, if there is one, and a local folder of a batch that it leaves empty."""
         self._asking(name, lambda: self._files.delete(name), "deleted")
 
+    def delete_all(self, names: Sequence[str]) -> None:
+        """Delete files as :meth:`delete` does, each emptied folder once."""
+        if isinstance(self._files, LocalFiles):
+            local = self._files
+            self._asking("" if not names else names[0], lambda: local.delete_all(names), "deleted")
+        else:
+            for name in names:
+                self.delete(name)
+
     def delete_folder(self, name: str) -> None:
         self._asking(name, lambda: self._files.delete_folder(name), "deleted")
 

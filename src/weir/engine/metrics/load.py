@@ -55,16 +55,22 @@ class Load:
         busy = np.zeros((len(topology.nodes), n))
         outside = np.zeros(len(topology.nodes))  # in source tasks, which belong to no server
         rows = np.zeros((len(topology.nodes), 2))
-        for report in reports:
-            for node in topology.nodes:
+        for node in topology.nodes:
+            by_server, elsewhere, rows_in, rows_out = [0.0] * n, 0.0, 0, 0
+            for report in reports:
                 did = report.operators.get(node.name)
                 if did is None:
                     continue
-                rows[node.index] += did.rows_in, did.rows_out
+                rows_in, rows_out = rows_in + did.rows_in, rows_out + did.rows_out
                 if report.server >= 0:
-                    busy[node.index, report.server] += did.busy
+                    by_server[report.server] += did.busy
                 else:
-                    outside[node.index] += did.busy
+                    elsewhere += did.busy
+            busy[node.index], outside[node.index], rows[node.index] = (
+                by_server,
+                elsewhere,
+                (rows_in, rows_out),
+            )
         total = float(busy.sum() + outside.sum())
         self.utilisation = min(1.0, total / max(n * apart, 1e-9))
         if total <= 0 or not rows.any():

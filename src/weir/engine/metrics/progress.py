@@ -51,13 +51,17 @@ class Record(msgspec.Struct, kw_only=True):
         return {name: _plain(getattr(self, name)) for name in self}
 
 
+_SCALAR = frozenset({int, float, str, bool, type(None)})
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.to_dict()
+    # most values are numbers, a few for every server and operator: these need no call
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: v if v.__class__ in _SCALAR else _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [v if v.__class__ in _SCALAR else _plain(v) for v in value]
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from weir.engine.documents import BatchPlan, TaskReport
 from weir.engine.metrics.latency import merged, percentiles
@@ -16,10 +17,13 @@ from weir.engine.metrics.progress import (
 from weir.engine.metrics.traffic import added, by_distance
 from weir.graph.model import Node, Topology
 from weir.network.locator import Locator
-from weir.operators.instance import OperatorReport
 
 Reports = Sequence[TaskReport]
-_ADDED = ("rows_in", "rows_out", "busy", "null_keys", "pairs", "late", "ahead", "diverted")  # over all tasks
+# over all tasks
+_ADDED = {
+    field: attrgetter(field)
+    for field in ("rows_in", "rows_out", "busy", "null_keys", "pairs", "late", "ahead", "diverted")
+}
 
 
 def summarise(
@@ -103,22 +107,27 @@ def _some(traffic: Traffic) -> Traffic:
 
 
 def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
-    parts = [r.operators[node.name] for r in reports if node.name in r.operators]
-    by_server: list[list[OperatorReport]] = [[] for _ in range(servers)]
+    name = node.name
+    parts = [r.operators[name] for r in reports if name in r.operators]
+    rows, queued, busy, waited = [0] * servers, [0] * servers, [0.0] * servers, [0.0] * servers
     for report in reports:
-        if report.server >= 0 and node.name in report.operators:
-            by_server[report.server].append(report.operators[node.name])
-    rows = [sum(p.rows_in for p in mine) for mine in by_server]
-    times = [_mean_times(mine) for mine in by_server]
+        server = report.server
+        if server >= 0 and name in report.operators:
+            did = report.operators[name]
+            rows[server] += did.rows_in
+            queued[server] += did.queued
+            busy[server] += did.busy
+            waited[server] += did.waited
+    times = list(map(_mean_times, rows, busy, waited))
     average = sum(rows) / servers if servers else 0
     return OperatorProgress(
-        **{name: sum(getattr(p, name) for p in parts) for name in _ADDED},
+        **{field: sum(map(get, parts)) for field, get in _ADDED.items()},
         imbalance=max(rows) / average if average else None,
         latency=percentiles(merged(p.ages for p in parts)),
         rows_by_server=rows,
         execution=[execution for execution, _ in times],
         waiting=[waiting for _, waiting in times],
-        queued=[sum(p.queued for p in mine) for mine in by_server],
+        queued=queued,
     )
 
 
@@ -131,10 +140,13 @@ def _by_server(servers: int, reports: Reports) -> list[list[TaskReport]]:
 
 
 def _server(mine: Reports) -> ServerProgress:
-    parts = [op for r in mine for op in r.operators.values()]
-    execution, waiting = _mean_times(parts)
+    rows, busy, waited = 0, 0.0, 0.0
+    for report in mine:
+        for op in report.operators.values():
+            rows, busy, waited = rows + op.rows_in, busy + op.busy, waited + op.waited
+    execution, waiting = _mean_times(rows, busy, waited)
     return ServerProgress(
-        rows=sum(op.rows_in for op in parts),
+        rows=rows,
         busy=sum(r.busy for r in mine),
         host=next((r.host for r in mine if r.step > 0), ""),
         execution=execution,
@@ -143,12 +155,9 @@ def _server(mine: Reports) -> ServerProgress:
     )
 
 
-def _mean_times(parts: Sequence[OperatorReport]) -> tuple[float | None, float | None]:
+def _mean_times(rows: int, busy: float, waited: float) -> tuple[float | None, float | None]:
     """Return the mean seconds of work and of waiting per row; None where no row came."""
-    rows = sum(p.rows_in for p in parts)
-    if not rows:
-        return None, None
-    return round(sum(p.busy for p in parts) / rows, 9), round(sum(p.waited for p in parts) / rows, 6)
+    return (round(busy / rows, 9), round(waited / rows, 6)) if rows else (None, None)
 
 
 def _keys(topology: Topology, reports: Reports, before: Mapping[str, int]) -> dict[str, int]:

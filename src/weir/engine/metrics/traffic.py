@@ -74,28 +74,23 @@ class Distances:
 
 def by_distance(topology: Topology, reports: Iterable[TaskReport]) -> tuple[dict[int, Traffic], Traffic]:
     """Return what crossed each edge, by distance, and the same for partial states on their way home."""
-    sums: dict[tuple[int, str], list[int]] = {}  # edge (−1: partial states), distance → rows, bytes
-
-    def add(where: int, name: str, rows: int, size: int) -> None:
-        total = sums.setdefault((where, name), [0, 0])
-        total[0] += rows
-        total[1] += size
-
+    traffic = {index: nothing() for index in (-1, *(edge.index for edge in topology.edges))}
+    by_number = {index: [counts[name] for name in NAMES] for index, counts in traffic.items()}
+    at_home, from_source = int(Distance.PROCESS), NAMES.index(SOURCE)
     for report in reports:
         for index, count in report.edges.items():
-            add(index, NAMES[Distance.PROCESS], count.local, 0)
+            counts = by_number[index]
+            counts[at_home]["rows"] += count.local
             if count.entered[0]:
-                add(index, SOURCE, *count.entered)
+                counts[from_source]["rows"] += count.entered[0]
+                counts[from_source]["bytes"] += count.entered[1]
             for far, (rows, size) in count.arrived.items():
-                if (
-                    far != Distance.PROCESS
-                ):  # these waited on their server for a later step, and are counted above
-                    add(index, NAMES[far], rows, size)
+                if far != at_home:  # these waited on their server for a later step, and are counted above
+                    counts[far]["rows"] += rows
+                    counts[far]["bytes"] += size
         for far, (rows, size) in report.partials.items():
-            add(-1, NAMES[far], rows, size)
-    traffic = {index: nothing() for index in (-1, *(edge.index for edge in topology.edges))}
-    for (index, name), (rows, size) in sums.items():
-        traffic[index][name] = {"rows": rows, "bytes": size}
+            by_number[-1][far]["rows"] += rows
+            by_number[-1][far]["bytes"] += size
     partials = traffic.pop(-1)
     return traffic, partials
 

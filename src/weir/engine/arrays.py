@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from typing import Any
 
@@ -15,12 +16,25 @@ from weir.state.storage import Storage
 
 def write_table(storage: Storage, name: str, table: pa.Table) -> FileRef:
     """Write a table as one Arrow file that a plan, a report or a commit may name."""
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_file(buffer, table.schema) as writer:
+    pieces = _Pieces()
+    with pa.ipc.new_file(pa.PythonFile(pieces, "w"), table.schema) as writer:
         writer.write_table(table)
-    data = buffer.getvalue()
-    storage.write(name, data)
-    return FileRef(name, table.num_rows, data.size, zlib.crc32(data))
+    # what the table holds is not copied; object stores get it in one, and try that again
+    storage.write_chunks(name, pieces.chunks if storage.is_local else [b"".join(pieces.chunks)])
+    return FileRef(name, table.num_rows, pieces.size, pieces.crc)
+
+
+class _Pieces(io.BytesIO):
+    """A file that keeps what is written to it as it comes: Arrow hands its buffers over without copying them."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes | pa.Buffer] = []
+        self.size = self.crc = 0
+
+    def write(self, chunk: Any) -> int:
+        self.chunks.append(chunk)
+        self.size, self.crc = self.size + len(memoryview(chunk)), zlib.crc32(chunk, self.crc)
+        return len(memoryview(chunk))
 
 
 def table_schema(storage: Storage, ref: FileRef) -> pa.Schema:
@@ -33,7 +47,8 @@ def save_arrays(storage: Storage, name: str, state: dict[str, Any]) -> FileRef:
     plain, columns, shapes = {}, {}, {}
     for key, value in state.items():
         if isinstance(value, np.ndarray):
-            columns[key] = pa.array([value.ravel()])
+            numbers = pa.array(value.ravel())
+            columns[key] = pa.ListArray.from_arrays(pa.array([0, len(numbers)], pa.int32()), numbers)
             shapes[key] = list(value.shape)
         else:
             plain[key] = value

@@ -84,7 +84,7 @@ class PairIndex:
         self.n = len(left)
         self._left, self._right = np.empty(room, np.uint64), np.empty(room, np.uint64)
         self._left[: self.n], self._right[: self.n] = left, right
-        self._index = np.full(1 << max(10, (2 * room - 1).bit_length()), EMPTY, np.int32)
+        self._index = np.full(1 << max(10, (3 * room // 2).bit_length()), EMPTY, np.int32)  # 2/3 full at most
         rebuild(self._index, self._left, self._right, self.n)
 
     @property
@@ -104,7 +104,8 @@ class PairIndex:
             piece = slice(at, at + step)
             room = self.n + len(left[piece])
             if room > len(self._left):
-                self._lay_out(self.left, self.right, max(room, 2 * len(self._left)))
+                # not twice as many: counts are pruned when they have a quarter too many
+                self._lay_out(self.left, self.right, max(room, 11 * len(self._left) // 8))
             ids[piece], self.n = insert_all(
                 self._index, self._left, self._right, self.n, left[piece], right[piece]
             )

@@ -94,9 +94,9 @@ class FadingCounts:
         return PairCounts(left[order], right[order], values[chosen][order])
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return everything that later answers depend on, as arrays."""
+        """Return everything that later answers depend on, as arrays, which hold until something is added."""
         self._renormalise()  # so that the original and its copy round alike from here on
-        return {"left": self.index.left.copy(), "right": self.index.right.copy(), "count": self.values()}
+        return {"left": self.index.left, "right": self.index.right, "count": self._count[: len(self)]}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from :meth:`state`."""

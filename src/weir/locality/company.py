@@ -76,14 +76,14 @@ class Company:
     def _reserve(self, entries: NDArray[np.int64]) -> None:
         top = int(entries.max(initial=-1)) + 1
         if top > len(self._row):
-            self._row = np.concatenate([self._row, np.full(2 * top - len(self._row), -1, np.int32)])
+            self._row = np.concatenate([self._row, np.full(top + top // 4 - len(self._row), -1, np.int32)])
 
     def touch(self, entries: NDArray[np.int64], batch: int, homes: Servers) -> None:
         """Note that keys were seen in a batch: what they had fades, and keys that were not kept are from now on."""
         fresh = ~self.has(entries)
         new = entries[fresh]
         if self._n + len(new) > len(self._entry):
-            self._lay_out(2 * (self._n + len(new)))
+            self._lay_out(5 * (self._n + len(new)) // 4)
         rows = slice(self._n, self._n + len(new))
         self._row[new] = np.arange(rows.start, rows.stop)
         self._entry[rows], self._seen[rows] = new, batch
@@ -165,8 +165,8 @@ class Company:
         self.restore(dict(zip(_FIELDS, arrays, strict=True)))
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that later answers depend on, as arrays."""
-        return {name: array[: self._n].copy() for name, array in zip(_FIELDS, self._arrays(), strict=True)}
+        """Return everything that later answers depend on, as arrays, which hold until something changes."""
+        return {name: array[: self._n] for name, array in zip(_FIELDS, self._arrays(), strict=True)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from :meth:`state`; version 0.1 saved ``ties``, a matrix of keys and servers, instead."""

@@ -85,7 +85,7 @@ class PairHistory:
         return _counts(self._newer, least, keys)
 
     def state(self) -> dict[str, Any]:
-        """Return everything that later answers depend on, as arrays by name."""
+        """Return everything that later answers depend on, as arrays by name, which hold until something is added."""
         out: dict[str, Any] = {}
         for i, e in enumerate(self.edges):
             out.update({f"history.{i}.{k}": v for k, v in self._older[e].state().items()})

@@ -75,7 +75,7 @@ class KeyHomes:
 
     def _grow(self) -> None:
         if len(self._homes) < len(self):
-            more = np.full(2 * len(self) - len(self._homes), -1, np.int32)
+            more = np.full(len(self) + len(self) // 4 - len(self._homes), -1, np.int32)
             self._homes = np.concatenate([self._homes, more])
             self._published = np.concatenate([self._published, more])
         fresh = self.counts.index.left[len(self._hashed) :]
@@ -217,17 +217,17 @@ class KeyHomes:
         self._hashed = hash_home(self.counts.index.left, n, buckets)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return everything that later answers depend on, as arrays."""
+        """Return everything that later answers depend on, as arrays, which hold until something changes."""
         young = {f"young.{k}": v for k, v in self.company.state().items()}
         counts = self.counts.state()
-        return {"left": counts["left"], "count": counts["count"], "home": self.homes.copy(), **young}
+        return {"left": counts["left"], "count": counts["count"], "home": self.homes, **young}
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from :meth:`state`."""
         self.counts.restore(
             {"left": state["left"], "right": np.zeros(len(state["left"]), np.uint64), "count": state["count"]}
         )
-        self._homes = np.full(max(512, 2 * len(self)), -1, np.int32)
+        self._homes = np.full(max(512, len(self)), -1, np.int32)
         self._homes[: len(self)] = state["home"]
         self._published = self._homes.copy()
         self._hashed = hash_home(self.counts.index.left, self.n, self.buckets)

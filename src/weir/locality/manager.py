@@ -388,11 +388,11 @@ class LocalityManager:
 
     # ---------------------------------------------------------------- what it keeps
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, copy: bool = True) -> dict[str, Any]:
         """Return everything that later answers depend on: NumPy arrays and plain JSON values, by name.
 
         Take it after :meth:`plan_next`. A proposal being computed is not part of it: it is computed again from the
-        restored statistics.
+        restored statistics. Without ``copy`` the arrays are the manager's own, and change with it.
         """
         out: dict[str, Any] = {
             "about": {
@@ -416,7 +416,8 @@ class LocalityManager:
             out["shares"] = self.shares
         for o, homes in enumerate(self._homes):
             out.update({f"keys.{o}.{k}": v for k, v in homes.state().items()})
-        return {**out, **self._pairs.state()}
+        out.update(self._pairs.state())
+        return {k: v.copy() if copy and isinstance(v, np.ndarray) else v for k, v in out.items()}
 
     def understands(self, state: Mapping[str, Any]) -> bool:
         """Return whether a saved state is of the same operators and edges."""

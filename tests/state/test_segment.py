@@ -17,6 +17,7 @@ from weir.state.segment import (
     H1,
     MERGE_AT,
     SegmentRef,
+    _size_class,
     entries,
     newest,
     run_to_merge,
@@ -95,6 +96,17 @@ def test_what_comes_due_is_the_newest_entry_in_the_interval(touches, a, b):
         model[key] = deadline
     due = StateView(storage, refs, SCHEMA).due(after, until)
     assert sorted(due["key"].to_pylist()) == sorted(k for k, d in model.items() if after < d <= until)
+
+
+@given(st.lists(st.sampled_from([1, 70, 600, 5000, 40_000]), max_size=30))
+def test_the_longest_run_with_enough_of_its_largest_class_is_merged(sizes):
+    refs = [SegmentRef("s", rows, 0, 0) for rows in sizes]
+    runs = []
+    for start in range(len(sizes)):
+        classes = [_size_class(rows) for rows in sizes[start:]]
+        if classes.count(max(classes)) >= MERGE_AT:
+            runs.append((start, len(sizes)))
+    assert run_to_merge(refs) == (runs[0] if runs else None)
 
 
 @given(st.lists(st.integers(1, 10**6), max_size=200))

@@ -40,8 +40,7 @@ def check(topology: Topology, reports: Sequence[TaskReport], manifest: Manifest,
 
 def _check_reports(topology: Topology, reports: Sequence[TaskReport]) -> None:
     servers, steps = topology.servers, topology.steps
-    every = list(range(1, steps + 1))
-    mine = [r for r in reports if r.server >= 0]
+    mine, every = [r for r in reports if r.server >= 0], list(range(1, steps + 1))
     if sorted(r.server for r in mine) == list(range(servers)) and all(r.steps == every for r in mine):
         return
     seen = sorted((r.server, step) for r in mine for step in r.steps)
@@ -115,60 +114,43 @@ def _check_keys(
 ) -> Counts:
     after: Counts = {}
     of_server: list[list[TaskReport]] = [[] for _ in range(topology.servers)]
-    merged: dict[tuple[str, int], list[int]] = {}  # operator, server → entries, where one file replaces all
     for report in reports:
-        if not 0 <= report.server < topology.servers:
-            continue
-        of_server[report.server].append(report)
-        for written in report.segments:
-            name, run = written.operator, written.replaces
-            if run is not None and run == (0, len(manifest[name][report.server])):
-                rows = 0 if written.ref is None else written.ref.rows
-                merged.setdefault((name, report.server), []).append(rows)
+        if 0 <= report.server < topology.servers:
+            of_server[report.server].append(report)
     for node in topology.stateful:
         before = counts.get(node.name) or [None] * topology.servers
         after[node.name] = [
-            _keys_on(node.name, server, mine, merged.get((node.name, server), ()), before[server])
-            for server, mine in enumerate(of_server)
+            _keys_on(node.name, server, of_server[server], manifest, before[server])
+            for server in range(topology.servers)
         ]
     return after
 
 
 def _keys_on(
-    name: str, server: int, reports: Sequence[TaskReport], merged: Sequence[int], before: int | None
+    name: str, server: int, reports: Sequence[TaskReport], manifest: Manifest, before: int | None
 ) -> int | None:
-    """Return the keys of an operator on a server after the batch; None if nobody knows how many there were.
-
-    ``merged`` has the entries of each file that replaces all there were.
-    """
-    said = born = gone = 0
-    for report in reports:
-        if name in report.operators:
-            said += report.operators[name].keys_delta
-        came, went = report.entries.get(name, (0, 0))
-        born, gone = born + came, gone + went
+    """Return the keys of an operator on a server after the batch; None if nobody knows how many there were."""
+    said = sum(r.operators[name].keys_delta for r in reports if name in r.operators)
+    born, gone = (sum(r.entries.get(name, (0, 0))[i] for r in reports) for i in (0, 1))
+    where = f"operator {name!r} on server {server}"
     if said != born - gone:
         raise EngineError(
-            f"{_where(name, server)}: says that its keys change by {said}, but its files add {born} and end "
-            f"{gone}. Nothing was committed. Please report this; for an operator of your own, see "
-            "keys_delta of weir.operators.Instance."
+            f"{where}: says that its keys change by {said}, but its files add {born} and end {gone}. Nothing was "
+            "committed. Please report this; for an operator of your own, see keys_delta of weir.operators.Instance."
         )
-    for rows in merged:
-        if before is not None and rows != before:
-            raise EngineError(
-                f"{_where(name, server)}: had {before} keys by count, but {rows} when its files were merged. Nothing "
-                "was committed, and the files before are still there. Please report this with the checkpoint."
-            )
-        before = rows
+    for written in (written for r in reports for written in r.segments if written.replaces is not None):
+        if written.operator == name and written.replaces == (0, len(manifest[name][server])):
+            merged = 0 if written.ref is None else written.ref.rows
+            if before is not None and merged != before:
+                raise EngineError(
+                    f"{where}: had {before} keys by count, but {merged} when its files were merged. Nothing was "
+                    "committed, and the files before are still there. Please report this with the checkpoint."
+                )
+            before = merged
     if before is None:
         return None
     if before + born - gone < 0:
         raise EngineError(
-            f"{_where(name, server)}: {gone} keys went, but there were {before} and {born} came. "
-            "Nothing was committed."
+            f"{where}: {gone} keys went, but there were {before} and {born} came. Nothing was committed."
         )
     return before + born - gone
-
-
-def _where(name: str, server: int) -> str:
-    return f"operator {name!r} on server {server}"

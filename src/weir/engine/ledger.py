@@ -404,12 +404,11 @@ class Ledger:
         history.add(storage, history.readable(storage, old, at_hand), self._recent[keep[0]])
         dead: list[str] = []
         for folder in ("state", "outputs", "tables", "routers", "moves", "manager", "side"):
-            dead += (
-                file
-                for file in storage.files(folder)
-                if file not in living and not _is_later(file.rsplit("/", 2)[-2], horizon)
-            )
-        storage.delete_all(dead)
+            for file in storage.files(folder):
+                batch = file.rsplit("/", 2)[-2]
+                if file not in living and not (batch.isdigit() and int(batch) > horizon):
+                    dead.append(file)
+        storage.delete(*dead)
         for name in old:
             storage.delete(f"commits/{name}")
         for folder in ("plans", "delivered"):
@@ -417,10 +416,6 @@ class Ledger:
                 if int(name.split("-")[0].split(".")[0]) < oldest:
                     storage.delete(f"{folder}/{name}")
         return len(dead)
-
-
-def _is_later(batch: str, horizon: int) -> bool:
-    return batch.isdigit() and int(batch) > horizon
 
 
 def read_commit(storage: Storage, name: str) -> Commit:

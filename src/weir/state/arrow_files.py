@@ -83,9 +83,10 @@ class ArrowFiles:
                 raise FileExistsError(self._path(name)) from None
             raise
 
-    def delete(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.delete_file(self._path(name))
+    def delete(self, *names: str) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.delete_file(self._path(name))
 
     def delete_folder(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -47,8 +47,8 @@ class Files(Protocol):
     def create(self, name: str, data: bytes) -> None:
         """Write a file that appears whole or not at all; FileExistsError if there is one."""
 
-    def delete(self, name: str) -> None:
-        """Delete a file, if there is one."""
+    def delete(self, *names: str) -> None:
+        """Delete files, those that there are."""
 
     def delete_folder(self, name: str) -> None:
         """Delete a folder with all that is in it, if there is one."""

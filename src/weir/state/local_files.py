@@ -91,30 +91,20 @@ class LocalFiles:
                 os.unlink(temporary)
         self._keep_entry(path)
 
-    def delete(self, name: str) -> None:
-        """Delete a file, and the folders that are empty without it, below those directly in the root."""
-        self.delete_all([name])
-
-    def delete_all(self, names: Iterable[str]) -> None:
-        """Delete files, and look once at each folder whether it is empty without them."""
-        folders: dict[str, None] = {}
+    def delete(self, *names: str) -> None:
+        """Delete files, and the folders that are empty without them, below those directly in the root."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.root}/{name}")
-            folders[name.rpartition("/")[0]] = None
-        for folder in folders:
-            self._delete_if_empty(folder.split("/"))
-
-    def _delete_if_empty(self, parents: list[str]) -> None:
-        while len(parents) > 1:
-            folder = self._path("/".join(parents))
-            with _folders:
-                try:
-                    os.rmdir(folder)
-                except OSError:
-                    return
-                _kept.discard(folder)
-            parents.pop()
+        for parents in dict.fromkeys(name.rpartition("/")[0] for name in names):  # one look at each
+            while "/" in parents:
+                with _folders:
+                    try:
+                        os.rmdir(self._path(parents))
+                    except OSError:
+                        break
+                    _kept.discard(self._path(parents))
+                parents = parents.rpartition("/")[0]
 
     def delete_folder(self, name: str) -> None:
         shutil.rmtree(self._path(name), ignore_errors=True)

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import obstore
@@ -179,13 +180,13 @@ class ObjectFiles:
         except FileNotFoundError:
             return None
 
-    def delete(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._attempt("deleted", name, lambda: obstore.delete(self._store, self._key(name)))
+    def delete(self, *names: str) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                self._attempt("deleted", name, partial(obstore.delete, self._store, self._key(name)))
 
     def delete_folder(self, name: str) -> None:
-        for file in self.files(name):
-            self.delete(file)
+        self.delete(*self.files(name))
 
     # ------------------------------------------------------------------ errors
 

@@ -7,12 +7,9 @@ import msgspec
 from weir.state.columns import NEVER
 
 
+# a driver of a thousand servers holds a million of them: the garbage collector need not look at what refers to nothing
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Names a segment in a commit: all that is needed to find and verify it.
-
-    The driver holds a million of them for a thousand servers: the garbage collector need not look at what cannot be
-    part of a cycle.
-    """
+    """Names a segment in a commit: all that is needed to find and verify it."""
 
     name: str
     rows: int

@@ -130,8 +130,6 @@ def run_to_merge(refs: Sequence[SegmentRef]) -> tuple[int, int] | None:
     end = len(refs)
     largest = same = 0  # the largest class so far, and how many are of it
     best: tuple[int, int] | None = None
-    if end < MERGE_AT:
-        return None
     for start in range(end - 1, -1, -1):
         size = _size_class(refs[start].rows)
         if size > largest:

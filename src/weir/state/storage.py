@@ -144,18 +144,9 @@ class Storage:
             )
         return data
 
-    def delete(self, name: str) -> None:
-        """Delete a file, if there is one, and a local folder of a batch that it leaves empty."""
-        self._asking(name, lambda: self._files.delete(name), "deleted")
-
-    def delete_all(self, names: Sequence[str]) -> None:
-        """Delete files as :meth:`delete` does, each emptied folder once."""
-        if isinstance(self._files, LocalFiles):
-            local = self._files
-            self._asking("" if not names else names[0], lambda: local.delete_all(names), "deleted")
-        else:
-            for name in names:
-                self.delete(name)
+    def delete(self, *names: str) -> None:
+        """Delete files that are there, and local folders of batches that they leave empty."""
+        self._asking(names[0] if names else "", lambda: self._files.delete(*names), "deleted")
 
     def delete_folder(self, name: str) -> None:
         self._asking(name, lambda: self._files.delete_folder(name), "deleted")

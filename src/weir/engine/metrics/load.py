@@ -66,11 +66,8 @@ class Load:
                     by_server[report.server] += did.busy
                 else:
                     elsewhere += did.busy
-            busy[node.index], outside[node.index], rows[node.index] = (
-                by_server,
-                elsewhere,
-                (rows_in, rows_out),
-            )
+            busy[node.index], outside[node.index] = by_server, elsewhere
+            rows[node.index] = rows_in, rows_out
         total = float(busy.sum() + outside.sum())
         self.utilisation = min(1.0, total / max(n * apart, 1e-9))
         if total <= 0 or not rows.any():

@@ -51,13 +51,9 @@ class Record(msgspec.Struct, kw_only=True):
         return {name: _plain(getattr(self, name)) for name in self}
 
 
-_SCALAR = frozenset({int, float, str, bool, type(None)})
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.to_dict()
-    # most values are numbers, a few for every server and operator: these need no call
     if isinstance(value, dict):
         return {k: v if v.__class__ in _SCALAR else _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -65,6 +61,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
+_SCALAR = frozenset({int, float, str, bool, type(None)})  # most values, some for every server and operator
 Traffic = dict[str, dict[str, int]]  # distance → rows, bytes
 Percentiles = dict[str, float]  # "p50", "p95", "p99" → seconds
 

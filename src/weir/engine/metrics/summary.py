@@ -19,11 +19,7 @@ from weir.graph.model import Node, Topology
 from weir.network.locator import Locator
 
 Reports = Sequence[TaskReport]
-# over all tasks
-_ADDED = {
-    field: attrgetter(field)
-    for field in ("rows_in", "rows_out", "busy", "null_keys", "pairs", "late", "ahead", "diverted")
-}
+_ADDED = ("rows_in", "rows_out", "busy", "null_keys", "pairs", "late", "ahead", "diverted")  # over all tasks
 
 
 def summarise(
@@ -121,7 +117,7 @@ def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
     times = list(map(_mean_times, rows, busy, waited))
     average = sum(rows) / servers if servers else 0
     return OperatorProgress(
-        **{field: sum(map(get, parts)) for field, get in _ADDED.items()},
+        **{field: sum(map(attrgetter(field), parts)) for field in _ADDED},
         imbalance=max(rows) / average if average else None,
         latency=percentiles(merged(p.ages for p in parts)),
         rows_by_server=rows,
@@ -140,11 +136,9 @@ def _by_server(servers: int, reports: Reports) -> list[list[TaskReport]]:
 
 
 def _server(mine: Reports) -> ServerProgress:
-    rows, busy, waited = 0, 0.0, 0.0
-    for report in mine:
-        for op in report.operators.values():
-            rows, busy, waited = rows + op.rows_in, busy + op.busy, waited + op.waited
-    execution, waiting = _mean_times(rows, busy, waited)
+    parts = [op for r in mine for op in r.operators.values()]
+    rows = sum(op.rows_in for op in parts)
+    execution, waiting = _mean_times(rows, sum(op.busy for op in parts), sum(op.waited for op in parts))
     return ServerProgress(
         rows=rows,
         busy=sum(r.busy for r in mine),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import random
 import threading
@@ -231,8 +232,9 @@ class FaultyFiles(LocalFiles):
         work = lambda: LocalFiles.create(self, name, data)  # noqa: E731
         self._injector.touch("create", work, lambda: self._half(f"{name}.{uuid.uuid4().hex}.tmp", data))
 
-    def delete(self, name: str) -> None:
-        self._injector.touch("delete", lambda: LocalFiles.delete(self, name))
+    def delete(self, *names: str) -> None:
+        for name in names:
+            self._injector.touch("delete", functools.partial(LocalFiles.delete, self, name))
 
     def _half(self, name: str, data: bytes) -> None:
         LocalFiles.write(self, name, [data[: len(data) // 2]])

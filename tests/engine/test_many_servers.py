@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent import futures
 
 import pytest
@@ -15,7 +16,9 @@ from support import POSTS, counts, posts, rows_of
 from weir.engine import in_process, learning, sightings
 from weir.engine.exchange import wire
 from weir.engine.sightings import Learning
+from weir.engine.tables import load_table
 from weir.locality.config import Locality
+from weir.locality.manager import LocalityManager
 
 
 def app(routing=None):
@@ -120,4 +123,46 @@ def test_a_plan_does_not_wait_for_statistics_that_are_being_taken_in(monkeypatch
         assert before == ({}, 0, [])
         gate.set()
         query.feed(tables[1])
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
+def test_tables_change_while_the_statistics_of_later_batches_are_being_taken_in(monkeypatch):
+    monkeypatch.setattr(learning, "AT_ONCE", 0)
+    real = learning.Learner._take_in
+    monkeypatch.setattr(
+        learning.Learner, "_take_in", lambda self, parts: (time.sleep(0.3), real(self, parts))
+    )
+    tables = [posts(300, seed) for seed in range(12)]
+    with weir.testing.start(app(), servers=3, routing=weir.Locality(period=1)) as query:
+        for table in tables:
+            query.feed(table)  # one after the other: statistics of the batch before are never in by then
+        assert query.progress.table_version > 0
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
+def test_a_manager_that_fails_beside_the_batches_goes_on_from_the_tables_in_force(monkeypatch):
+    monkeypatch.setattr(learning, "AT_ONCE", 0)
+    failing = []
+    real = LocalityManager.plan_next
+
+    def plan_next(self):
+        plan = real(self)
+        if plan is not None and len(failing) < 2:
+            failing.append(plan)
+            raise RuntimeError("a plan that nobody gets")
+        return plan
+
+    monkeypatch.setattr(LocalityManager, "plan_next", plan_next)
+    tables = [posts(600, seed) for seed in range(12)]
+    with weir.testing.start(app(), servers=3, routing=weir.Locality(period=1)) as query:
+        for table in tables:
+            query.feed(table)
+            learner = query._driver.learner
+            futures.wait([f for f in (learner._taking_in, learner._computing) if f is not None])
+        assert len(failing) == 2
+        assert query.progress.table_version > 0
+        for number, name in enumerate(learner.names):
+            in_force = load_table(query._driver.storage, query._driver.ledger.last.tables[name])
+            unpublished = 0 if learner._ready is None else len(learner._ready.patches.get(number, ()))
+            assert abs(learner.manager.listed(number) - len(in_force)) <= unpublished
         assert rows_of(query.state("topics")) == counts(tables, "topic")

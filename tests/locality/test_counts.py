@@ -125,6 +125,12 @@ def test_statistics_survive_the_ride_home(one, two):
         left, right = columns(pairs)
         parts.append(BatchStats.of({0: left, 1: right}, {(0, 1): (left, right)}))
     home = BatchStats.merge([BatchStats.decode(p.encode()) for p in parts])
+    for room in (None, 5):
+        merged = BatchStats.merge(parts, capacity=room, seed=1)
+        at_once = BatchStats.decode(*(p.encode() for p in parts), capacity=room, seed=1)
+        assert at_once.rows == merged.rows
+        assert as_dict(at_once.pairs[0, 1]) == as_dict(merged.pairs[0, 1])
+        assert [as_dict(c) for c in at_once.keys.values()] == [as_dict(c) for c in merged.keys.values()]
     other_way = BatchStats.merge(parts[::-1])
     assert home.rows == other_way.rows == {0: len(one + two), 1: len(one + two)}
     assert (

@@ -31,7 +31,7 @@ from weir.errors import CheckpointError, CheckpointMismatch, TopologyError
 from weir.graph.model import Node, Topology
 from weir.locality.config import Locality
 from weir.locality.key_homes import Where
-from weir.locality.manager import LocalityManager
+from weir.locality.manager import LocalityManager, Plan
 from weir.locality.proposal import Proposal, propose
 from weir.locality.stats import BatchStats
 from weir.routing.base import Grouping
@@ -39,7 +39,9 @@ from weir.routing.table import Table
 from weir.state.storage import Storage
 
 logger = logging.getLogger("weir.engine")
-AT_ONCE = 1 << 18  # entries of a batch up to which they are taken in before the next one is planned
+AT_ONCE = (
+    4 << 20
+)  # bytes of a batch's statistics up to which they are taken in before the next one is planned
 SAVE_EVERY = 10  # batches, where the manager remembers much
 
 
@@ -96,7 +98,10 @@ class Learner:
         self._taking_in: Future[None] | None = None
         self._computing: Future[Proposal] | None = None
         self._saving: Future[FileRef] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # of the manager; what goes on beside batches holds it for long
+        self._much = False  # whether the last statistics were so many that no batch waits for them
+        self._ready: Plan | None = None  # made beside the last batch, for the next one
+        self._astray = False  # whether the manager has failed, and no longer knows what is in force
         self.hot: dict[str, NDArray[np.uint64]] = {}
         self._told: Any = None  # the last decision that progress has told of
         self._listed: dict[str, int] = {}  # operator → keys in its table
@@ -121,8 +126,7 @@ class Learner:
 
     def rescale(self, topology: Topology, tables: dict[str, TableRef], layout: Layout | None) -> None:
         """Go on with other servers: what was learnt stays, and a reconfiguration is asked for."""
-        if self._taking_in is not None:
-            self._taking_in.result()
+        self._catch_up()
         with self._lock:
             self.topology = topology
             self.learning = Learning.of(self.names, self.manager.edges, topology.servers, self.config)
@@ -172,10 +176,12 @@ class Learner:
 
     def agree(self, tables: dict[str, TableRef]) -> None:
         """Make the manager believe what the tables in force say."""
-        in_force = {}
-        for name, ref in self._ours(tables).items():
-            in_force[self.names.index(name)] = load_table(self.storage, ref)
-        self.manager.agree_with(in_force)
+        self._catch_up()
+        ours = self._ours(tables).items()
+        in_force = {self.names.index(name): load_table(self.storage, ref) for name, ref in ours}
+        with self._lock:
+            self.manager.agree_with(in_force)
+        self._ready, self._astray = None, False
 
     def _ours(self, tables: dict[str, TableRef]) -> dict[str, TableRef]:
         """Without those of sources that the application no longer has, or no longer lets move."""
@@ -183,21 +189,34 @@ class Learner:
 
     # ------------------------------------------------------------------ learn
 
-    def observe(self, parts: list[BatchStats]) -> None:
+    def observe(self, counted: list[bytes]) -> None:
         """Take in what the tasks of a batch counted, and start computing if it is time.
 
         Much is taken in beside the next batch, whose plan does not wait for it: then tables change one batch later.
         """
-        if sum(stats.entries for stats in parts) <= AT_ONCE:
-            self._take_in(parts)
-            return
-        if self._taking_in is not None:
-            self._taking_in.result()
-        self._taking_in = self._beside.submit(self._take_in, parts)
+        self._catch_up()
+        self._much = sum(map(len, counted)) > AT_ONCE
+        if self._much:
+            self._taking_in = self._beside.submit(self._take_in_and_plan, counted)
+        else:
+            self._take_in(counted)
 
-    def _take_in(self, parts: list[BatchStats]) -> None:
+    def _catch_up(self) -> None:
+        """Wait until all statistics are taken in."""
+        taking_in, self._taking_in = self._taking_in, None
+        if taking_in is not None:
+            taking_in.result()
+
+    def _take_in_and_plan(self, counted: list[bytes]) -> None:
+        """Take statistics in, and plan what follows, unless the last such plan is still waiting for its batch."""
+        self._take_in(counted)
+        with self._lock:
+            if self._ready is None and self.ahead is None:
+                self._ready = self._plan_tables()
+
+    def _take_in(self, counted: list[bytes]) -> None:
         with self._lock, self._steering("take in statistics"):
-            whole = BatchStats.merge(parts, capacity=self.config.capacity, seed=self.config.seed)
+            whole = BatchStats.decode(*counted, capacity=self.config.capacity, seed=self.config.seed)
             self.counted = {self.names[o]: round(share, 4) for o, share in whole.counted.items()}
             self.manager.observe(whole)
             if self._computing is None and self.manager.due:
@@ -243,38 +262,23 @@ class Learner:
         """
         kept = {n.name for n in self.topology.stateful}  # among them fixed tables that scaling has changed
         tables = {name: ref for name, ref in tables.items() if name in self.learnt or name in kept}
-        if self._taking_in is not None:
-            if not self._taking_in.done():
-                return tables, version, []
-            taken, self._taking_in = self._taking_in, None
-            taken.result()
-        with self._lock:
-            if self._computing is not None and self._computing.done():
-                computing, self._computing = self._computing, None
-                with self._steering("compute a reconfiguration"):
-                    self.manager.offer(computing.result())
-            if batch == 0 and not tables:
-                start = self.start_tables()
-                if start:
+        if self._ready is None and (self._taking_in is None or self._taking_in.done() or self._astray):
+            self._catch_up()
+            with self._lock:
+                if batch == 0 and not tables and (start := self.start_tables()):
                     self.manager.start_from(start)
-                    tables = {
-                        self.names[o]: changed_table(
-                            self.storage, None, self.names[o], batch, t.hashes, t.instances
-                        )
-                        for o, t in start.items()
-                    }
+                    for name, table in ((self.names[o], table) for o, table in start.items()):
+                        entries = table.hashes, table.instances
+                        tables[name] = changed_table(self.storage, None, name, batch, *entries)
                     return tables, version + 1, []
-            plan, failures = None, self.manager.failures
-            with self._steering("plan the next tables"):
-                if coming is not None:
-                    self.manager.foresee(coming)
-                plan = self.manager.plan_next()
-            if self.manager.failures > failures:
-                self.agree(tables)  # nothing of what it had begun to change is in force
-            self._listed = {name: self.manager.listed(o) for o, name in enumerate(self.names)}
-        if plan is None or not plan.patches:
+                if self._ready is None and not self._astray:
+                    self._ready = self._plan_tables(coming)
+                if self._astray:
+                    self.agree(tables)  # nothing of what it had begun to change is in force
+        plan = self._ready
+        if plan is None:
             return tables, version, []
-        tables = dict(tables)
+        self._ready = None
         moves: list[Move] = []
         for number, patch in plan.patches.items():
             name = self.names[number]
@@ -285,6 +289,21 @@ class Learner:
             if leaving is not None and len(leaving) and number not in self.manager.free:
                 moves.append(Move(name, _write_moves(self.storage, name, batch, leaving)))
         return tables, version + 1, moves
+
+    def _plan_tables(self, coming: BatchStats | None = None) -> Plan | None:
+        """Return what follows from all that was taken in; None if nothing does, or the manager is astray."""
+        if self._computing is not None and self._computing.done():
+            computing, self._computing = self._computing, None
+            with self._steering("compute a reconfiguration"):
+                self.manager.offer(computing.result())
+        plan, failures = None, self.manager.failures
+        with self._steering("plan the next tables"):
+            if coming is not None:
+                self.manager.foresee(coming)
+            plan = self.manager.plan_next()
+        self._astray = self.manager.failures > failures
+        self._listed = {name: self.manager.listed(o) for o, name in enumerate(self.names)}
+        return plan
 
     def memory(self, batch: int) -> FileRef | None:
         """Return the file of the manager's memory: of this batch if it is little, else one written meanwhile."""
@@ -302,11 +321,13 @@ class Learner:
     def save(self, batch: int) -> FileRef:
         """Return the manager's memory, to go on from after a restart."""
         with self._lock:
-            return save_arrays(self.storage, _memory_file(batch), self.manager.state())
+            return save_arrays(self.storage, _memory_file(batch), self.manager.state(copy=False))
 
     def save_beside(self, batch: int) -> None:
         """Begin to save the manager's memory as it is now, while batches go on; nothing if that is going on already."""
-        if self._saving is None:
+        if self._saving is None and self._much:  # statistics wait for their turn: nothing need be copied
+            self._saving = self._beside.submit(self.save, batch)
+        elif self._saving is None:
             with self._lock:
                 state = self.manager.state()
             self._saving = self._beside.submit(save_arrays, self.storage, _memory_file(batch), state)
@@ -321,7 +342,7 @@ class Learner:
 
     def summary(self, plan: BatchPlan) -> RoutingProgress:
         """Return what progress says of routing."""
-        decisions = self.manager.decisions
+        decisions = list(self.manager.decisions)  # at once: some are made beside the batch
         new = list(itertools.takewhile(lambda one: one is not self._told, reversed(decisions)))[::-1]
         self._told = decisions[-1] if decisions else None
         return RoutingProgress(

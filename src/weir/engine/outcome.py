@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from weir.engine.documents import TaskReport, decode_report
 from weir.engine.exchange import wire
-from weir.locality.stats import BatchStats
 
 
 @dataclass(frozen=True)
@@ -15,7 +14,7 @@ class Outcome:
     """What the tasks of a batch reported and counted. Nothing has happened until it is committed."""
 
     reports: list[TaskReport]
-    stats: list[BatchStats]
+    stats: list[bytes]  # as they came: BatchStats.decode adds them up
     ran_again: str | None = None  # why the batch had to run twice, if it did
     execution: str = "jobs"  # or "live"
 
@@ -27,5 +26,5 @@ def outcome_of(answers: Iterable[tuple[int, bytes]], execution: str = "jobs") ->
         if kind == wire.CONTROL:
             reports.append(decode_report(payload))
         elif kind == wire.STATISTICS:
-            stats.append(BatchStats.decode(payload))
+            stats.append(payload)
     return Outcome(reports, stats, execution=execution)

@@ -63,11 +63,6 @@ class BatchStats:
         )
 
     @property
-    def entries(self) -> int:
-        """Return how many counts these are."""
-        return sum(map(len, [*self.keys.values(), *self.pairs.values()]))
-
-    @property
     def counted(self) -> dict[int, float]:
         """Return, per operator, the share of its rows whose keys are in the counts; other keys were too rare."""
         return {o: self.keys[o].total / rows for o, rows in self.rows.items() if rows and o in self.keys}
@@ -83,21 +78,29 @@ class BatchStats:
         )
 
     @classmethod
-    def decode(cls, data: bytes) -> BatchStats:
-        """Return the statistics of :meth:`encode`."""
-        packed = msgspec.msgpack.decode(data, type=_Packed)
-        return cls(
-            {o: _unpack(*counts) for o, *counts in packed.keys},
-            {(a, b): _unpack(*counts) for a, b, *counts in packed.pairs},
-            packed.rows,
-        )
+    def decode(cls, *data: bytes, capacity: int | None = None, seed: int = 0) -> BatchStats:
+        """Return the statistics of :meth:`encode`; of several, what :meth:`merge` makes of them."""
+        parts: dict[tuple[int, ...], list[_Columns]] = {}
+        rows: dict[int, float] = {}
+        for one in data:
+            packed = msgspec.msgpack.decode(one, type=_Packed)
+            for o, *columns in packed.keys:
+                parts.setdefault((o,), []).append(columns)
+            for a, b, *columns in packed.pairs:
+                parts.setdefault((a, b), []).append(columns)
+            for o, count in packed.rows.items():
+                rows[o] = rows.get(o, 0.0) + count
+        whole = {what: _unpack(columns, capacity, seed) for what, columns in sorted(parts.items())}
+        keys = {what[0]: counts for what, counts in whole.items() if len(what) == 1}
+        pairs = {(what[0], what[1]): counts for what, counts in whole.items() if len(what) == 2}
+        return cls(keys, pairs, dict(sorted(rows.items())))
 
 
-_Counts = tuple[int, bytes, bytes, bytes]
+_Columns = Sequence[bytes]  # left, right, count
 
 
-class _Packed(msgspec.Struct, array_like=True):
-    keys: list[_Counts]
+class _Packed(msgspec.Struct, array_like=True, gc=False):
+    keys: list[tuple[int, bytes, bytes, bytes]]
     pairs: list[tuple[int, int, bytes, bytes, bytes]]
     rows: dict[int, float]
 
@@ -109,8 +112,15 @@ def _pack(counts: PairCounts, pairs: bool) -> tuple[bytes, bytes, bytes]:
     return counts.left.tobytes(), right, (short if exact else counts.count).tobytes()
 
 
-def _unpack(left: bytes, right: bytes, count: bytes) -> PairCounts:
-    keys = np.frombuffer(left, np.uint64).copy()
-    others = np.frombuffer(right, np.uint64).copy() if right else np.zeros(len(keys), np.uint64)
-    kind = np.float32 if len(count) < len(left) else np.float64
-    return PairCounts(keys, others, np.frombuffer(count, kind).astype(np.float64))
+def _unpack(parts: Sequence[_Columns], capacity: int | None, seed: int) -> PairCounts:
+    """Return the sum of packed counts; one array for all parts, as there may be a thousand small ones."""
+    left = np.frombuffer(bytearray().join(own for own, _, _ in parts), np.uint64)
+    right = np.frombuffer(bytearray().join(other for _, other, _ in parts), np.uint64)
+    kinds = [np.float32 if len(count) < len(own) else np.float64 for own, _, count in parts]
+    numbers = [np.frombuffer(part[2], kind) for part, kind in zip(parts, kinds, strict=True)]
+    whole = PairCounts(
+        left, right if len(right) else np.zeros_like(left), np.concatenate(numbers, dtype=float)
+    )
+    if sum(bool(own) for own, _, _ in parts) > 1:
+        whole = count_pairs(whole.left, whole.right, whole.count)
+    return whole if capacity is None else whole.truncate(capacity, seed)

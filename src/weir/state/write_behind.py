@@ -7,7 +7,7 @@ batch. None of them counts before the task reports, so the task only has to wait
 from __future__ import annotations
 
 import functools
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
@@ -46,6 +46,7 @@ class WriteBehind(Storage):
     def settle(self) -> None:
         """Wait until all files are written, or raise a CheckpointError."""
         pending, self._pending, self._bytes = self._pending, [], 0
+        wait(pending)
         for writing in pending:
             writing.result()
 

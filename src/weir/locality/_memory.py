@@ -10,7 +10,9 @@ from weir.locality._hashmap import PairIndex
 from weir.locality.counts import PairCounts, heaviest
 
 _RENORMALISE = 1e9
-FADED = 1e-3  # of a row: what is left of less says nothing any more
+# Of a row. What is left of less says nothing any more; a thousandth still does: where a rare key comes back, that is
+# all that speaks for a server.
+FADED = 1e-9
 
 
 class FadingCounts:

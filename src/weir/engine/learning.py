@@ -43,6 +43,7 @@ AT_ONCE = (
     4 << 20
 )  # bytes of a batch's statistics up to which they are taken in before the next one is planned
 SAVE_EVERY = 10  # batches, where the manager remembers much
+LIGHT = 20_000  # keys, and half the pairs, that it may remember to be saved with every batch
 
 
 def governed(topology: Topology) -> list[Node]:
@@ -316,7 +317,7 @@ class Learner:
     @property
     def light(self) -> bool:
         """Whether the manager remembers so little that it may be saved with every batch."""
-        return self.manager.known_keys < 20_000
+        return self.manager.known_keys < LIGHT and self.manager.known_pairs < 2 * LIGHT
 
     def save(self, batch: int) -> FileRef:
         """Return the manager's memory, to go on from after a restart."""

@@ -59,6 +59,10 @@ class PairHistory:
                     counts.add(old.left, old.right, old.count)
                     counts.prune()
 
+    def __len__(self) -> int:
+        faded = sum(len(counts) for counts in (*self._older.values(), *self._newer.values()))
+        return faded + sum(len(counts) for batch in self._recent for counts in batch.values())
+
     @property
     def batches(self) -> int:
         """Return how many batches :meth:`recent` counts."""

@@ -104,10 +104,10 @@ def test_what_is_learnt_and_saved_beside_the_batches_is_not_lost(monkeypatch):
             futures.wait([f for f in running if f is not None])
         assert query.progress.table_version > 0
         assert query._driver.ledger.last.manager is not None
-        known = learner.manager.known_keys
+        known = learner.manager.known[0]
         query.restart()
         query.feed(tables[0])
-        assert query._driver.learner.manager.known_keys >= known
+        assert query._driver.learner.manager.known[0] >= known
         assert rows_of(query.state("topics")) == counts([*tables, tables[0]], "topic")
 
 

@@ -317,7 +317,8 @@ class Learner:
     @property
     def light(self) -> bool:
         """Whether the manager remembers so little that it may be saved with every batch."""
-        return self.manager.known_keys < LIGHT and self.manager.known_pairs < 2 * LIGHT
+        keys, pairs = self.manager.known
+        return keys < LIGHT and pairs < 2 * LIGHT
 
     def save(self, batch: int) -> FileRef:
         """Return the manager's memory, to go on from after a restart."""

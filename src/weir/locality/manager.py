@@ -317,14 +317,9 @@ class LocalityManager:
         return int((self._homes[operator].homes >= 0).sum())
 
     @property
-    def known_keys(self) -> int:
-        """Return how many keys are remembered, of all operators."""
-        return sum(map(len, self._homes))
-
-    @property
-    def known_pairs(self) -> int:
-        """Return how many counts of pairs are remembered, of all edges and all times."""
-        return len(self._pairs)
+    def known(self) -> tuple[int, int]:
+        """Return how many keys, and how many counts of pairs, are remembered."""
+        return sum(map(len, self._homes)), len(self._pairs)
 
     def hot_keys(self, operator: int) -> NDArray[np.uint64]:
         """Return the keys heavier than a server's fair share: no placement balances them, only splitting does."""

@@ -39,9 +39,8 @@ from weir.routing.table import Table
 from weir.state.storage import Storage
 
 logger = logging.getLogger("weir.engine")
-AT_ONCE = (
-    4 << 20
-)  # bytes of a batch's statistics up to which they are taken in before the next one is planned
+# bytes of a batch's statistics up to which they are taken in before the next one is planned
+AT_ONCE = 4 << 20
 SAVE_EVERY = 10  # batches, where the manager remembers much
 LIGHT = 20_000  # keys, and half the pairs, that it may remember to be saved with every batch
 

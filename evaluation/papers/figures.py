@@ -25,7 +25,7 @@ class Figure:
 
 
 CG_BENCH = "weir bench consistent --batches 8 --seconds 1.5 --words FILE"
-SQ_BENCH = "weir bench squirrel --spark --hosts 4 --words FILE"
+SQ_BENCH = "weir bench squirrel --spark --hosts 4 --words FILE --seconds 1 --zipf 1 2 --heterogeneity 4 8"
 ST_BENCH = "weir bench stela --spark"
 FIGURES = (
     Figure(
@@ -120,7 +120,7 @@ FIGURES = (
         key="follows",
         spark="slowest host at ¼: 1.75 ×, −43 % (word count), 1.80 ×, −45 % (advertising); at ⅛: 2.27 ×, −56 % and "
         "2.24 ×, −55 %, all with DWC",
-        spark_command=f"{SQ_BENCH} --heterogeneity 4 8",
+        spark_command=SQ_BENCH,
     ),
     Figure("Squirrel", "none: micro-batches", "–", "sq_batches"),
     Figure(

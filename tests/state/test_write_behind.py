@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import pyarrow as pa
 import pytest
 
+from weir.engine.arrays import write_table
 from weir.errors import CheckpointError
 from weir.state import write_behind
 from weir.state.storage import Storage
@@ -19,11 +21,11 @@ class Slow(Storage):
         super().__init__(root)
         self.gate = threading.Event()
 
-    def write(self, name, data):
+    def write_chunks(self, name, chunks):
         self.gate.wait(10)
         if name == "full":
             raise self._unwritable(name, OSError(28, "No space left on device"))
-        super().write(name, data)
+        super().write_chunks(name, chunks)
 
 
 def test_all_files_are_there_when_it_has_settled(tmp_path):
@@ -32,10 +34,13 @@ def test_all_files_are_there_when_it_has_settled(tmp_path):
     names = [f"state/{number}" for number in range(50)]
     for name in names:
         behind.write(name, name.encode())
+    refs = [write_table(behind, f"state/table {n}", pa.table({"n": [n]})) for n in range(3)]
     assert not storage.files("state")
     storage.gate.set()
     behind.settle()
     assert {name: storage.read(name).to_pybytes() for name in names} == {n: n.encode() for n in names}
+    for ref in refs:
+        storage.read_checked(ref.name, ref.bytes, ref.crc)
 
 
 def test_what_can_not_be_written_is_raised_once_it_matters(tmp_path):

@@ -7,6 +7,7 @@ batch. None of them counts before the task reports, so the task only has to wait
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pyarrow as pa
@@ -18,9 +19,10 @@ MOST_BYTES = 64 << 20  # that wait to be written; a task with more waits for the
 
 
 class WriteBehind(Storage):
-    """The files of another storage, of which :meth:`write` returns at once.
+    """The files of another storage, which are written while :meth:`write` has returned already.
 
-    Nobody may read such a file before :meth:`settle` has returned, which raises what has failed.
+    Nobody may read such a file before :meth:`settle` has returned, which raises what has failed. Pieces that are only
+    being made, one after the other, are written at once: not all of them may fit memory.
 
     >>> import tempfile
     >>> storage = Storage(tempfile.mkdtemp())
@@ -37,11 +39,15 @@ class WriteBehind(Storage):
         self._pending: list[Future[None]] = []
         self._bytes = 0
 
-    def write(self, name: str, data: bytes | pa.Buffer) -> None:
-        if self._bytes + len(data) > MOST_BYTES:
+    def write_chunks(self, name: str, chunks: Iterable[bytes | pa.Buffer]) -> None:
+        if not isinstance(chunks, list):
+            self._storage.write_chunks(name, chunks)
+            return
+        size = sum(map(len, chunks))
+        if self._bytes + size > MOST_BYTES:
             self.settle()
-        self._bytes += len(data)
-        self._pending.append(_threads().submit(self._storage.write, name, data))
+        self._bytes += size
+        self._pending.append(_threads().submit(self._storage.write_chunks, name, chunks))
 
     def settle(self) -> None:
         """Wait until all files are written, or raise a CheckpointError."""

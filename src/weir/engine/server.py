@@ -7,6 +7,7 @@ the batches for the next exchange. Whoever runs it only moves them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections import Counter
@@ -272,24 +273,21 @@ class Server:
             self.waiting.setdefault(edge.index, []).append(rows)
 
     def _dispatch(self, edge: Edge, rows: Rows, instances: NDArray[np.int32]) -> None:
-        """Keep the rows whose instance lives here, send the others."""
+        """Send the rows whose instance lives elsewhere, so that they travel while the others are worked on here."""
         node = self.topology.by_name[edge.target]
         servers = np.asarray(node.placement, np.int32)[instances]
         here = servers == self.server
+        if not here.all():
+            away = np.flatnonzero(~here)
+            order = away[np.argsort(servers[away], kind="stable")]
+            batch, to = rows.select(order).to_batch(edge.schema), servers[order]
+            cuts = np.flatnonzero(np.diff(to)) + 1
+            for start, end in itertools.pairwise([0, *cuts.tolist(), len(to)]):
+                self._send_batch(edge, int(to[start]), batch[start:end], rows.born)
         if here.any():
-            local = rows.select(here)
+            local = rows if here.all() else rows.select(here)
             self._count(edge).local += len(local)
             self._deliver(edge, local)
-            if here.all():
-                return
-            rows, servers = rows.select(~here), servers[~here]
-        order = np.argsort(servers, kind="stable")
-        batch = rows.select(order).to_batch(edge.schema)
-        servers = servers[order]
-        cuts = np.flatnonzero(np.diff(servers)) + 1
-        starts = [0, *cuts.tolist()]
-        for start, end in zip(starts, [*cuts.tolist(), len(servers)], strict=True):
-            self._send_batch(edge, int(servers[start]), batch[start:end], rows.born)
 
     def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch, born: int) -> None:
         pieces = max(1, -(-batch.nbytes // self.outbox.longest(server)))

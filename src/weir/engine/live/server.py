@@ -22,6 +22,7 @@ from weir.engine.documents import EdgeReport, TaskReport
 from weir.engine.exchange import wire
 from weir.engine.job import Job
 from weir.engine.live.inbox import LIMIT, Inbox
+from weir.engine.live.sender import Sender
 from weir.engine.live.transport import (
     ALIVE,
     ANSWER,
@@ -216,21 +217,20 @@ def push(
 
     Only the first attempt of a task may do this: servers keep what they have got.
     """
-    connections: list[Connection] = []
+    connections: dict[int, Connection] = {}
+    sender = Sender(connections)
     try:
-        for address in servers:
-            connections.append(connect(address, life, Hello("source", task, life.name, job.plan.batch)))
-
-        def send(server: int, frame: Frame) -> None:
-            connections[server].forward(frame)
-
-        yield from feed(job, task, batches, send)
-        for connection in connections:
-            connection.send(END)
+        for number, address in enumerate(servers):
+            connections[number] = connect(address, life, Hello("source", task, life.name, job.plan.batch))
+        yield from feed(job, task, batches, sender.send)
+        for number in connections:
+            sender.send(number, Frame(END))
+        sender.drain()
     except OSError as error:
         raise LiveFailed(f"source task {task} lost a server: {error}") from None
     finally:
-        for connection in connections:
+        sender.close()
+        for connection in connections.values():
             connection.close()
 
 
@@ -257,6 +257,7 @@ class Resident:
         self.number, self.life, self._decode = number, life, decode
         self.inbox = Inbox(life.servers, folder, limit)
         self._peers: dict[int, Connection] = {}
+        self._sender = Sender(self._peers, self._lose)
         self._stopped, self._dismissed = threading.Event(), threading.Event()
 
         def hello(host: str) -> Hello:
@@ -294,6 +295,7 @@ class Resident:
         """End all connections."""
         self._stopped.set()
         self._listener.close()
+        self._sender.close()
         for connection in [*self._peers.values(), self._control]:
             connection.close()
 
@@ -302,9 +304,12 @@ class Resident:
             self.inbox.put(frame._replace(arrived=time.perf_counter()))
             return
         try:
-            self._peers[server].forward(frame)
+            self._sender.send(server, frame)
         except OSError as error:
-            raise _PeerLost(f"server {server} is gone: {error}") from None
+            raise _PeerLost(f"another server is gone: {error}") from None
+
+    def _lose(self, server: int, error: OSError) -> None:
+        self.inbox.fail(_PeerLost(f"server {server} is gone: {error}"))
 
     def _end_step(self, step: int) -> None:
         for number in self._peers:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import itertools
 import secrets
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ _NONCE = 32
 _LENGTH = struct.Struct("<H")
 
 Address = tuple[str, int]
+Pieces = Iterator[list[memoryview]]
 
 
 @dataclass(frozen=True)
@@ -107,31 +109,55 @@ class Connection:
         born: int = 0,
     ) -> None:
         """Send a frame; wait while the other side does not take it."""
-        view = memoryview(payload).cast("B") if len(payload) else memoryview(b"")
-        head = HEAD.pack(what, kind, step, edge, rows, born, len(view))
-        with self._lock:
-            if self._seals is None:
-                self._send_both(head, view)
-                return
-            seal = self._seals[0].seal
-            self._send_both(seal(head), memoryview(seal(view[:PIECE]) if view else b""))
-            for start in range(PIECE, len(view), PIECE):
-                self._socket.sendall(seal(view[start : start + PIECE]))
-
-    def _send_both(self, head: bytes, view: memoryview) -> None:
-        sent = self._socket.sendmsg([head, view])
-        if sent < len(head):
-            self._socket.sendall(head[sent:])
-            sent = len(head)
-        if sent - len(head) < len(view):
-            self._socket.sendall(view[sent - len(head) :])
+        self.forward(
+            Frame(what, kind, step, edge, rows, born, pa.py_buffer(payload) if len(payload) else None)
+        )
 
     def forward(self, frame: Frame) -> None:
         """Send a frame as it is."""
-        what, kind, step, edge, rows, born, payload, _ = frame
-        self.send(
-            what, b"" if payload is None else payload, kind=kind, step=step, edge=edge, rows=rows, born=born
-        )
+        with self._lock:
+            self.push(self.pieces(frame))
+
+    def pieces(self, frame: Frame) -> Pieces:
+        """Return what a frame is on the wire, to be offered and pushed in the order in which this was asked for."""
+        view = memoryview(b"" if frame.payload is None else frame.payload).cast("B")
+        head = HEAD.pack(*frame[:6], len(view))
+        if self._seals is None:
+            yield [memoryview(head), view]
+            return
+        seal = self._seals[0].seal
+        first = memoryview(seal(head))
+        for start in range(0, len(view), PIECE):
+            yield [first, memoryview(seal(view[start : start + PIECE]))]
+            first = memoryview(b"")
+        if not view:
+            yield [first]
+
+    def offer(self, pieces: Pieces) -> Pieces | None:
+        """Send what the connection takes at once; return what it does not."""
+        for piece in pieces:
+            if left := self._put(piece, socket.MSG_DONTWAIT):
+                return itertools.chain([left], pieces)
+        return None
+
+    def push(self, pieces: Pieces) -> None:
+        """Send; wait while the other side does not take it."""
+        for piece in pieces:
+            left = piece
+            while left:
+                left = self._put(left)
+
+    def _put(self, views: list[memoryview], flags: int = 0) -> list[memoryview]:
+        try:
+            sent = self._socket.sendmsg(views, (), flags)
+        except BlockingIOError:
+            return views
+        left = []
+        for view in views:
+            if sent < len(view):
+                left.append(view[sent:])
+            sent = max(0, sent - len(view))
+        return left
 
     def receive(self, room: Callable[[int], Any] = pa.allocate_buffer) -> Frame | None:
         """Return the next frame; None if the other side ended between two frames.

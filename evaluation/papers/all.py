@@ -65,6 +65,8 @@ def bring(figure: Figure, args: argparse.Namespace, kept: dict[str, Any]) -> dic
                 highlight=False,
             )
         fresh = _read(lying, now)
+        if fresh is not None:
+            fresh["command"] = " ".join(command(figure, args, real=False))
     if fresh is None:
         return old
     if not figure.script.startswith("lar_"):
@@ -91,6 +93,7 @@ def record(figure: Figure, result: dict[str, Any] | None, args: argparse.Namespa
     made = argparse.Namespace(**vars(args))
     made.messages = None if result is None else result.get("messages")
     run = " ".join(command(figure, made, real=False)) if figure.script else figure.spark_command
+    run = run if result is None else result.get("command", run)
     if result is not None and result.get("quick"):
         run += " --quick"
     return {

@@ -202,3 +202,60 @@ def test_a_checkpoint_of_spark_migrated_and_on_disk_before_its_plan(spark, tmp_p
     query = on_spark(2)
     for name, column in (("places", "place"), ("topics", "topic")):
         assert rows_of(query.state(name)) == counts(tables, column)
+
+
+def test_rows_that_one_of_two_sinks_has_not_got_are_not_forgotten_with_it(tmp_path):
+    """The second sink fails on batch 1, when the first has it; then the application comes back without the second."""
+    got, away = {"one": {}, "other": {}}, [True]
+    tables = [posts(300, seed) for seed in range(3)]
+
+    def one(table, batch):
+        got["one"][batch] = rows_of(table)
+
+    def other(table, batch):
+        if batch == 1 and away[0]:
+            raise ConnectionError("away")
+        got["other"][batch] = rows_of(table)
+
+    checkpoint = str(tmp_path / "checkpoint")
+    with start(two_counts(), checkpoint, servers=2, sink={"places": [one, other]}) as query:
+        query.feed(tables[0])
+        with pytest.raises(ConnectionError, match="away"):
+            query.feed(tables[1])
+    assert sorted(got["other"]) == [0]
+    with (
+        pytest.raises(
+            weir.errors.CheckpointMismatch, match="sinks of 'places', which have not been delivered"
+        ),
+        start(two_counts(), checkpoint, servers=2, sink={"places": one}) as query,
+    ):
+        query.feed(tables[2])
+    away[0] = False
+    with start(two_counts(), checkpoint, servers=2, sink={"places": [one, other]}) as query:
+        query.feed(tables[2])
+    assert got["other"] == got["one"]
+    assert sorted(got["one"]) == [0, 1, 2]
+    # all is delivered: now it may go
+    with start(two_counts(), checkpoint, servers=2, sink={"places": one}) as query:
+        query.feed(tables[0])
+    assert rows_of(query.state("places")) == counts([*tables, tables[0]], "place")
+
+
+def test_rows_of_a_sink_that_is_gone_may_be_given_up(tmp_path):
+    def fails(table, batch):
+        raise ConnectionError("away")
+
+    got, checkpoint = [], str(tmp_path / "checkpoint")
+
+    def one(table, batch):
+        got.append(batch)
+
+    with (
+        pytest.raises(ConnectionError),
+        start(two_counts(), checkpoint, servers=2, sink={"places": [one, fails]}) as query,
+    ):
+        query.feed(TABLES[0])
+    with start(two_counts(), checkpoint, servers=2, sink={"places": one}, drop_state=["places"]) as query:
+        query.feed(TABLES[1])
+        assert rows_of(query.state("places")) == counts(TABLES, "place")
+    assert got == [0, 0, 1]  # a function gets a batch again whose delivery has not ended

@@ -46,6 +46,7 @@ class Deliveries:
         """Make sure that nothing is owed to a sink that is gone, and that all sinks can take rows."""
         last = self.ledger.last
         self._check_owed(dropped)
+        self.ledger.sinks = {name: len(sinks) for name, sinks in self.sinks.items()}
         for name, sinks in self.sinks.items():
             schema = self._schema(topology, name)
             for sink in sinks:
@@ -113,16 +114,18 @@ class Deliveries:
         return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else topology.sink_schema(name)
 
     def _check_owed(self, dropped: set[str]) -> None:
-        """Refuse to forget rows of the last batch whose operator, or its sink, the application no longer has."""
+        """Refuse to forget rows of the last batch whose operator, or one of its sinks, is gone from the application."""
         last = self.ledger.last
         if last is None or self.ledger.was_delivered(last.batch):
             return
         for name, files in last.outputs.items():
-            if files and name not in self.sinks and name not in dropped:
+            had, has = max(1, last.sinks.get(name, 1)), len(self.sinks.get(name, ()))
+            if files and has < had and name not in dropped:
+                rows, which = sum(f.rows for f in files), "the sink" if had == 1 else f"{had} sinks"
                 raise CheckpointMismatch(
-                    f"{self.storage.root}: batch {last.batch} has {sum(f.rows for f in files)} rows for the sink of "
-                    f"{name!r}, which have not been delivered, and there is no such sink now. Start once with it, or "
-                    f"pass drop_state=[{name!r}] to give them up."
+                    f"{self.storage.root}: batch {last.batch} has {rows} rows for {which} of {name!r}, which have not "
+                    f"been delivered, and there {'is no such sink' if not has else f'are only {has}'} now. Start once "
+                    f"with {'it' if had == 1 else 'all'}, or pass drop_state=[{name!r}] to give them up."
                 )
 
 

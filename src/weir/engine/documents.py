@@ -198,6 +198,7 @@ class Commit(msgspec.Struct, kw_only=True):
     counts: Counts = {}
     manager: FileRef | None = None  # what the locality manager remembers
     outputs: dict[str, list[FileRef]] = {}
+    sinks: dict[str, int] = {}  # operator → how many sinks are to have its outputs
     progress: dict[str, object] = {}
     end_of_input: bool = False
     layout: Layout | None = None

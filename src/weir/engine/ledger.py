@@ -106,6 +106,7 @@ class Ledger:
             self.needs_migration = True  # keys live by buckets of another layout
         if self.needs_migration:
             self.layout = None  # state that is laid out anew lives by no buckets
+        self.sinks: dict[str, int] = {}  # operator → how many take its outputs
         self._delivered: set[int] = set()
         self._recent: dict[str, Commit] = {}  # those that this run has written, to be cleaned up after
         self.fence = Fence(storage)
@@ -318,6 +319,7 @@ class Ledger:
             counts=counts,
             manager=manager or (self.last.manager if self.last else None),
             outputs=outputs,
+            sinks=self.sinks,
             progress=progress.to_dict(),
             end_of_input=plan.end_of_input,
             layout=plan.layout,

@@ -47,7 +47,7 @@ def bring(figure: Figure, args: argparse.Namespace, kept: dict[str, Any]) -> dic
     if old is not None and old["fingerprint"] == now and not args.again:
         return dict(old)
     lying = args.out / f"{figure.script}.json"
-    fresh = _read(lying, now)
+    fresh = _read(lying, None if figure.lab else now)
     runs = not figure.lab and (not figure.needs or getattr(args, figure.needs) is not None)
     if (fresh is None or args.again) and runs and not args.no_run:
         console.print(f"{figure.script} …", highlight=False)
@@ -76,11 +76,12 @@ def bring(figure: Figure, args: argparse.Namespace, kept: dict[str, Any]) -> dic
     return fresh
 
 
-def _read(path: Path, made_by: str) -> dict[str, Any] | None:
+def _read(path: Path, made_by: str | None) -> dict[str, Any] | None:
+    """What lies in the folder of outputs; ``made_by`` None: by whatever code."""
     if not path.exists():
         return None
     data = dict(json.loads(path.read_text()))
-    return data if data.get("fingerprint") == made_by else None
+    return data if made_by in (None, data.get("fingerprint")) else None
 
 
 def record(figure: Figure, result: dict[str, Any] | None, args: argparse.Namespace) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def record(figure: Figure, result: dict[str, Any] | None, args: argparse.Namespa
         "figure": figure.number,
         "paper_says": figure.says,
         "simulated": None if result is None or figure.lab else "; ".join(shown) or result.get("title"),
-        "spark": figure.spark,
+        "spark": "; ".join(shown) if figure.lab and shown else figure.spark,
         "command": run,
         "spark_command": figure.spark_command or (run if figure.lab else ""),
         "holds": None if not theirs else f"{sum(c['holds'] for c in theirs)} of {len(theirs)}",
@@ -149,7 +150,8 @@ def table(records: list[dict[str, Any]]) -> str:
     held, said = (sum(int(t[i]) for t in total) for i in (0, 1))
     mine, made = (sum(int(t[i]) for t in own) for i in (0, 1))
     head = (
-        f"{held} of {said} claims of the papers hold in the simulator; of {made} claims of our own, {mine}."
+        f"{held} of {said} claims of the papers hold, in the simulator or, where a figure needs a network, on hosts of "
+        f"the lab; of {made} claims of our own, {mine}."
     )
     return "\n".join([head, "", *lines])
 

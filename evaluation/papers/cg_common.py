@@ -21,6 +21,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, NullLocat
 from rich.console import Console
 from rich.table import Table
 
+from claims import claim
 from fingerprint import fingerprint
 from weir.routing.base import Grouping
 from weir_evaluation.simulate import (
@@ -145,16 +146,8 @@ class Report:
         args.out.mkdir(parents=True, exist_ok=True)
 
     def claim(self, paper: str, holds: bool, measured: str, why: str = "") -> None:
-        """A statement of the paper, whether it holds here, by how much, and why not if it doesn't.
-
-        Statements that begin with "(ours)" or "(target)", after the name of a stream or not, are not the paper's, and
-        are counted apart.
-        """
-        ours = "(ours)" in paper or "(target)" in paper
-        self.claims.append(
-            {"claim": paper, "by": "ours" if ours else "paper", "holds": bool(holds), "measured": measured}
-            | ({"why": why} if why and not holds else {})
-        )
+        """Adds a :func:`~claims.claim`."""
+        self.claims.append(claim(paper, holds, measured, why))
 
     def close(self, figure: plt.Figure) -> None:
         """Writes the plot and the JSON file and prints the tables."""

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from claims import Claim
 from fingerprint import fingerprint
 
 OUT = Path(__file__).parent / "out"
@@ -29,6 +30,7 @@ COLOURS = {
     "paper": "#c0392b",
     "weir": "#2471a3",
     "weir_first_seen": "#16a085",
+    "weir_look_ahead": "#8e44ad",
     "bound": "#2c3e50",
 }
 
@@ -63,16 +65,24 @@ def report(
     columns: list[str],
     rows: list[list[str]],
     data: dict[str, Any],
+    claims: list[Claim] | None = None,
 ) -> None:
-    """Prints the table and writes plot and JSON."""
+    """Prints the table and the claims, and writes plot and JSON."""
     table = Table(title=title)
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i else "left")
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    for one in claims or []:
+        mark = "[green]holds[/]" if one["holds"] else "[red]does not hold[/]"
+        console.print(f"{mark}: {one['claim']}: {one['measured']}", highlight=False)
     out.mkdir(parents=True, exist_ok=True)
     made.savefig(out / f"{name}.png", dpi=150)
-    data = data | {"title": title, "fingerprint": fingerprint(Path(__file__).with_name(f"{name}.py"))}
+    data = data | {
+        "title": title,
+        "claims": claims or [],
+        "fingerprint": fingerprint(Path(__file__).with_name(f"{name}.py")),
+    }
     (out / f"{name}.json").write_text(json.dumps(data, indent=2))
     console.print(f"written: {out / name}.png, .json")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from claims import Claim, claim
 from lar_common import figure, report
 from lar_network import COLOUR, MODES, network, options, points, ratios, savings
 
@@ -61,42 +62,49 @@ def main() -> None:
         for mode in MODES
         if (servers[-1], padding, locality, mode) in speed
     ]
-    big, top, low = paddings[-1], servers[-1], localities[0]
-    claims = {
-        f"no padding: hash / aware at 100 %, {top} servers": (
-            "0.78",
-            speed[top, 0, low, "hash-based"] / speed[top, 0, 1.0, "locality-aware"],
-        ),
-        f"aware at 100 %, 20 kB: {top} servers / 2": (
-            f"{top / 2:g}",
-            speed[top, big, 1.0, "locality-aware"] / speed[2, big, 1.0, "locality-aware"],
-        ),
-        f"hash, 20 kB: {top} servers / 2": (
-            f"< {top / 2:g}",
-            speed[top, big, low, "hash-based"] / speed[2, big, low, "hash-based"],
-        ),
-        "hash, 20 kB: 2 servers / 1": (
-            "< 1",
-            speed[2, big, low, "hash-based"] / speed[1, big, 1.0, "locality-aware"],
-        ),
-        "aware at 100 %: 20 kB / 0 kB": (
-            "1",
-            speed[top, big, 1.0, "locality-aware"] / speed[top, 0, 1.0, "locality-aware"],
-        ),
-        f"aware / hash at {low:.0%}, 20 kB, {top} servers": (
-            "> 1",
-            speed[top, big, low, "locality-aware"] / speed[top, big, low, "hash-based"],
-        ),
-    }
-    rows += [
-        [what, "", f"paper: {paper}", f"ours: {ours:.2f}", *[""] * (len(servers) - 1)]
-        for what, (paper, ours) in claims.items()
-    ]
     title = f"Fig. 7: tuples/s by number of servers ({args.bandwidth} links; {ratios(found)})"
-    data = {"points": found, "savings": savings(found), "claims": {k: v[1] for k, v in claims.items()}}
-    report(
-        "lar_fig07", args.out, made, title, ["padding", "locality", "routing", *map(str, servers)], rows, data
-    )
+    data = {"points": found, "savings": savings(found)}
+    columns = ["padding", "locality", "routing", *map(str, servers)]
+    said = claims(speed, paddings[-1], servers, localities[0])
+    report("lar_fig07", args.out, made, title, columns, rows, data, said)
+
+
+def claims(speed: dict[Any, float], big: int, servers: list[int], low: float) -> list[Claim]:
+    """What the paper says; ``speed`` by servers, padding, locality and routing, ``low`` the least locality."""
+    top, aware, hashed = servers[-1], "locality-aware", "hash-based"
+    ours = {n: speed[n, big, 1.0, aware] for n in servers}
+    theirs = {n: speed[n, big, low, hashed] for n in servers[1:]}
+    share = speed[top, 0, low, hashed] / speed[top, 0, 1.0, aware]
+    flat = speed[top, big, 1.0, aware] / speed[top, 0, 1.0, aware]
+    return [
+        claim(
+            "with 20 kB, hashing is slower on two servers than on one",
+            theirs[2] < ours[1],
+            f"{ours[1]:,.0f} → {theirs[2]:,.0f} tuples/s",
+        ),
+        claim(
+            f"beyond two servers, locality-aware routing goes on scaling: {top / 2:g} × from 2 to {top}",
+            ours[top] / ours[2] >= 0.8 * top / 2,
+            f"{ours[top] / ours[2]:.2f} × at 100 % locality; hashing {theirs[top] / theirs[2]:.2f} ×",
+            "all servers share two cores here: what does not wait for the network does not scale with their number",
+        ),
+        claim(
+            f"and is faster than hashing on {top}, at {low:.0%} locality",
+            speed[top, big, low, aware] > theirs[top],
+            ", ".join(f"{speed[n, big, low, aware] / theirs[n]:.2f} × on {n}" for n in servers[1:]),
+        ),
+        claim(
+            "without padding, the network costs hashing 22 % of the throughput (10 to 40)",
+            0.6 <= share <= 0.9,
+            f"{1 - share:.0%}",
+        ),
+        claim(
+            "at 100 % locality padding makes no difference (a fifth)",
+            flat >= 0.8,
+            f"{flat:.2f} × with {big / 1000:g} kB",
+            "making and copying the padding takes CPU time, and servers share two cores",
+        ),
+    ]
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ The paper shows #nevertrump, which peaks in Florida on 3 March 2016, in Virginia
 from __future__ import annotations
 
 from datetime import date, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from claims import claim
 from lar_common import figure, options, report
 
 PAPER = [["Florida", "3 March 2016"], ["Virginia", "9 March 2016"], ["Texas", "11 March 2016"]]
@@ -91,6 +93,14 @@ def main() -> None:
             "occurrences": {names[c]: window[:, i].tolist() for i, c in enumerate(chosen)},
             "paper": PAPER,
         },
+        [
+            claim(
+                "one hashtag is led by three states within days of each other",
+                all(peaks[b] - peaks[a] <= 14 for a, b in pairwise(order)),
+                f"#{words[t]}: "
+                + ", ".join(f"{names[chosen[i]]} on {dates[peaks[i]]:%d %b %Y}" for i in order),
+            )
+        ],
     )
 
 

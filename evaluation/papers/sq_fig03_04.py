@@ -19,9 +19,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from claims import Claim, claim
 from lar_common import OUT, console, figure, report
 from sq_channel import within_a_process
 from weir_evaluation.lab.needs import missing
@@ -152,7 +154,23 @@ def main() -> None:
         ["distance", *[column for figure_of in PAPER for column in (figure_of, "paper")]],
         rows,
         {"rows": args.rows, "bytes": args.bytes, "rack": args.rack, "any": args.beyond, "measured": found},
+        claims(found),
     )
+
+
+def claims(found: dict[str, dict[str, Any]]) -> list[Claim]:
+    """What the paper says of distance: the farther, the slower, and by how much."""
+    out = []
+    for what, title in zip(MEASURED, PAPER, strict=True):
+        values = [found[n][what] for n in NAMES if n in found]
+        slower = [b > a if "ms" in title else b < a for a, b in pairwise(values)]
+        measured = ", ".join(
+            f"{n} {found[n][what] / values[0]:.3g} ×" for n in NAMES if n in found and n != "process"
+        )
+        out.append(
+            claim(f"{title.split()[0]} {title.split()[1]}: each step away is slower", all(slower), measured)
+        )
+    return out
 
 
 if __name__ == "__main__":

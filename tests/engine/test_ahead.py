@@ -52,6 +52,33 @@ def test_new_keys_are_placed_for_the_rows_that_bring_them(faults):
     assert locality[True] > 0.9
 
 
+@pytest.mark.parametrize("faults", [(), ("plan-written:5", "commit-written:6")], ids=["", "faults"])
+def test_keys_that_are_known_go_where_their_next_rows_are(faults):
+    """Every topic is in other company whenever it comes: what it was seen with so far says nothing."""
+    batches, locality, moved = [], {}, {}
+    for number in range(8):
+        rng = np.random.default_rng(number)
+        topic = rng.permutation(600)[:300]
+        place = (topic * 7 + number * 5) % 24
+        pairs = [(f"place {p}", f"topic {t}") for p, t in zip(place, topic, strict=True)]
+        batches.append([{"place": p, "topic": t} for p, t in pairs for _ in range(2)])
+    for ahead in (False, True):
+        routing = weir.Locality(period=None, look_ahead=ahead)
+        query = weir.testing.start(app(), servers=SERVERS, routing=routing, faults=faults)
+        for number, rows in enumerate(batches):
+            query.feed(rows)
+            if number == 1:
+                query.reconfigure(wait=True)
+        tables = [pa.Table.from_pylist(rows) for rows in batches]
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
+        assert rows_of(query.state("places")) == counts(tables, "place")
+        locality[ahead] = query.progress.edges["places → topics"].locality
+        moved[ahead] = query.progress.moved_keys
+    assert locality[False] < 0.5
+    assert locality[True] > 0.9
+    assert moved[True] > 100
+
+
 def test_keys_that_the_source_has_not_got_are_refused():
     changed = (
         weir.source(SOURCE)

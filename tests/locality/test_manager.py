@@ -13,7 +13,7 @@ from weir.errors import CheckpointMismatch, TopologyError
 from weir.hashing import mix, spark_mod
 from weir.locality import BatchStats, Locality, LocalityManager, propose
 from weir.locality.company import Company
-from weir.locality.placement import place
+from weir.locality.placement import place, place_for_next
 from weir.routing.table import Table
 
 pytestmark = pytest.mark.usefixtures("few_starts")
@@ -208,6 +208,41 @@ def test_placement_respects_room_and_order(keys, n, seed):
     order = rng.permutation(keys)
     again = place(servers, ties[order], weight[order], np.zeros(n), limit, hashes[order])
     assert (again == to[order]).all()
+
+
+@given(
+    keys=st.integers(1, 40),
+    n=st.integers(2, 5),
+    seed=st.integers(0, 1000),
+    cost=st.sampled_from([0.0, 0.5, 1.0]),
+    stay=st.sampled_from([0.0, 2.0]),
+)
+@settings(deadline=None)
+def test_keys_go_where_their_next_rows_are_if_that_pays_and_there_is_room(keys, n, seed, cost, stay):
+    rng = np.random.default_rng(seed)
+    coming = rng.integers(0, 4, size=(keys, n)).astype(np.float32)
+    rows = coming + rng.integers(0, 3, size=(keys, n)).astype(np.float32)
+    servers = np.tile(np.arange(n, dtype=np.int32), (keys, 1))
+    weight = rng.integers(1, 5, size=keys).astype(np.float64)
+    hashes, homes = rng.permutation(keys).astype(np.uint64), rng.integers(0, n, keys).astype(np.int32)
+    load = np.bincount(homes, weights=weight, minlength=n).astype(np.float64)
+    limit = np.full(n, 1.1 * weight.sum() / n)
+    terms = {"cost": cost, "stay": stay}
+    to = place_for_next(servers, coming, rows, weight, load, limit, hashes, homes, **terms)
+    moved, at = to != homes, np.arange(keys)
+    gained = coming[at, to] - coming[at, homes]
+    settled_there = rows[at, to] >= rows[at, homes]
+    assert (gained[moved] > np.maximum(np.where(settled_there, cost, 2 * cost), stay)[moved]).all()
+    after = np.bincount(to, weights=weight, minlength=n)
+    assert (after <= np.maximum(limit, load) + 1e-9).all()
+    if not moved.any() and (load < limit - weight.max()).all():
+        best = coming.max(axis=1) - coming[at, homes]
+        assert (best <= max(2 * cost, stay)).all()
+    order = rng.permutation(keys)
+    some = (servers, coming[order], rows[order], weight[order], load, limit, hashes[order], homes[order])
+    assert (place_for_next(*some, **terms) == to[order]).all()
+    still = np.zeros_like(coming)
+    assert (place_for_next(servers, still, rows, weight, load, limit, hashes, homes) == homes).all()
 
 
 def test_company_that_an_older_version_saved_as_a_matrix_is_read():

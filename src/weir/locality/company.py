@@ -98,6 +98,10 @@ class Company:
         at, servers, count = self._row[entries[kept]], servers[kept], count[kept]
         _add(at, servers, count, self._server, self._rows, self._now, self._lead)
 
+    def latest(self, entries: NDArray[np.int64]) -> Rows:
+        """Return the rows added since changes were last followed, by server; all keys must be kept."""
+        return self._now[self._row[entries]]
+
     def follow_changes(self, entries: NDArray[np.int64], homes: Servers) -> None:
         """Let keys whose company has changed at once forget whom they were seen with; all of them must be kept.
 

@@ -13,7 +13,7 @@ from weir.hashing import hash_home
 from weir.locality._memory import FadingCounts
 from weir.locality.company import Company, Rows, Servers
 from weir.locality.counts import PairCounts
-from weir.locality.placement import place
+from weir.locality.placement import place, place_for_next
 from weir.locality.stats import BatchStats, Edge
 from weir.routing.table import Moves, Patch
 
@@ -150,12 +150,14 @@ class KeyHomes:
         share: NDArray[np.float64],
         near: NDArray[np.float64] | None = None,
         cost: float = 0.0,
+        stay: float | None = None,
     ) -> None:
         """Place the keys of a batch on the servers of the keys they were seen with.
 
         Keys are given by their numbers. ``ties`` are keys of this operator with the server of the key they were seen
         with, and how often; ``near`` is how close any two servers are, if that is known; ``cost`` is the weight of a
-        state in rows.
+        state in rows. ``stay`` is given if the batch is still to come: what staying is then worth to a key, as a share
+        of the average key's rows.
         """
         homes = self.homes
         self.company.forget()
@@ -164,6 +166,7 @@ class KeyHomes:
             self.company.add(own, server, count)
         if not len(entries):
             return
+        coming = self.company.latest(entries)
         self.company.follow_changes(entries, homes[entries])
         servers, rows, settled = self.company.of(entries, batch)
         weight = self.counts.values()
@@ -177,7 +180,15 @@ class KeyHomes:
         load += np.bincount(homes[entries[~light]], weights=weight[entries[~light]], minlength=self.n)
         entries, servers, rows, settled = entries[light], servers[light], rows[light], settled[light]
         keys, present = self.counts.index.left[entries], homes[entries]
-        placed = place(servers, rows, weight[entries], load, limit, keys, near, present, settled, cost)
+        mine = weight[entries]
+        placed = place(servers, rows, mine, load, limit, keys, near, present, settled, cost)
+        if stay is not None:
+            at_home = placed >= 0
+            load += np.bincount(placed[at_home], weights=mine[at_home], minlength=self.n)
+            worth = stay * weight.sum() / len(weight)
+            placed = place_for_next(
+                servers, coming[light], rows, mine, load, limit, keys, placed, cost, worth
+            )
         self.company.settle(entries[placed != present])
         homes[entries] = placed
 

@@ -286,7 +286,8 @@ class LocalityManager:
             entries = self._unplanned[0].keys[o]
             if len(self._unplanned) > 1:
                 entries = np.unique(np.concatenate([seen.keys[o] for seen in self._unplanned]))
-            homes.place(entries, ties, self.batch, self.config.alpha, share, self._closeness, cost)
+            stay = self.config.stay_bonus if self._foreseen else None
+            homes.place(entries, ties, self.batch, self.config.alpha, share, self._closeness, cost, stay)
 
     def _ties(self, operator: int, seen: SeenBatch) -> list[Tie]:
         """Return the keys of an operator that were seen with keys of others, and where these live."""

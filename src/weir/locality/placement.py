@@ -68,6 +68,43 @@ def place(
     return np.asarray(_place(servers, rows, weight, start, limit, order, near, home, firm, cost))
 
 
+def place_for_next(
+    servers: NDArray[np.int32],
+    coming: NDArray[np.float32],
+    rows: NDArray[np.float32],
+    weight: NDArray[np.float64],
+    load: NDArray[np.float64],
+    limit: NDArray[np.float64],
+    hashes: NDArray[np.uint64],
+    present: NDArray[np.int32],
+    cost: float = 0.0,
+    stay: float = 0.0,
+) -> NDArray[np.int32]:
+    """Return a server for each key of one operator, given the rows that are about to come: where most of them are.
+
+    These rows are certain, so nothing is left to chance: a key leaves its home for a server that is about to have more
+    of its rows, by what moving its state costs. If its home has had more of its company so far (``rows``), it will want
+    to go back, and the state is counted twice. No key moves for less than ``stay`` rows: of keys with many rows a few
+    more are nearly always elsewhere. The keys with the most rows to come choose first, equals in the order of their
+    hashes, and none goes where it would exceed the limit.
+
+    ``coming`` are the next batch's rows with the keys of each of ``servers``; the rest is as in :func:`place`.
+
+    One row is to come, with a key of server 1. The first key has no other company; the second has, at home.
+
+    >>> servers, coming = np.array([[0, 1], [0, 1]], np.int32), np.array([[0, 1], [0, 1]], np.float32)
+    >>> rows = coming + np.array([[0, 0], [3, 0]], np.float32)
+    >>> room, keys, homes = np.full(2, 10.0), np.array([7, 8], np.uint64), np.zeros(2, np.int32)
+    >>> place_for_next(servers, coming, rows, np.ones(2), np.zeros(2), room, keys, homes, cost=0.5).tolist()
+    [1, 0]
+    """
+    order = np.lexsort((hashes, -coming.max(axis=1, initial=0.0)))
+    start = load.astype(np.float64)
+    return np.asarray(
+        _place_for_next(servers, coming, rows, weight, start, limit, order, present, cost, stay)
+    )
+
+
 @nb.njit(inline="always")
 def _roomier(load, limit, s, best):  # type: ignore[no-untyped-def]
     return load[s] / limit[s] < load[best] / limit[best]
@@ -140,4 +177,30 @@ def _place(servers, rows, weight, load, limit, order, near, present, settled, co
                     best = s
         out[v] = best
         load[best] += weight[v]
+    return out
+
+
+@nb.njit(cache=True, nogil=True)
+def _place_for_next(servers, coming, rows, weight, load, limit, order, present, cost, stay):  # type: ignore[no-untyped-def]
+    out = present.copy()
+    for v in order:
+        home = present[v]
+        own = past = 0.0
+        for k in range(servers.shape[1]):
+            if home >= 0 and servers[v, k] == home:
+                own, past = coming[v, k], rows[v, k]
+        best = -1
+        most = 0.0
+        for k in range(servers.shape[1]):
+            s = servers[v, k]
+            if s < 0 or s == home or load[s] + weight[v] > limit[s]:
+                continue
+            price = cost if rows[v, k] >= past else 2 * cost
+            if coming[v, k] > own + max(price, stay) and coming[v, k] > most:
+                best, most = s, coming[v, k]
+        if best >= 0:
+            out[v] = best
+            load[best] += weight[v]
+            if home >= 0:
+                load[home] -= weight[v]
     return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -168,3 +170,21 @@ def test_a_full_disk_under_the_files_ends_the_batch_and_it_runs_again(monkeypatc
 def test_what_is_explained(capsys):
     run(two_counts(), TABLES[:1], servers=2, execution="live").explain()
     assert "live servers" in capsys.readouterr().out
+
+
+def test_a_server_that_waits_for_others_is_not_taken_for_congested():
+    """Rows of ``topics`` are there at once on both servers, but one of them is long at work on ``slow``."""
+
+    def slow(batch):
+        time.sleep(0.4)
+        return pc.less(batch.column("n"), -1)  # nothing passes
+
+    stream_ = weir.source(POSTS)
+    busy = stream_.filter_batches(slow, name="slow", routing=weir.Shuffle(), parallelism=1)
+    app = stream_.union(busy).keyed("topic", Rises(), name="topics")
+    query = run(app, TABLES[:1], servers=2, execution="live")
+    first = query.recent_progress[0]
+    assert first.execution == "live"
+    assert first.operators["slow"].busy > 0.3
+    assert None not in first.operators["topics"].waiting
+    assert max(first.operators["topics"].waiting) < 0.2

@@ -114,7 +114,7 @@ def record(figure: Figure, result: dict[str, Any] | None, args: argparse.Namespa
         "quick": None if result is None else result.get("quick"),
         "seconds": None if result is None else result.get("seconds"),
         "current": None
-        if result is None
+        if result is None or figure.lab  # whose code is all of Weir, and always newer
         else result.get("fingerprint") == fingerprint(HERE / f"{figure.script}.py"),
     }
 

@@ -97,21 +97,9 @@ class Connection:
         if patience is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience * 1000))
 
-    def send(
-        self,
-        what: int,
-        payload: Any = b"",
-        *,
-        kind: int = 0,
-        step: int = 0,
-        edge: int = 0,
-        rows: int = 0,
-        born: int = 0,
-    ) -> None:
+    def send(self, what: int, payload: Any = b"", **about: int) -> None:
         """Send a frame; wait while the other side does not take it."""
-        self.forward(
-            Frame(what, kind, step, edge, rows, born, pa.py_buffer(payload) if len(payload) else None)
-        )
+        self.forward(Frame(what, payload=pa.py_buffer(payload) if len(payload) else None, **about))
 
     def forward(self, frame: Frame) -> None:
         """Send a frame as it is."""

@@ -90,7 +90,7 @@ FIGURES = (
         "sq_fig07_08",
         key="the throughput",
         needs="words",
-        spark="1.92 ×, −48 % and 1.99 ×, −50 %",
+        spark="1.80 ×, −45 % and 1.89 ×, −47 %",
         spark_command=SQ_BENCH,
     ),
     Figure(
@@ -100,7 +100,7 @@ FIGURES = (
         "sq_fig09",
         key="less time",
         needs="words",
-        spark="−56 % on 52 MB (31.6 → 13.9 s)",
+        spark="−50 % on 52 MB (27.0 → 13.4 s)",
         spark_command=SQ_BENCH,
     ),
     Figure(
@@ -109,7 +109,7 @@ FIGURES = (
         "WG softens the loss by skew, WG+DWC nearly removes it",
         "sq_fig10",
         key="nearly removes",
-        spark="Zipf 1: 1.91 ×, −48 %; Zipf 2: 3.65 ×, −73 % (balanced weights 1.90 and 3.71 ×)",
+        spark="Zipf 1: 1.92 ×, −48 %; Zipf 2: 3.82 ×, −74 % (balanced weights 1.87 and 3.80 ×)",
         spark_command=SQ_BENCH,
     ),
     Figure(
@@ -118,8 +118,8 @@ FIGURES = (
         "WG+DWC follows the machines' strength",
         "sq_fig11",
         key="follows",
-        spark="slowest host at ¼: 1.75 ×, −43 % (word count), 1.80 ×, −45 % (advertising); at ⅛: 2.27 ×, −56 % and "
-        "2.24 ×, −55 %, all with DWC",
+        spark="slowest host at ¼: 1.93 ×, −48 % (word count), 2.15 ×, −53 % (advertising); at ⅛: 2.64 ×, −62 % and "
+        "2.75 ×, −64 %, all with DWC; balanced weights −54, −59, −70 and −71 %",
         spark_command=SQ_BENCH,
     ),
     Figure("Squirrel", "none: micro-batches", "–", "sq_batches"),

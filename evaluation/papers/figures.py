@@ -1,6 +1,7 @@
 """Every figure of the four papers: what the paper shows, the script that makes it, and what Spark has shown.
 
-``spark`` is what was measured on real Spark, as written down in ``docs/results.md``; None where that was never run.
+``spark`` is what was measured on real Spark, as written down in ``docs/results.md``; None where that was never run, and
+where the script runs on Spark itself, so that its claims say it.
 ``key`` picks the claims of the script's output whose measurements stand for the figure.
 """
 
@@ -34,8 +35,6 @@ FIGURES = (
         "only locality-aware routing scales beyond 2; 20 kB: hashing falls from 1 to 2",
         "lar_fig07",
         lab=True,
-        spark="20 kB: hashing 1,694 → 196 rows/s from 1 to 2 hosts; 80 % locality: "
-        "2.0, 3.0, 3.2 × hashing on 2, 4, 6",
     ),
     Figure(
         "locality",
@@ -43,7 +42,6 @@ FIGURES = (
         "hash flat, locality-aware rises and flattens above 90 %",
         "lar_fig08",
         lab=True,
-        spark="12 kB, 6 hosts, 60, 80, 100 %: 1.6, 2.7, 8.9 × hashing",
     ),
     Figure(
         "locality",
@@ -51,7 +49,6 @@ FIGURES = (
         "the gap grows with padding and servers",
         "lar_fig09",
         lab=True,
-        spark="80 % locality: 2.64 × on 6 hosts, 2.66 × on 4",
     ),
     Figure("locality", "Fig. 10", "one hashtag, led by three states within days", "lar_fig10", needs="data"),
     Figure(
@@ -65,7 +62,6 @@ FIGURES = (
         "lar_fig13",
         lab=True,
         needs="data",
-        spark="1.27 × at 4 kB, 1.52 × at 12 kB; at 100 Mbit/s 1.09 and 1.31 ×",
     ),
     Figure(
         "locality",
@@ -74,7 +70,6 @@ FIGURES = (
         "lar_fig14",
         lab=True,
         needs="data",
-        spark="2, 4, 6 hosts: 1.65, 1.60, 1.54 × (481, 556, 662 rows/s more)",
     ),
     Figure(
         "Squirrel",

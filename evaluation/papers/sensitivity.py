@@ -14,14 +14,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import cg_common
-from weir.elasticity.stela import Stela
 from weir.network.profile import PAPER
 from weir.routing import consistent, random_choices, weight_balance
 from weir.routing.consistent import Consistent
@@ -32,9 +30,6 @@ from weir.routing.weighted import Weighted
 from weir_evaluation.simulate import SimulatedCluster, SimulatedNetwork, page_views, zipf
 from weir_evaluation.simulate.batches import in_batches
 from weir_evaluation.simulate.workloads import ADVERTISING, CLUSTER, WORDCOUNT, Workload, events, graded
-from weir_evaluation.stela.rivals import Random
-from weir_evaluation.stela.topologies import THRASH, page_load_in
-from weir_evaluation.stela.trial import situation, steady
 
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- made by sensitivity.py: begin -->", "<!-- made by sensitivity.py: end -->"
@@ -106,15 +101,6 @@ def over_plain(workload: Workload, **more: Any) -> str:
     return f"{ours / plain:.2f} ×"
 
 
-def scale_in(thrash: float) -> str:
-    """Stela's Fig. 8: what its choice keeps, over the mean of all choices."""
-    case = page_load_in(thrash=thrash)
-    now = situation(case, jitter=0.0)
-    groups = list(combinations(case.placement().machines, 4))[::5]
-    chance = np.mean([steady(case, Random().scale_in(now, 4, machines=g).after) for g in groups])
-    return f"{steady(case, Stela().scale_in(now, 4).after) / chance:.2f} ×"
-
-
 def constants() -> list[tuple[str, str, Any, Sequence[Any], Measure]]:
     """Name, what is measured, value in use, values tried, and how."""
     fig10 = "CG, Fig. 10: utilisation gap, mean latency, copies per key"
@@ -161,13 +147,6 @@ def constants() -> list[tuple[str, str, Any, Sequence[Any], Measure]]:
             0.0,
             (0.0, 0.5, 1.0),
             lambda v: over_plain(WORDCOUNT, at_sender=v),
-        ),
-        (
-            "THRASH",
-            "Stela, Fig. 8: throughput over the mean of all choices",
-            THRASH,
-            (0.0, THRASH / 2, THRASH, 2 * THRASH),
-            scale_in,
         ),
     ]
 

@@ -57,16 +57,12 @@ class Deployment:
     cores
         Cores per machine. An instance uses at most one; where instances want more than there is, all get
         the same and those with less to do leave their rest to the others.
-    thrash
-        What a machine loses by being asked for more than it has (switching, full heaps, work on messages that are
-        given up later): asked for ``x`` times its cores, it works as one with ``1 / (1 + thrash · (x − 1))`` of them.
     """
 
     operators: tuple[SimulatedOperator, ...]
     edges: tuple[tuple[str, str], ...]
     placement: Mapping[str, Sequence[int]]
     cores: Sequence[float]
-    thrash: float = 0.0
 
     def __post_init__(self) -> None:
         names = [operator.name for operator in self.operators]
@@ -226,7 +222,6 @@ class _Plan:
         self.source = np.array([o.name in sources for o, _ in instances])
         self.parallel = np.bincount(self.of, minlength=len(number))[self.of].astype(np.float64)
         self.cores = np.asarray(deployment.cores, dtype=np.float64)
-        self.thrash = deployment.thrash
         edges = {(number[a], number[b]) for a, b in deployment.edges}
         emits = np.array([o.selectivity for o, _ in instances])
         # wires[j, i]: what instance j receives of each message that instance i has processed
@@ -254,7 +249,7 @@ class _Plan:
         asked = np.bincount(self.machine, cores, minlength=len(self.cores)) / self.cores
         for machine in np.flatnonzero(asked > 1):
             here = np.flatnonzero(self.machine == machine)
-            left = self.cores[machine] / (1 + self.thrash * (asked[machine] - 1))
+            left = self.cores[machine]
             for rank, i in enumerate(here[np.argsort(cores[here], kind="stable")]):
                 got[i] = min(cores[i], left / (len(here) - rank))
                 left -= got[i]

@@ -23,8 +23,6 @@ import numpy as np
 from weir.elasticity.graph import Graph, Machine, Placement
 from weir_evaluation.simulate.dag import Deployment, SimulatedOperator
 
-THRASH = 4.0
-
 
 @dataclass(frozen=True)
 class Case:
@@ -44,8 +42,6 @@ class Case:
         Cores per machine.
     apart
         Every machine hosts instances of one operator only, instead of all dealt out in turn.
-    thrash
-        What an overloaded machine loses, see :class:`~weir_evaluation.simulate.dag.Deployment`.
     """
 
     name: str
@@ -56,7 +52,6 @@ class Case:
     then: int
     cores: float = 1.0
     apart: bool = False
-    thrash: float = 0.0
     paper: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -84,7 +79,7 @@ class Case:
         """For the simulator, which numbers machines."""
         number: dict[Machine, int] = {machine: i for i, machine in enumerate(placement.machines)}
         where = {name: [number[m] for m in places] for name, places in placement.instances.items()}
-        return Deployment(self.operators, self.edges, where, [self.cores] * len(number), self.thrash)
+        return Deployment(self.operators, self.edges, where, [self.cores] * len(number))
 
     def redrawn(self, seed: int) -> Case:
         """The same graph with other speeds: each between 0.4 and 2.5 times what the sources send it.
@@ -217,19 +212,18 @@ def network() -> Case:
     return Case("Network", operators, edges, 4, 8, 9, cores=4.0, paper={"over_default": 0.21})
 
 
-def page_load_in(thrash: float = THRASH) -> Case:
+def page_load_in() -> Case:
     """PageLoad on eight machines of which four go; every machine hosts one operator only.
 
-    What moves is dealt out evenly, so no machine has to carry more than about twice what it has room for. As long as
-    overload costs nothing beyond that (``thrash=0``), a random choice keeps three quarters on average and no strategy
-    can be twice as good; Storm's two random groups kept 20 % and 60 %. ``thrash`` is fitted to that and to nothing
-    else: at :data:`THRASH` random choices keep 42 % on average, 16 % at worst. What Stela keeps is then a result.
+    What moves is dealt out evenly, so no machine has to carry more than about twice what it has room for. Overload
+    costs nothing beyond that, here as on live servers, so a random choice keeps three quarters on average. Storm's two
+    random groups kept 20 % and 60 %.
 
-    >>> page_load_in().operators == page_load_in(thrash=0).operators
-    True
+    >>> page_load_in().then
+    4
     """
     edges = tuple(pairwise(o.name for o in PAGE_LOAD_IN))
-    return Case("PageLoad", PAGE_LOAD_IN, edges, 15, 8, 4, apart=True, thrash=thrash)
+    return Case("PageLoad", PAGE_LOAD_IN, edges, 15, 8, 4, apart=True)
 
 
 # what comes before the join is cheap, 15 instances of any of the others all but fill a core

@@ -62,7 +62,7 @@ def main() -> None:
             ]
         )
         data[method] = {"locality": got.locality, "imbalance": got.imbalance, "moved": got.moved}
-    upper.set(ylabel="locality", ylim=(0, None), title="11a: hops that stay on their server")
+    upper.set(ylabel="locality", ylim=(0, 1), title="11a: hops that stay on their server")
     lower.set(ylabel="busiest / average", ylim=(1, None), title="11b: load of the worse balanced operator")
     upper.legend(frameon=False, ncols=3, fontsize=8)
     columns = ["", "paper", "mean", "first 8", "last 8", "paper", " / ".join(keys)]

@@ -52,10 +52,6 @@ def main() -> None:
     for n in servers:
         gain = [speed[n, x, "locality-aware"] / speed[n, x, "hash-based"] for x in localities]
         rows.append([str(n), "aware / hash", *[f"{x:.2f} ×" for x in gain], ""])
-        # the network is no longer what limits above 90 %: how much of the way from 60 to 100 % lies before
-        aware = [speed[n, x, "locality-aware"] for x in localities]
-        before = (aware[localities.index(0.9)] - aware[0]) / (aware[-1] - aware[0])
-        rows.append([str(n), "rise up to 90 %", f"{before:.0%}", *[""] * (len(localities) - 1), "most of it"])
     title = f"Fig. 8: tuples/s by locality ({PADDING / 1000:g} kB, {args.bandwidth} links; {ratios(found)})"
     data = {"points": found, "savings": savings(found)}
     columns = ["servers", "routing", *[f"{x:.0%}" for x in localities], "paper"]

@@ -7,10 +7,12 @@ and on the one that follows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from claims import Claim, claim
 from lar_common import console, figure, options, report
@@ -76,7 +78,7 @@ def main() -> None:
                     markersize=3,
                     label=f"{way}, {n} servers",
                 )
-            thousandth = int(np.argmin([abs(np.log(s / (len(counted) / 1000))) for s in sizes]))
+            thousandth = a_thousandth(sizes, len(counted))
             rows.append(
                 [
                     f"{way}, {n} servers",
@@ -111,12 +113,17 @@ def main() -> None:
     )
 
 
+def a_thousandth(sizes: Sequence[int] | NDArray[np.int64], pairs: int) -> int:
+    """Which of the sizes is nearest to a thousandth of all pairs."""
+    return int(np.argmin(np.abs(np.log(np.asarray(sizes) / (pairs / 1000)))))
+
+
 def claims(data: dict[str, Any], servers: list[int]) -> list[Claim]:
     """What the paper says of the curves."""
     sizes, pairs, way = np.array(data["sizes"]), data["pairs"], "METIS, SpaceSaving"
     curve = {n: np.array(data[f"{way}, {n} servers"]["same rows"]) for n in servers}
     top = max(servers)
-    few = int(np.argmin(np.abs(np.log(sizes / (pairs / 1000)))))
+    few = a_thousandth(sizes, pairs)
     # pairs that bring nine tenths of what all bring beyond hash
     needed = {n: int(sizes[np.argmax(c - 1 / n >= 0.9 * (c[-1] - 1 / n))]) for n, c in curve.items()}
     ours = data[f"Weir, truncated, {top} servers"]["same rows"]

@@ -85,9 +85,13 @@ def _paper(what: str, paper: dict[str, float], name: str) -> float | None:
 def _cell(what: str, value: float | None, base: float) -> str:
     if value is None:
         return "–"
-    if what.endswith("ms"):
-        return f"{value:.3g} (× {value / base:.3g})"
-    return f"{value:,.0f} (÷ {base / value:.3g})"
+    text, sign = (f"{value:.3g}", "×") if what.endswith("ms") else (f"{value:,.0f}", "÷")
+    return f"{text} ({sign} {_slower(what, value, base):.3g})"
+
+
+def _slower(what: str, value: float, base: float) -> float:
+    """How many times slower than within a process."""
+    return value / base if what.endswith("ms") else base / value
 
 
 def best(measure: Callable[[], dict[str, Any]], times: int) -> dict[str, Any]:
@@ -164,13 +168,11 @@ def claims(found: dict[str, dict[str, Any]]) -> list[Claim]:
     out = []
     names = [n for n in NAMES if n in found]
     for what, (title, paper) in zip(MEASURED, PAPER.items(), strict=True):
-        slower = "ms" in title
-        base = found["process"][what]
-        times = {n: found[n][what] / base if slower else base / found[n][what] for n in names}
+        times = {n: _slower(what, found[n][what], found["process"][what]) for n in names}
         measured = (
             ", ".join(f"{n} {times[n]:,.3g}" for n in names[1:]) + " times slower than within a process"
         )
-        label = title.split()[0] + " " + title.split()[1]
+        label = title.rsplit(" ", 1)[0]
         steps = all(b > a for a, b in pairwise(times.values()))
         out.append(claim(f"{label}: each step away is slower", steps, measured, NEAR))
         said = {n: factor for n, factor in paper.items() if n in times and n != "process"}

@@ -31,6 +31,20 @@ def app():
     return places.keyed("topic", weir.Count(), name="topics")
 
 
+def fed(batches, ahead, faults):
+    """Return a query that has had some batches, and a reconfiguration after the second; its counts are right."""
+    routing = weir.Locality(period=None, look_ahead=ahead)
+    query = weir.testing.start(app(), servers=SERVERS, routing=routing, faults=faults)
+    for number, table in enumerate(batches):
+        query.feed(table)
+        if number == 1:
+            query.reconfigure(wait=True)
+    assert query.pending_faults == []
+    assert rows_of(query.state("topics")) == counts(batches, "topic")
+    assert rows_of(query.state("places")) == counts(batches, "place")
+    return query
+
+
 @pytest.mark.parametrize(
     "faults", [(), ("plan-written:4", "commit-written:5", "step-started:602")], ids=["", "faults"]
 )
@@ -38,15 +52,7 @@ def test_new_keys_are_placed_for_the_rows_that_bring_them(faults):
     batches = [batch(seed) for seed in range(7)]
     locality = {}
     for ahead in (False, True):
-        routing = weir.Locality(period=None, look_ahead=ahead)
-        query = weir.testing.start(app(), servers=SERVERS, routing=routing, faults=faults)
-        for number, table in enumerate(batches):
-            query.feed(table)
-            if number == 1:
-                query.reconfigure(wait=True)
-        assert query.pending_faults == []
-        assert rows_of(query.state("topics")) == counts(batches, "topic")
-        assert rows_of(query.state("places")) == counts(batches, "place")
+        query = fed(batches, ahead, faults)
         locality[ahead] = query.progress.edges["places → topics"].locality
     assert locality[False] < 0.4
     assert locality[True] > 0.9
@@ -61,17 +67,9 @@ def test_keys_that_are_known_go_where_their_next_rows_are(faults):
         topic = rng.permutation(600)[:300]
         place = (topic * 7 + number * 5) % 24
         pairs = [(f"place {p}", f"topic {t}") for p, t in zip(place, topic, strict=True)]
-        batches.append([{"place": p, "topic": t} for p, t in pairs for _ in range(2)])
+        batches.append(pa.Table.from_pylist([{"place": p, "topic": t} for p, t in pairs for _ in range(2)]))
     for ahead in (False, True):
-        routing = weir.Locality(period=None, look_ahead=ahead)
-        query = weir.testing.start(app(), servers=SERVERS, routing=routing, faults=faults)
-        for number, rows in enumerate(batches):
-            query.feed(rows)
-            if number == 1:
-                query.reconfigure(wait=True)
-        tables = [pa.Table.from_pylist(rows) for rows in batches]
-        assert rows_of(query.state("topics")) == counts(tables, "topic")
-        assert rows_of(query.state("places")) == counts(tables, "place")
+        query = fed(batches, ahead, faults)
         locality[ahead] = query.progress.edges["places → topics"].locality
         moved[ahead] = query.progress.moved_keys
     assert locality[False] < 0.5

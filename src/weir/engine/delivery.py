@@ -124,7 +124,7 @@ class Deliveries:
                 rows, which = sum(f.rows for f in files), "the sink" if had == 1 else f"{had} sinks"
                 raise CheckpointMismatch(
                     f"{self.storage.root}: batch {last.batch} has {rows} rows for {which} of {name!r}, which have not "
-                    f"been delivered, and there {'is no such sink' if not has else f'are only {has}'} now. Start once "
+                    f"been delivered, and there {'are fewer' if has else 'is no such sink'} now. Start once "
                     f"with {'it' if had == 1 else 'all'}, or pass drop_state=[{name!r}] to give them up."
                 )
 

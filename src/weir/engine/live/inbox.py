@@ -64,7 +64,7 @@ class Inbox:
         """Add rows."""
         with self._changed:
             self._frames[frame.step].append(frame)
-            self.bytes += _size(frame)
+            self.bytes += frame.size
             about = (frame.kind, frame.edge)
             self._queued[about] += frame.rows
             self.longest[about] = max(self.longest[about], self._queued[about])
@@ -142,7 +142,7 @@ class Inbox:
                 for number in sorted(self._frames, reverse=True):
                     if self._frames[number] and (step or not number):
                         frame = self._frames[number].popleft()
-                        self.bytes -= _size(frame)
+                        self.bytes -= frame.size
                         self._queued[frame.kind, frame.edge] -= frame.rows
                         self._changed.notify_all()  # a source may be waiting for room
                         return frame
@@ -164,7 +164,3 @@ class Inbox:
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-def _size(frame: Frame) -> int:
-    return 0 if frame.payload is None else int(frame.payload.size)

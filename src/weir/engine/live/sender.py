@@ -46,7 +46,7 @@ class Sender:
             if left is None:
                 return
             pieces = left
-        size = 0 if frame.payload is None else frame.payload.size
+        size = frame.size
         with self._changed:
             self._wait_for(lambda: not self._bytes or self._bytes + size <= self._bound)
             if queue is None:

@@ -78,6 +78,11 @@ class Frame(NamedTuple):
     def data(self) -> bytes:
         return b"" if self.payload is None else self.payload.to_pybytes()
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of the payload."""
+        return 0 if self.payload is None else int(self.payload.size)
+
 
 class Connection:
     """One end of a connection: frames arrive whole and in order, or an error says that they don't.

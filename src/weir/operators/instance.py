@@ -116,6 +116,15 @@ class Instance(ABC):
         """Take partial states of keys that live here."""
         raise NotImplementedError
 
+    @property
+    def waiting(self) -> int:
+        """How many rows were put by that may be worked on before all have come, see :meth:`work`."""
+        return 0
+
+    def work(self, most: int) -> Iterator[Rows]:
+        """Work on rows that were put by, on so many at most; yields what goes on."""
+        return iter(())
+
     def finish(self) -> Iterator[Rows]:
         """Called when no more rows can come in this step; yields what goes on."""
         return iter(())

@@ -1,4 +1,4 @@
-"""Process: the user's own Python, called once per key and batch."""
+"""Process: the user's own Python, called with the rows of a key."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ class Process(ProcessHooks):
         """Called with a key's rows of a batch, as named tuples; yield or return the rows to emit.
 
         With ``order_by`` it is called once per key and batch. Without, rows that have to come from another
-        server may follow in a second call.
+        server may follow in a second call, and behind :class:`~weir.Consistent` or :class:`~weir.Weighted`, where
+        servers work on parts of a key, there may be more: each has the state that the last one has left.
         """
         raise NotImplementedError
 

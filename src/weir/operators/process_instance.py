@@ -1,4 +1,8 @@
-"""A Process on a server: calls a user's function once per key, and keeps what it leaves as state."""
+"""A Process on a server: calls a user's function once per key, and keeps what it leaves as state.
+
+Where keys are split, a copy has a part of a key's rows anyway, so it may begin before all of them are here: the
+function is then called several times, each time with the partial state that it left.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from weir.operators.alarms import states_in
 from weir.operators.calls import Done, Handed, emitted_batch
 from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
 from weir.operators.part_entries import STATE, PartEntries
+from weir.operators.partial_states import PartialStates
 from weir.operators.parts import decode_part, encode_part
 from weir.operators.process_hooks import ProcessHooks
 from weir.rows import Rows, one_batch, row_hashes
@@ -42,6 +47,7 @@ class ProcessInstance(Instance):
         self._parts = PartEntries(kind, self.node.state, context.view)
         self._written: pa.Table | None = None
         self._partials: pa.Table | None = None
+        self._partial = PartialStates()  # where keys are split
 
     @property
     def _wire(self) -> pa.Schema:
@@ -55,6 +61,20 @@ class ProcessInstance(Instance):
     def absorb(self, partial: pa.RecordBatch) -> None:
         self.absorbed.append(partial)
 
+    @property
+    def waiting(self) -> int:
+        if not self.node.splits or self.operator.waits:
+            return 0
+        return sum(batch.num_rows for batch in self.batches)
+
+    def work(self, most: int) -> Iterator[Rows]:
+        whole = one_batch(self.batches)
+        self.batches = [whole[:most]]
+        emitted, _ = self._called([])
+        if whole.num_rows > most:
+            self.batches = [whole[most:]]
+        yield from self._counted(emitted)
+
     def finish(self) -> Iterator[Rows]:
         node, context = self.node, self.context
         written: list[pa.Table] = []
@@ -62,33 +82,45 @@ class ProcessInstance(Instance):
         if context.first:  # before any row is looked at
             written += self._wake(expired)
         if self.batches:
-            keys, h1, h2, calls = self._by_key()
-            self.report.pairs += len(h1)
-            prior = {} if node.splits else self._prior(context.view(), h1, h2)
-            processed = self._call_each(calls, prior, h1, h2)
-            emitted = self._emitted(expired, processed)
-            kept = [d.number for d in processed]
-            if len(kept) < len(h1):  # keys whose rows were diverted keep the state they had
-                keys = [k.take(pa.array(kept, pa.int64())) for k in keys]
-                h1, h2 = h1[kept], h2[kept]
-            table = self._data(keys, node.key, [d.state for d in processed])
-            if node.splits:
-                self._partials = pa.Table.from_arrays(
-                    [pa.array(h1), pa.array(h2), *table.columns], schema=self._wire
-                )
-            else:
-                written.append(entries(table, h1, h2, deadline=self._deadlines(len(h1))))
-                self.report.keys_delta += len(kept) - sum(number in prior for number in kept)
-                if any(d.changes for d in processed):
-                    elements, more = self._parts.written(h1, h2, [d.changes for d in processed])
-                    written.append(elements)
-                    self.report.keys_delta += more
-                written += self._follow_up(processed, keys, h1, h2)
+            emitted, tables = self._called(expired)
+            written += tables
         else:
             emitted = self._emitted(expired, [])
+        if self._partial.states:
+            h1, h2, *keys = self._partial.keys().columns
+            table = self._data(keys, node.key, self._partial.states)
+            self._partials = pa.Table.from_arrays([h1, h2, *table.columns], schema=self._wire)
         if self.absorbed and context.step == node.state_level:
             written.append(self._merged(context.view()))
         self._written = pa.concat_tables(written) if written else None
+        yield from self._counted(emitted)
+
+    def _called(self, expired: list[Done]) -> tuple[pa.RecordBatch | None, list[pa.Table]]:
+        """Call the function for the rows that are here; return what it and ``expired`` emit, and state entries."""
+        node = self.node
+        keys, h1, h2, calls = self._by_key()
+        self.batches = []
+        prior = self._partial.prior(h1, h2) if node.splits else self._prior(self.context.view(), h1, h2)
+        self.report.pairs += len(h1) - (len(prior) if node.splits else 0)
+        processed = self._call_each(calls, prior, h1, h2)
+        emitted = self._emitted(expired, processed)
+        if node.splits:
+            self._partial.keep(processed, keys, node.key, h1, h2)
+            return emitted, []
+        kept = [d.number for d in processed]
+        if len(kept) < len(h1):  # keys whose rows were diverted keep the state they had
+            keys = [k.take(pa.array(kept, pa.int64())) for k in keys]
+            h1, h2 = h1[kept], h2[kept]
+        table = self._data(keys, node.key, [d.state for d in processed])
+        written = [entries(table, h1, h2, deadline=self._deadlines(len(h1)))]
+        self.report.keys_delta += len(kept) - sum(number in prior for number in kept)
+        if any(d.changes for d in processed):
+            elements, more = self._parts.written(h1, h2, [d.changes for d in processed])
+            written.append(elements)
+            self.report.keys_delta += more
+        return emitted, written + self._follow_up(processed, keys, h1, h2)
+
+    def _counted(self, emitted: pa.RecordBatch | None) -> Iterator[Rows]:
         if emitted is not None:
             self.report.rows_out += emitted.num_rows
             yield Rows(emitted)

@@ -131,10 +131,7 @@ class WindowedProcess(ProcessInstance):
             written += self._close_saved(view, touched, mark, closed)
             self.report.keys_delta -= len(over)
         self._written = pa.concat_tables(written) if written else None
-        emitted = self._emitted(closed, processed)
-        if emitted is not None:
-            self.report.rows_out += emitted.num_rows
-            yield Rows(emitted)
+        yield from self._counted(self._emitted(closed, processed))
 
     def _rewritten(
         self, view: StateView, keys: list[pa.Array], windows: tuple[Hashes, Hashes], processed: list[Done]

@@ -1,0 +1,63 @@
+"""Partial states of keys that are split: what one server has made of its part of a batch's rows so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.operators.calls import Done
+from weir.state.segment import H1, H2
+
+Hashes = NDArray[np.uint64]
+
+
+class PartialStates:
+    """Grows as keys come: the keys in the order of their first rows, and the state of each."""
+
+    def __init__(self) -> None:
+        self._keys: list[pa.Table] = []
+        self._at: dict[tuple[int, int], int] = {}  # key → where its state is; made when a key may come again
+        self.states: list[bytes] = []
+
+    def prior(self, h1: Hashes, h2: Hashes) -> dict[int, bytes]:
+        """Return the states of those keys that have one, by their position."""
+        if not self.states:
+            return {}
+        if len(self._at) < len(self.states):
+            self._at = {key: at for at, key in enumerate(_pairs(*self.keys().select([H1, H2]).columns))}
+        at = map(self._at.get, _pairs(pa.array(h1), pa.array(h2)))
+        return {number: self.states[place] for number, place in enumerate(at) if place is not None}
+
+    def keep(
+        self,
+        processed: Sequence[Done],
+        keys: Sequence[pa.Array],
+        names: Sequence[str],
+        h1: Hashes,
+        h2: Hashes,
+    ) -> None:
+        """Take the states of keys that were worked on; ``processed`` says at which positions these are."""
+        fresh = list(processed)
+        if self._at:
+            fresh = []
+            for done in processed:
+                at = self._at.get((int(h1[done.number]), int(h2[done.number])))
+                if at is None:
+                    fresh.append(done)
+                else:
+                    self.states[at] = done.state
+        chosen = np.array([done.number for done in fresh], np.int64)
+        columns = [pa.array(h1[chosen]), pa.array(h2[chosen]), *(key.take(pa.array(chosen)) for key in keys)]
+        self._keys.append(pa.table(columns, [H1, H2, *names]))
+        self.states += [done.state for done in fresh]
+
+    def keys(self) -> pa.Table:
+        """Return the hashes and the columns of all keys, in the order of :attr:`states`."""
+        return pa.concat_tables(self._keys)
+
+
+def _pairs(h1: pa.Array, h2: pa.Array) -> zip[tuple[int, int]]:
+    return zip(h1.to_pylist(), h2.to_pylist(), strict=True)

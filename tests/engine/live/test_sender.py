@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections import defaultdict
 
 import pyarrow as pa
 import pytest
@@ -158,25 +159,27 @@ def test_a_sender_that_is_closed_loses_nobody():
 @pytest.mark.usefixtures("few_starts")
 def test_rows_for_others_leave_before_a_server_works_on_its_own(monkeypatch):
     """Each server's first call of ``work`` only returns when rows of the other have arrived here."""
-    arrived, put = {}, Inbox.put
-    first_calls = set()
+    arrived: dict[int, threading.Event] = defaultdict(threading.Event)  # by inbox
+    inboxes: dict[int, Inbox] = {}  # by the thread that takes from them
+    put, take = Inbox.put, Inbox.take
 
     def noted(self, frame):
         put(self, frame)
         if frame.step == 2:
-            arrived.setdefault(id(self), threading.Event()).set()
+            arrived[id(self)].set()
+
+    def taken(self, *terms, **options):
+        inboxes[threading.get_ident()] = self
+        return take(self, *terms, **options)
 
     monkeypatch.setattr(Inbox, "put", noted)
-    in_time = []
+    monkeypatch.setattr(Inbox, "take", taken)
+    in_time: dict[int, bool] = {}
 
     def work(batch):
-        thread = threading.get_ident()
-        if thread not in first_calls:
-            first_calls.add(thread)
-            end = time.monotonic() + 60
-            while sum(event.is_set() for event in arrived.values()) < 2 and time.monotonic() < end:
-                time.sleep(0.005)
-            in_time.append(time.monotonic() < end)
+        mine = id(inboxes[threading.get_ident()])
+        if mine not in in_time:
+            in_time[mine] = arrived[mine].wait(60)
         return batch
 
     tables = [posts(3000, 1)]
@@ -188,7 +191,7 @@ def test_rows_for_others_leave_before_a_server_works_on_its_own(monkeypatch):
     )
     query = run(app, tables, servers=2, execution="live")
     assert {p.execution for p in query.recent_progress} == {"live"}
-    assert in_time == [True, True]
+    assert list(in_time.values()) == [True, True]
     assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 

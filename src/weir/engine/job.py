@@ -100,6 +100,8 @@ class Job:
     query: str = ""  # a name of this run of the query alone
     hosts: list[str] | None = None  # where servers are expected; None: nobody leaves rows in files
     invariants: bool = True  # whether tasks count what their files change, see weir.engine.invariants
+    # operator → seconds per row on each instance in the last batch, where load is followed within batches
+    paces: dict[str, list[float]] = field(default_factory=dict)
     claim: Claim | None = None  # what every process that runs tasks must find in the checkpoint
 
     def depot(self, folder: str | None) -> Depot | None:

@@ -73,7 +73,8 @@ class Server:
         self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.began = time.perf_counter()
         self.oldest: dict[str, int] = {}  # operator → marker of the oldest row it has had in this step
-        self.unserved: dict[str, list[tuple[int, int]]] = {}  # operators that work at the end → marker, rows
+        # operators that work at the end → marker, rows, when they came
+        self.unserved: dict[str, list[tuple[int, int, float]]] = {}
 
     # ------------------------------------------------------------------ the step
 
@@ -221,7 +222,7 @@ class Server:
         self._see(node, rows.born)
         began = time.perf_counter()
         out = list(instance.push_side(rows, edge.side))
-        group = (rows.born, len(rows))
+        group = (rows.born, len(rows), self.began)
         if instance.works_at_end:
             self.unserved.setdefault(node.name, []).append(group)
         self._served(instance, began, [] if instance.works_at_end else [group])
@@ -236,13 +237,13 @@ class Server:
         if born > 0:
             self.oldest[node.name] = min(born, self.oldest.get(node.name, born))
 
-    def _served(self, instance: Instance, began: float, groups: list[tuple[int, int]]) -> None:
+    def _served(self, instance: Instance, began: float, groups: list[tuple[int, int, float]]) -> None:
         """Count a call of an operator: busy time, how long rows waited (on average half of it), how old they are."""
         took = time.perf_counter() - began
         report, done = instance.report, now()
         report.busy += took
-        for born, rows in groups:
-            report.waited += rows * (began - self.began + took / 2)
+        for born, rows, came in groups:
+            report.waited += rows * (began - max(came, self.began) + took / 2)
             count_age(report.ages, born, rows, done)
 
     def _emit(self, node: Node, rows: Rows) -> None:

@@ -32,6 +32,7 @@ Keys = NDArray[np.uint64]
 Instances = NDArray[np.int32]
 Counters = dict[str, NDArray[np.generic]]
 Feedback = Any  # JSON-able data, from Grouping.feedback to Router.listen
+PERIODS = 1 << 20  # periods that are numbered in a batch: the batch as a whole, then those within it
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,13 @@ class RouterContext:
 
 @dataclass(frozen=True)
 class InstanceLoad:
-    """What the instances of an operator did in a batch: rows, seconds of work, seconds that rows waited in all."""
+    """What the instances of an operator did in a period: rows, seconds of work, seconds that rows waited in all.
 
-    batch: int
+    A period is a batch, or on live servers a part of it. Its number grows; whoever has heard of parts of a batch has
+    no use for the whole, which has a lower number.
+    """
+
+    period: int
     rows: NDArray[np.float64]
     busy: NDArray[np.float64]
     waited: NDArray[np.float64]
@@ -110,7 +115,7 @@ class Router(ABC):
         """Go on from counters taken with :meth:`counters`."""
 
     def listen(self, feedback: Feedback) -> None:  # noqa: B027 - most routers don't
-        """Take in what :meth:`Grouping.feedback` made of the load of the last batch."""
+        """Take in what :meth:`Grouping.feedback` made of the load of the last period."""
 
     def shares(self) -> list[int] | None:
         """Return the weight of each receiver, where weights decide."""
@@ -131,6 +136,7 @@ class Grouping(ABC):
     * ``learnt``: tables are learnt for it while the stream runs (``settings`` says how).
     * ``uses_distances``: routers want to know how far receivers are. ``measures_network``: and what distances
       really cost, by a short probe before the first batch.
+    * ``follows_load``: routers want :meth:`feedback` also while a batch runs, where that can be had.
     * ``scales``: keys and their state can move to another number of instances while the stream runs.
       ``scales_by_bucket``: by moving as few buckets of keys as balance needs; otherwise its own routers for the
       new number say where keys live.
@@ -158,6 +164,7 @@ class Grouping(ABC):
     learnt: ClassVar[bool] = False
     uses_distances: bool = False
     measures_network: bool = False
+    follows_load: bool = False
     scales_by_bucket: ClassVar[bool] = False
     settings: Any = None  # a weir.Locality, where tables are learnt
 
@@ -208,7 +215,7 @@ class Grouping(ABC):
         return self
 
     def feedback(self, load: InstanceLoad) -> Feedback | None:
-        """Return what routers should hear of a batch's load, as JSON-able data; None if nothing."""
+        """Return what routers should hear of a period's load, as JSON-able data; None if nothing."""
         return None
 
     def check(self, n: int, where: str) -> None:  # noqa: B027 - most fit any number

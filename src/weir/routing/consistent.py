@@ -15,7 +15,7 @@ from weir.routing.random_choices import RandomChoicesRouter, check_bounds
 
 IDLE, CONTENT, BUSY = -1, 0, 1
 Signals = NDArray[np.int8]
-SLOTS = 4  # time slots per batch
+SLOTS = 4  # time slots per period
 # slots on end without a signal, or with the same one, after which a worker may take larger steps again
 SETTLED, INSISTING = 8, 12
 _PACE = ("step", "top", "run", "way")  # of a router, saved with its loads, as are
@@ -88,6 +88,7 @@ class Consistent(CountingGrouping):
     growth: float = 2.0
     light: float = 0.1
     name: ClassVar[str] = "CG"
+    follows_load = True
 
     def __post_init__(self) -> None:
         check_bounds(self.epsilon, self.virtual)
@@ -109,9 +110,9 @@ class Consistent(CountingGrouping):
         return ConsistentRouter(context, self)
 
     def feedback(self, load: InstanceLoad) -> list[tuple[list[int], list[int]]] | None:
-        """Return signals for the time slots of a batch: the slot that each worker speaks about, and what it says.
+        """Return signals for the time slots of a period: the slot that each worker speaks about, and what it says.
 
-        A batch is cut into :data:`SLOTS` slots as long as its busiest worker takes. Whoever works for nearly as long is
+        A period is cut into :data:`SLOTS` slots as long as its busiest worker takes. Who works for nearly as long is
         busy; the others are idle in the slots in which they have nothing left to do, and say nothing before.
         Utilisation is relative here, so differences within the band between both thresholds mean that all are content.
         """
@@ -119,7 +120,7 @@ class Consistent(CountingGrouping):
         if longest <= 0:
             return None
         used = load.busy / longest
-        begin = load.batch * SLOTS
+        begin = load.period * SLOTS
         within = used >= self.idle / self.busy
         if within.all():
             return [([begin] * len(used), [CONTENT] * len(used))]
@@ -204,9 +205,9 @@ class ConsistentRouter(RandomChoicesRouter):
         return moved + self._probe(owned) if self.patience else moved
 
     def listen(self, feedback: Feedback) -> None:
-        batch = max(np.max(slot) for slot, _ in feedback) // SLOTS
+        period = max(np.max(slot) for slot, _ in feedback) // SLOTS
         for slot, signals in feedback:
-            self.feedback(np.array(signals, np.int8), slot, since=batch * SLOTS)
+            self.feedback(np.array(signals, np.int8), slot, since=period * SLOTS)
 
     def _enqueue(self, worker: int, said: int) -> None:
         if said > 0:

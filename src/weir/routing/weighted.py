@@ -135,6 +135,11 @@ class Weighted(CountingGrouping):
         return self.default.keyed
 
     @property
+    def follows_load(self) -> bool:  # type: ignore[override]
+        """Whether weights follow load."""
+        return self.control is not None
+
+    @property
     def measures_network(self) -> bool:  # type: ignore[override]
         """Whether the profile is to be measured on the running cluster."""
         return self.profile == "measure"
@@ -157,7 +162,7 @@ class Weighted(CountingGrouping):
             return None
         rows = np.where(load.rows > 0, load.rows, np.nan)
         execution, waiting = load.busy / rows, load.waited / rows + NOISE
-        return load.batch, _or_none(execution), _or_none(waiting), load.busy.tolist()
+        return load.period, _or_none(execution), _or_none(waiting), load.busy.tolist()
 
     def make_router(self, context: RouterContext) -> WeightedRouter:
         """Return a router for one upstream instance.

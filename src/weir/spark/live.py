@@ -23,10 +23,14 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.engine.documents import BatchPlan, Claim, Manifest
+from weir.engine.feedback import paces
 from weir.engine.job import EntryLayout, Job
 from weir.engine.live.group import SILENCE, Group
+from weir.engine.live.loads import Gatherer, followed
+from weir.engine.live.outbox import Answers
+from weir.engine.live.resident import Resident
 from weir.engine.live.sealing import is_available
-from weir.engine.live.server import Answers, Resident, push
+from weir.engine.live.source import push
 from weir.engine.live.transport import Address, Life
 from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.sightings import Learning
@@ -111,6 +115,7 @@ class LiveRunner(SparkRunner):
         # the batch to try live servers with again, and how many to wait after the next failure
         self._resume, self._pause = 0, 1
         self._why = "as step jobs until the first batch has been planned"
+        self._paces: dict[str, list[float]] = {}  # see Job
         self.start_seconds = 0.0  # what the last start of live servers took
 
     @property
@@ -133,6 +138,7 @@ class LiveRunner(SparkRunner):
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Let the servers go: the batch that changes them starts the new ones, which exchange their states first."""
         self._let_go()
+        self._paces = {}
         super().rescale(topology, origin, learning)
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
@@ -193,7 +199,7 @@ class LiveRunner(SparkRunner):
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None
     ) -> Outcome:
         group = self._group or self._start_servers()
-        job = self._job(plan, manifest, EntryLayout(tagged=True), before)
+        job = replace(self._job(plan, manifest, EntryLayout(tagged=True), before), paces=self._paces)
         self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
 
@@ -211,9 +217,12 @@ class LiveRunner(SparkRunner):
                 pushed.set()
                 context.removeJobTag(tag)
 
-        answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows)
+        gatherer = Gatherer(job, group.tell_news)
+        answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows, gatherer)
         self._previous = None
-        return outcome_of(answers, "live")
+        outcome = outcome_of(answers, "live")
+        self._paces = paces(followed(self.topology), self.topology, plan, outcome.reports)
+        return outcome
 
     def _is_small(self, rows: DataFrame) -> bool:
         """Return whether rows should come to the driver: few, and no function of the user's is called on the way.

@@ -15,7 +15,7 @@ import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import weir.engine.live.server  # noqa: F401
+import weir.engine.live.resident  # noqa: F401
 from weir.routing.lookup import Lookup
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import weir
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, sums, two_counts
-from weir.engine.live import inbox, server
+from weir.engine.live import inbox, outbox
 from weir.engine.live.in_process import LiveThreads
 from weir.testing import run, start
 
@@ -142,7 +142,7 @@ def test_mistakes_of_users_are_told_as_in_jobs():
 
 def test_rows_that_do_not_fit_memory_wait_in_files(monkeypatch):
     monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 2000, "sealed": False})
-    monkeypatch.setattr(server, "BLOB_BYTES", 4000)
+    monkeypatch.setattr(outbox, "BLOB_BYTES", 4000)
     app = (
         weir.source(POSTS)
         .keyed("place", weir.Count(), name="p")

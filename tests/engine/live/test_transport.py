@@ -13,8 +13,8 @@ import pytest
 from weir.engine.live import transport
 from weir.engine.live.group import Group
 from weir.engine.live.inbox import Inbox
+from weir.engine.live.resident import Resident
 from weir.engine.live.sealing import TAG, seals
-from weir.engine.live.server import Resident
 from weir.engine.live.transport import END, HEAD, ROWS, Connection, Frame, Hello, Life, Listener, connect
 from weir.errors import LiveFailed
 

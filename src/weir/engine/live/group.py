@@ -18,12 +18,15 @@ import pyarrow as pa
 
 from weir.engine.exchange import wire
 from weir.engine.job import Job
-from weir.engine.live.server import Answers, feed
+from weir.engine.live.loads import Gatherer
+from weir.engine.live.outbox import Answers
+from weir.engine.live.source import feed
 from weir.engine.live.transport import (
     ANSWER,
     END,
     FAILED,
     JOB,
+    LOAD,
     PEERS,
     QUIT,
     SOURCES,
@@ -62,6 +65,7 @@ class Group:
         self._listening: dict[int, Address] = {}
         self._answers: dict[int, Answers] = {}
         self._failure: LiveFailed | None = None
+        self._gatherer: Gatherer | None = None
         self._closed = False
         self._listener = Listener(bind or host, self.life, self._watch)
         self.address: Address = (host, self._listener.address[1])
@@ -81,11 +85,17 @@ class Group:
                 raise LiveFailed(f"only {len(self._members)} of {n} live servers came within {seconds:g} s")
         self._tell(PEERS, msgspec.msgpack.encode(self.addresses))
 
-    def run(self, batch: int, job: bytes, push: Callable[[], Answers]) -> Answers:
-        """Run a batch: ``push`` runs its source tasks, and returns what they report. Returns all reports."""
+    def run(
+        self, batch: int, job: bytes, push: Callable[[], Answers], gatherer: Gatherer | None = None
+    ) -> Answers:
+        """Run a batch: ``push`` runs its source tasks, and returns what they report. Returns all reports.
+
+        What servers say of their load meanwhile goes to ``gatherer``.
+        """
         with self._changed:
             self._raise()
             self._answers = {}
+        self._gatherer = gatherer
         self._tell(JOB, job, born=batch)
         try:
             said = push()
@@ -115,6 +125,11 @@ class Group:
         answers = list(wire.answers_in(feed(job, 0, batches, send)))
         self._tell(END)
         return answers
+
+    def tell_news(self, news: bytes) -> None:
+        """Tell all servers how everybody is doing; who is slow to listen misses it."""
+        for connection in list(self._members.values()):
+            connection.mention(Frame(LOAD, payload=pa.py_buffer(news)))
 
     def fail(self, error: Exception) -> None:
         """End the life of these servers."""
@@ -162,6 +177,8 @@ class Group:
                     with self._changed:
                         self._answers[number] = answers
                         self._changed.notify_all()
+                elif frame.what == LOAD and self._gatherer is not None:
+                    self._gatherer.hear(number, frame.data, frame.arrived)
                 elif frame.what == FAILED:
                     self.fail(LiveFailed(frame.data.decode()))
             self.fail(LiveFailed(f"server {number} has gone"))

@@ -10,10 +10,14 @@ import pyarrow as pa
 
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.exchange import wire
+from weir.engine.feedback import paces
 from weir.engine.in_process import InProcessRunner, Tables
 from weir.engine.job import Job
 from weir.engine.live.group import Group
-from weir.engine.live.server import Answers, Resident, push
+from weir.engine.live.loads import Gatherer, followed
+from weir.engine.live.outbox import Answers
+from weir.engine.live.resident import Resident
+from weir.engine.live.source import push
 from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.sightings import Learning
 from weir.graph.model import Topology
@@ -33,6 +37,7 @@ class LiveThreads(InProcessRunner):
         self.limit, self.sealed = limit, sealed
         self._group: Group | None = None
         self._jobs: dict[bytes, Job] = {}
+        self._paces: dict[str, list[float]] = {}
 
     @property
     def execution(self) -> str:
@@ -41,7 +46,7 @@ class LiveThreads(InProcessRunner):
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
         if not self.topology.steps:
             return super().run(rows, plan, manifest, before)
-        job = self._job(plan, manifest, before)
+        job = replace(self._job(plan, manifest, before), paces=self._paces)
         name = str(plan.batch).encode()
         self._jobs.clear()
         self._jobs[name] = job
@@ -57,14 +62,17 @@ class LiveThreads(InProcessRunner):
                     sent += push(job, task, [part], group.life, group.addresses)
                 return list(wire.answers_in(sent))
 
-            answers = group.run(plan.batch, name, source)
+            answers = group.run(plan.batch, name, source, Gatherer(job, group.tell_news))
         except Exception as error:
             self.close()
             return replace(super().run(rows, plan, manifest, before), ran_again=str(error))
-        return self._placed(outcome_of(answers, "live"))
+        outcome = outcome_of(answers, "live")
+        self._paces = paces(followed(self.topology), self.topology, plan, outcome.reports)
+        return self._placed(outcome)
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         super().rescale(topology, origin, learning)
+        self._paces = {}
         self.close()
 
     def close(self) -> None:

@@ -13,13 +13,16 @@ import os
 import tempfile
 import threading
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
+from weir.engine.exchange import wire
 from weir.engine.live.transport import Frame
 from weir.errors import LiveFailed
 
+NOTHING = Frame(0)
 LIMIT = int(os.environ.get("WEIR_INBOX_MB", 256)) << 20
 
 
@@ -131,10 +134,21 @@ class Inbox:
                 self._changed.wait()
             return self._jobs.popleft()
 
-    def take(self, step: int) -> Frame | None:
+    def waiting(self, edges: Iterable[int]) -> int:
+        """Return how many rows wait that came over one of these edges."""
+        with self._changed:
+            return sum(self._queued[wire.DATA, edge] for edge in edges)
+
+    @property
+    def feeding(self) -> int:
+        """How many source tasks are sending rows."""
+        return len(self._begun) - len(self._done)
+
+    def take(self, step: int, wait: bool = True) -> Frame | None:
         """Return the next frame, of whatever step; None when none can come for ``step`` or those before.
 
-        In step 0 others wait: rows may be read when all states are here.
+        In step 0 others wait: rows may be read when all states are here. Without ``wait`` it returns :data:`NOTHING`
+        where it would have to wait.
         """
         with self._changed:
             while True:
@@ -148,6 +162,8 @@ class Inbox:
                         return frame
                 if self._complete(step):
                     return None
+                if not wait:
+                    return NOTHING
                 self._changed.wait()
 
     def _complete(self, step: int) -> bool:

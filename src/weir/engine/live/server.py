@@ -11,105 +11,57 @@ before: states go to their new homes, and are there before the first row is take
 
 from __future__ import annotations
 
-import threading
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 import msgspec
-import pyarrow as pa
 
-from weir.engine.documents import EdgeReport, TaskReport
+from weir.engine.documents import TaskReport
 from weir.engine.exchange import wire
 from weir.engine.job import Job
-from weir.engine.live.inbox import LIMIT, Inbox
-from weir.engine.live.sender import Sender
-from weir.engine.live.transport import (
-    ALIVE,
-    ANSWER,
-    END,
-    FAILED,
-    HANDSHAKE_SECONDS,
-    JOB,
-    PEERS,
-    QUIT,
-    ROWS,
-    SOURCES,
-    Address,
-    Connection,
-    Frame,
-    Hello,
-    Life,
-    Listener,
-    connect,
-)
+from weir.engine.live.inbox import NOTHING, Inbox
+from weir.engine.live.loads import SOON, Standing, Word, every, followed
+from weir.engine.live.outbox import Answers, DirectOutbox, Send
+from weir.engine.live.transport import Frame
 from weir.engine.metrics.latency import Busy
 from weir.engine.rescale import Mover, leaving
 from weir.engine.server import Server
-from weir.engine.whereabouts import places_of
-from weir.errors import LiveFailed
 from weir.faults import reach
 from weir.graph.model import Node
 from weir.operators.instance import Instance, OperatorReport
 
-BEAT = 2.0  # seconds between two signs of life to the driver
-BLOB_BYTES = 4 << 20
+MOMENT = 0.05  # seconds of work after which a server looks at what else has come
+FEW_ROWS = 16  # that it works on before it knows how long they take
+# Seconds per row below which it is not worth while to begin before all rows have come: a key's state would be packed
+# and unpacked again and again.
+CHEAP = 50e-6
 
-Answers = list[tuple[int, bytes]]  # kind, payload: reports and statistics
-Send = Callable[[int, Frame], None]
-
-
-class DirectOutbox(wire.Outbox):
-    """Sends rows and states at once; keeps reports and statistics, which go to the driver."""
-
-    def __init__(self, server: Server, send: Send) -> None:
-        super().__init__(server.job.slots)
-        self._server, self._topology, self._send = server, server.topology, send
-        self._hosts = [p.host for p in places_of(server.plan.network)]
-
-    def longest(self, server: int) -> int:
-        return BLOB_BYTES
-
-    def put(
-        self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes, born: int = 0, rows: int = 0
-    ) -> None:
-        if kind not in wire.LEFT:
-            super().put(server, kind, edge, payload, born, rows)
-            return
-        wire.add_tally(self.posted, (kind, edge), server, rows)
-        self._count(server, kind, edge, rows, len(payload))
-        topology = self._topology
-        if kind == wire.DATA:
-            step = topology.by_name[topology.edges[edge].target].level
-        elif kind == wire.STATE:
-            step = 0  # before any other
-        else:  # a server that goes leaves partial states to be kept on, not to be merged yet
-            step = topology.nodes[edge].state_level if self._server.step else topology.nodes[edge].level
-        self._send(server, Frame(ROWS, kind, step, edge, rows, born, pa.py_buffer(payload)))
-
-    def _count(self, server: int, kind: int, edge: int, rows: int, size: int) -> None:
-        """Count rows by distance as they leave: live servers stay where they are, so the plan knows where."""
-        me, distances = self._server, self._server.distances
-        peer = wire.sender_name(server, self._hosts[server] if self._hosts else distances.host)
-        if kind == wire.DATA:
-            distances.count(me.report.edges.setdefault(edge, EdgeReport()).arrived, peer, rows, size)
-        elif kind == wire.PARTIAL and me.step and self._topology.nodes[edge].splits:
-            distances.count(me.report.partials, peer, rows, size)
-
-    def full(self) -> bool:
-        return False
-
-    def answers(self) -> Answers:
-        """Return what is for the driver."""
-        return [(kind, bytes(memoryview(payload))) for _, kind, _, _, payload in self._rows]
+Groups = list[tuple[int, int, float]]  # rows that came together: their marker, how many, when
 
 
 class LiveServer(Server):
-    """Runs one batch on one server, all steps of it."""
+    """Runs one batch on one server, all steps of it.
+
+    ``speak`` tells the driver how this server is doing.
+    """
 
     as_they_come = True
 
-    def __init__(self, job: Job, server: int, inbox: Inbox, send: Send, end: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        server: int,
+        inbox: Inbox,
+        send: Send,
+        end: Callable[[int], None],
+        speak: Callable[[bytes], None],
+    ) -> None:
         super().__init__(job, 1, server)
+        self._tell = speak
+        self._followed = followed(job.topology)
+        self._worked: dict[str, tuple[int, float]] = {}  # on what was put by: rows, seconds
+        self._spoke, self._word, self._every = 0.0, b"", every(job.plan.servers)
         self.outbox: DirectOutbox = DirectOutbox(self, send)
         self.inbox, self._send, self._end = inbox, send, end
         self._unsaved: list[tuple[int, Node, Instance]] = []
@@ -130,8 +82,7 @@ class LiveServer(Server):
             pass
         for step in range(1, steps + 1):
             self.step = step
-            while (frame := self.inbox.take(step)) is not None:
-                self._take(frame)
+            self._take_all(step)
             self.began = time.perf_counter()  # who waits for others has time: it is not congested
             with Busy(self.report):
                 for node in self.topology.nodes:
@@ -173,6 +124,79 @@ class LiveServer(Server):
             self._take(frame)
         return reports
 
+    def _take_all(self, step: int) -> None:
+        """Take rows until none can come for a step; work meanwhile on those that were put by."""
+        while True:
+            self._speak(self._every)
+            frame = self.inbox.take(step, wait=False)
+            if frame is NOTHING:
+                self._speak(SOON, hungry=True)
+                frame = self.inbox.take(step)
+            if frame is None:
+                return
+            self._take(frame)
+            while self._work_ahead():
+                self._speak(self._every)
+
+    def _work_ahead(self) -> bool:
+        """Work for a moment on rows that were put by, where load is followed, if there is enough for one."""
+        for node in self._followed:
+            instance = self.instances.get((node.name, node.level))
+            if instance is not None and instance.waiting:
+                pace = self._pace(node)
+                most = FEW_ROWS if pace is None else int(MOMENT / max(pace, CHEAP))
+                if instance.waiting >= most and (pace is None or pace > CHEAP):
+                    with Busy(self.report):
+                        self._work(node, instance, most)
+                    return True
+        return False
+
+    def _work(self, node: Node, instance: Instance, most: int) -> None:
+        groups, self.unserved[node.name] = _first(self.unserved[node.name], most)
+        began, self.began = time.perf_counter(), 0.0  # each row has waited since it came
+        out = list(instance.work(most))
+        self._served(instance, began, groups)
+        rows, seconds = self._worked.get(node.name, (0, 0.0))
+        self._worked[node.name] = rows + most, seconds + time.perf_counter() - began
+        for emitted in out:
+            emitted.born = self.oldest.get(node.name, 0)
+            self._emit(node, emitted)
+
+    def _pace(self, node: Node) -> float | None:
+        """Return how long an operator that puts rows by takes for each, in this batch or the last; None if unknown."""
+        rows, seconds = self._worked.get(node.name, (0, 0.0))
+        if rows >= 4 * FEW_ROWS or seconds > MOMENT / 10:  # beside which a call's own costs are nothing
+            return seconds / rows
+        last = self.job.paces.get(node.name)
+        pace = math.nan if last is None else last[node.instance_on[self.server]]
+        return None if math.isnan(pace) else pace
+
+    def _speak(self, pause: float, hungry: bool = False) -> None:
+        """Say how operators here are doing, if that has changed, and not so soon again."""
+        at = time.perf_counter()
+        if not self._followed or at - self._spoke < pause:
+            return
+        operators = {
+            node.index: self._standing(node) for node in self._followed if self.server in node.placement
+        }
+        word = Word(self.plan.batch, self.inbox.feeding, hungry, operators)
+        data = msgspec.msgpack.encode(word)
+        if data != self._word:
+            self._spoke, self._word = at, data
+            self._tell(data)
+
+    def _standing(self, node: Node) -> Standing:
+        report, put_by = self.reports[node.level - 1].operators.get(node.name, OperatorReport()), 0
+        instance, busy = self.instances.get((node.name, node.level)), report.busy
+        if instance is not None and instance.waiting:
+            pace = self._pace(node)
+            if pace is None or pace > CHEAP:
+                put_by = instance.waiting
+            else:  # what is quickly done counts as done, or sources would wait for it
+                busy = report.rows_in * pace
+        edges = [edge.index for edge in self.topology.edges if edge.target == node.name]
+        return Standing(report.rows_in - put_by, self.inbox.waiting(edges) + put_by, busy)
+
     def _take(self, frame: Frame) -> None:
         assert frame.payload is not None
         now, self.began = self.step, frame.arrived
@@ -198,189 +222,14 @@ class LiveServer(Server):
         return self.reports[max(1, self._step_of(node)) - 1].operators.setdefault(node.name, OperatorReport())
 
 
-class _LiveSource(Server):
-    """A source task whose rows go straight to the servers."""
-
-    as_they_come = True
-
-
-def feed(job: Job, task: int, batches: Iterable[pa.RecordBatch], send: Send) -> Iterator[pa.RecordBatch]:
-    """Route the rows of a source task, hand them to ``send``, and yield the task's report."""
-    source = _LiveSource(job, 0, -1, task)
-    source.outbox = DirectOutbox(source, send)
-    yield from source.run(batches)
-
-
-def push(
-    job: Job, task: int, batches: Iterable[pa.RecordBatch], life: Life, servers: list[Address]
-) -> Iterator[pa.RecordBatch]:
-    """Run a source task: send its rows to live servers, yield its report.
-
-    Only the first attempt of a task may do this: servers keep what they have got.
-    """
-    connections: dict[int, Connection] = {}
-    sender = Sender(connections)
-    try:
-        for number, address in enumerate(servers):
-            connections[number] = connect(address, life, Hello("source", task, life.name, job.plan.batch))
-        yield from feed(job, task, batches, sender.send)
-        for number in connections:
-            sender.send(number, Frame(END))
-        sender.drain()
-    except OSError as error:
-        raise LiveFailed(f"source task {task} lost a server: {error}") from None
-    finally:
-        sender.close()
-        for connection in connections.values():
-            connection.close()
-
-
-class _PeerLost(LiveFailed):
-    """A server or a source task has ended its connection: somebody else may know why."""
-
-
-class Resident:
-    """A server from its first batch to its last: its connections, and the loop that runs one batch after the other.
-
-    ``decode`` turns what the driver sends into a job. Rows beyond ``limit`` bytes wait in files of ``folder``.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        driver: Address,
-        life: Life,
-        decode: Callable[[bytes], Job],
-        folder: str | None = None,
-        limit: int = LIMIT,
-        beat: float = BEAT,
-    ) -> None:
-        self.number, self.life, self._decode = number, life, decode
-        self.inbox = Inbox(life.servers, folder, limit)
-        self._peers: dict[int, Connection] = {}
-        self._sender = Sender(self._peers, self._lose)
-        self._stopped, self._dismissed = threading.Event(), threading.Event()
-
-        def hello(host: str) -> Hello:
-            # other servers reach this one at the address from which it reaches the driver, and at no other
-            self._listener = Listener(host, life, self._welcome)
-            return Hello("server", number, life.name, listens=self._listener.address)
-
-        self._control = connect(driver, life, hello)
-        self._beat = beat
-        for target in (self._obey, self._live):
-            threading.Thread(target=target, daemon=True, name=f"weir-{target.__name__}").start()
-
-    def run(self) -> None:
-        """Run batches until the driver says that there are no more, or something fails; then the driver is told."""
-        try:
-            while (frame := self.inbox.next_job()) is not None:
-                server = LiveServer(
-                    self._decode(frame.data), self.number, self.inbox, self._send, self._end_step
-                )
-                answers = server.run_batch()
-                self.inbox.reset()
-                self._control.send(ANSWER, msgspec.msgpack.encode(answers), born=frame.born)
-        except Exception as error:
-            if isinstance(error, _PeerLost):
-                self._dismissed.wait(0.5)  # the peer that is lost knows better why, and so comes first
-            text = f"server {self.number}: {type(error).__name__}: {error}"
-            try:
-                self._control.send(FAILED, text.encode())
-            except OSError:
-                return
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """End all connections."""
-        self._stopped.set()
-        self._listener.close()
-        self._sender.close()
-        for connection in [*self._peers.values(), self._control]:
-            connection.close()
-
-    def _send(self, server: int, frame: Frame) -> None:
-        if server == self.number:
-            self.inbox.put(frame._replace(arrived=time.perf_counter()))
-            return
-        try:
-            self._sender.send(server, frame)
-        except OSError as error:
-            raise _PeerLost(f"another server is gone: {error}") from None
-
-    def _lose(self, server: int, error: OSError) -> None:
-        self.inbox.fail(_PeerLost(f"server {server} is gone: {error}"))
-
-    def _end_step(self, step: int) -> None:
-        for number in self._peers:
-            self._send(number, Frame(END, step=step))
-
-    # ------------------------------------------------------------------ threads
-
-    def _obey(self) -> None:
-        """Do what the driver says."""
-        try:
-            while (frame := self._control.receive()) is not None:
-                if frame.what == JOB:
-                    self.inbox.announce(frame)
-                elif frame.what == SOURCES:
-                    self.inbox.all_sources(frame.rows)
-                elif frame.what == ROWS:  # of a small batch, whose only source is the driver
-                    self.inbox.put(frame)
-                elif frame.what == END:
-                    self.inbox.begin_source(0, self.inbox.batch, 0.0)
-                    self.inbox.end_source(0)
-                elif frame.what == PEERS:
-                    self._meet(msgspec.msgpack.decode(frame.data, type=list[Address]))
-                elif frame.what == QUIT:
-                    self.inbox.announce(None)
-            error = LiveFailed("the driver has ended the connection")
-        except (OSError, LiveFailed) as failure:
-            error = LiveFailed(f"the driver is gone: {failure}")
-        self._dismissed.set()
-        self.inbox.fail(error)
-
-    def _meet(self, addresses: list[Address]) -> None:
-        for number, address in enumerate(addresses):
-            if number != self.number:
-                hello = Hello("peer", self.number, self.life.name)
-                try:
-                    self._peers[number] = connect(address, self.life, hello)
-                except LiveFailed as error:
-                    self.inbox.fail(_PeerLost(f"server {number} is gone: {error}"))
-                    return
-
-    def _live(self) -> None:
-        """Send signs of life: also while an operator is at work."""
-        while not self._stopped.wait(self._beat):
-            try:
-                self._control.send(ALIVE)
-            except OSError:
-                return
-
-    def _welcome(self, connection: Connection, hello: Hello) -> None:
-        """Read what another server or a source task sends."""
-        source = hello.role == "source"
-        who = f"source task {hello.number}" if source else f"server {hello.number}"
-        try:
-            if source:
-                self.inbox.begin_source(hello.number, hello.batch, HANDSHAKE_SECONDS)
-            while (frame := connection.receive(self.inbox.room)) is not None:
-                if frame.what == ROWS:
-                    self.inbox.put(frame)
-                    if source:
-                        self.inbox.wait_for_room()
-                elif source:
-                    self.inbox.end_source(hello.number)
-                    return
-                else:
-                    self.inbox.end(frame.step)
-            raise _PeerLost(f"{who} went away before its end")
-        except (OSError, LiveFailed) as error:
-            if not self._stopped.is_set() and not (source and hello.batch != self.inbox.batch):
-                if isinstance(error, ConnectionError):
-                    error = _PeerLost(f"{who}: {error}")
-                elif isinstance(error, OSError):  # a full disk, for instance
-                    error = LiveFailed(f"what {who} sent can't be kept: {error}")
-                self.inbox.fail(error)
+def _first(groups: Groups, rows: int) -> tuple[Groups, Groups]:
+    """Return the groups of the first so many rows, and the rest."""
+    taken: Groups = []
+    for at, (born, count, came) in enumerate(groups):
+        if count > rows:
+            if rows:
+                taken.append((born, rows, came))
+            return taken, [(born, count - rows, came), *groups[at + 1 :]]
+        taken.append((born, count, came))
+        rows -= count
+    return taken, []

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import itertools
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -28,7 +29,7 @@ from weir.engine.live.sealing import PIECE, TAG, Seal, seals
 from weir.errors import LiveFailed, WeirError
 
 # what a frame is about
-ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT = range(1, 10)
+ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT, LOAD = range(1, 11)
 HEAD = struct.Struct("<BBHiIqQ")  # what, kind, step, edge, rows, born, size
 HANDSHAKE_SECONDS = 10.0
 PATIENCE = 60.0  # seconds after which a host that acknowledges nothing counts as lost
@@ -132,6 +133,25 @@ class Connection:
             if left := self._put(piece, socket.MSG_DONTWAIT):
                 return itertools.chain([left], pieces)
         return None
+
+    def mention(self, frame: Frame) -> None:
+        """Send a short frame that may as well be lost: not at all if the other side is slow to take it, or gone."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            ready = select.poll()
+            ready.register(self._socket, select.POLLOUT)
+            if ready.poll(0):
+                self.push(self.pieces(frame))
+
+    def fileno(self) -> int:
+        """Return the number of the socket, for who waits for several."""
+        return self._socket.fileno()
+
+    def end(self) -> None:
+        """Send no more, and wait until the other side has taken all and ended, too."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            while self.receive() is not None:
+                pass
 
     def push(self, pieces: Pieces) -> None:
         """Send; wait while the other side does not take it."""

@@ -1,0 +1,165 @@
+"""Control within a batch: a source task's routers hear every tenth of a second how servers are doing.
+
+Rows are routed piece by piece, and a source does not give away more than servers work on in a moment: what has been
+routed can't be routed any better. The same groupings and routers take in what they hear as between batches.
+
+A live batch only ever runs again as a whole, so routes may depend on when something was heard. What routers know in the
+end is part of the commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.engine.job import Job
+from weir.engine.live.loads import News, every
+from weir.engine.live.transport import Frame
+from weir.engine.routers import Routers
+from weir.graph.model import Edge, Node
+from weir.routing.base import PERIODS, InstanceLoad, Instances
+from weir.rows import Rows
+
+AHEAD = 2.5  # periods' work that sources have waiting on every server
+PATIENCE = 1.0  # seconds after which a source sends more whatever it hears
+FIRST_ROWS = 64  # per server, as long as nothing is known of their speed
+
+Numbers = NDArray[np.float64]
+
+
+class Receivers:
+    """The instances behind one edge: how they are doing, and what was sent to them from here."""
+
+    def __init__(self, node: Node, job: Job) -> None:
+        n = len(node.placement)
+        self.node, self._batch = node, job.plan.batch
+        self._sources = 1
+        # seconds per row, lately; not a number: nothing known
+        self._pace: Numbers = np.array(job.paces.get(node.name, [np.nan] * n))
+        self._now, self._before = np.zeros((3, n)), np.zeros((3, n))  # taken, waiting, busy
+        self._spoke: Numbers = np.zeros(n)  # when each said so
+        self._sent, self._sent_before = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self._lately: list[tuple[float, NDArray[np.int64]]] = []  # when, how many rows to each
+        self._period, self._began = 0, 0.0
+
+    def hear(self, news: News, at: float) -> None:
+        """Take in how instances are doing."""
+        self._sources = max(1, news.sources)
+        for number, heard in enumerate(news.operators[self.node.index]):
+            if heard is not None:
+                age, standing = heard
+                self._spoke[number] = at - age
+                self._now[:, number] = standing.taken, standing.waiting, standing.busy
+        taken, _, busy = self._now - self._before
+        ever, spent = self._now[0], self._now[2]
+        lately = np.where(taken > 0, busy / np.maximum(1, taken), spent / np.maximum(1, ever))
+        self._pace = np.where(ever > 0, np.maximum(1e-9, lately), self._pace)
+        oldest = self._spoke.min()
+        self._lately = [sent for sent in self._lately if sent[0] > oldest]
+
+    def note(self, instances: Instances) -> None:
+        """Note where rows are being sent."""
+        rows = np.bincount(instances, minlength=len(self._sent))
+        self._lately.append((time.perf_counter(), rows))
+        self._sent += rows
+
+    def _queues(self) -> Numbers:
+        """Return the rows that waited at each when it spoke, and those that were sent since."""
+        queues: Numbers = self._now[1].copy()
+        for when, rows in self._lately:
+            queues += np.where(self._spoke < when, rows, 0)
+        return queues
+
+    def _paces(self, queues: Numbers) -> Numbers | None:
+        """Return the seconds per row of each; None before all that have rows have shown theirs, and one at least."""
+        unknown = np.isnan(self._pace)
+        if unknown.all() or (unknown & (queues > 0)).any():
+            return None
+        return np.where(unknown, np.nanmedian(self._pace), self._pace)
+
+    def room(self, seconds: float) -> tuple[float, float]:
+        """Return how many rows to send so that every server has work for so long, and how many that is at most.
+
+        Before their speed is known, that is a handful.
+        """
+        queues = self._queues()
+        paces = self._paces(queues)
+        if paces is None:
+            most = float(FIRST_ROWS * len(queues))
+            return most - float(queues.sum()), most
+        done = np.where(self._spoke > 0, time.perf_counter() - self._spoke, 0.0) / paces
+        lacking = np.maximum(0.0, seconds / paces - np.maximum(0.0, queues - done))
+        return float(lacking.sum()) / self._sources, float((seconds / paces).sum()) / self._sources
+
+    def period(self) -> InstanceLoad | None:
+        """Return the load since this was last returned; None if it is too soon, or if too little is known.
+
+        What instances were sent from here counts, not what they did: as long as rows wait everywhere, all are busy all
+        the time. All are equally far from a source, so each source's rows should be balanced by themselves.
+        """
+        at, queues, sent = time.perf_counter(), self._queues(), self._sent - self._sent_before
+        paces = self._paces(queues)
+        if paces is None or at - self._began < every(len(sent)) or not sent.any():
+            return None
+        self._began, self._before, self._sent_before = at, self._now.copy(), self._sent.copy()
+        self._period += 1
+        number = self._batch * PERIODS + self._period
+        return InstanceLoad(number, sent.astype(np.float64), sent * paces, sent * queues * paces)
+
+
+class Control:
+    """Lets the routers of a source task follow the load of servers while a batch runs.
+
+    ``listen(seconds)`` returns frames with news that have come; if there are none, it waits for some.
+    """
+
+    def __init__(self, job: Job, routers: Routers, listen: Callable[[float], list[Frame]]) -> None:
+        self._job, self._routers, self._listen = job, routers, listen
+        self._receivers: dict[int, Receivers] = {}
+
+    def pieces(self, edge: Edge, node: Node, rows: Rows) -> Iterator[Rows]:
+        """Yield rows as they should be routed, a piece at a time."""
+        if edge.index not in self._receivers:
+            self._receivers[edge.index] = Receivers(node, self._job)
+        receivers, start = self._receivers[edge.index], 0
+        while start < len(rows):
+            size = max(FIRST_ROWS, int(self._room(receivers, start, len(rows))))
+            load = receivers.period()
+            feedback = None if load is None else self._routers.grouping(node).feedback(load)
+            if feedback is not None:
+                self._routers.router(edge, node).listen(feedback)
+            yield rows.slice(start, start + size)
+            start += size
+
+    def note(self, edge: Edge, instances: Instances) -> None:
+        """Note where the rows of a piece go."""
+        if edge.index in self._receivers:
+            self._receivers[edge.index].note(instances)
+
+    def _room(self, receivers: Receivers, start: int, end: int) -> float:
+        """Return how many rows to send next, once half of what servers should have before them is lacking there.
+
+        If nothing is heard, it is as many as before.
+        """
+        seconds = AHEAD * every(len(receivers.node.placement))
+        until = time.perf_counter() + max(PATIENCE, 2 * seconds)
+        pause = 0.0
+        while True:
+            for frame in self._listen(pause):
+                self._hear(frame)
+            room, most = receivers.room(seconds)
+            if room >= min(end - start, max(FIRST_ROWS, most / 2)):
+                return room
+            if time.perf_counter() > until:
+                return max(room, start)
+            pause = seconds / 8
+
+    def _hear(self, frame: Frame) -> None:
+        news = msgspec.msgpack.decode(frame.data, type=News)
+        if news.batch == self._job.plan.batch:
+            for receivers in self._receivers.values():
+                receivers.hear(news, frame.arrived)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from weir.engine.documents import BatchPlan, TaskReport
+from weir.engine.job import Pace
 from weir.graph.model import Node, Topology
 from weir.routing.base import PERIODS, InstanceLoad
 
@@ -26,15 +27,13 @@ def feedback(topology: Topology, plan: BatchPlan, reports: list[TaskReport], war
     return heard
 
 
-def paces(
-    nodes: Iterable[Node], topology: Topology, plan: BatchPlan, reports: list[TaskReport]
-) -> dict[str, list[float]]:
-    """Return the seconds that a row took on each instance of operators in a batch, not a number where none came."""
-    taken = {}
+def pace(nodes: Iterable[Node], topology: Topology, plan: BatchPlan, reports: list[TaskReport]) -> Pace:
+    """Return how fast some operators were in a batch."""
+    seconds = {}
     for node in nodes:
         load = instance_load(node, topology, plan, reports)
-        taken[node.name] = np.where(load.rows > 0, load.busy / np.maximum(1, load.rows), np.nan).tolist()
-    return taken
+        seconds[node.name] = np.where(load.rows > 0, load.busy / np.maximum(1, load.rows), np.nan).tolist()
+    return Pace(max(1, sum(report.server < 0 for report in reports)), seconds)
 
 
 def instance_load(

@@ -85,6 +85,15 @@ class _OfServers(Sequence[list[SegmentRef]]):
 
 
 @dataclass(frozen=True)
+class Pace:
+    """What control within a batch begins with: how it was in the last one."""
+
+    sources: int = 1  # source tasks
+    # operator → seconds per row on each instance, not a number where none came
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Job:
     """A batch as its tasks see it."""
 
@@ -100,8 +109,7 @@ class Job:
     query: str = ""  # a name of this run of the query alone
     hosts: list[str] | None = None  # where servers are expected; None: nobody leaves rows in files
     invariants: bool = True  # whether tasks count what their files change, see weir.engine.invariants
-    # operator → seconds per row on each instance in the last batch, where load is followed within batches
-    paces: dict[str, list[float]] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
     claim: Claim | None = None  # what every process that runs tasks must find in the checkpoint
 
     def depot(self, folder: str | None) -> Depot | None:

@@ -23,8 +23,8 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.engine.documents import BatchPlan, Claim, Manifest
-from weir.engine.feedback import paces
-from weir.engine.job import EntryLayout, Job
+from weir.engine.feedback import pace
+from weir.engine.job import EntryLayout, Job, Pace
 from weir.engine.live.group import SILENCE, Group
 from weir.engine.live.loads import Gatherer, followed
 from weir.engine.live.outbox import Answers
@@ -115,7 +115,7 @@ class LiveRunner(SparkRunner):
         # the batch to try live servers with again, and how many to wait after the next failure
         self._resume, self._pause = 0, 1
         self._why = "as step jobs until the first batch has been planned"
-        self._paces: dict[str, list[float]] = {}  # see Job
+        self._pace = Pace()
         self.start_seconds = 0.0  # what the last start of live servers took
 
     @property
@@ -138,7 +138,7 @@ class LiveRunner(SparkRunner):
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Let the servers go: the batch that changes them starts the new ones, which exchange their states first."""
         self._let_go()
-        self._paces = {}
+        self._pace = Pace()
         super().rescale(topology, origin, learning)
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
@@ -199,7 +199,7 @@ class LiveRunner(SparkRunner):
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None
     ) -> Outcome:
         group = self._group or self._start_servers()
-        job = replace(self._job(plan, manifest, EntryLayout(tagged=True), before), paces=self._paces)
+        job = replace(self._job(plan, manifest, EntryLayout(tagged=True), before), pace=self._pace)
         self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
 
@@ -221,7 +221,7 @@ class LiveRunner(SparkRunner):
         answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows, gatherer)
         self._previous = None
         outcome = outcome_of(answers, "live")
-        self._paces = paces(followed(self.topology), self.topology, plan, outcome.reports)
+        self._pace = pace(followed(self.topology), self.topology, plan, outcome.reports)
         return outcome
 
     def _is_small(self, rows: DataFrame) -> bool:

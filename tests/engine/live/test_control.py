@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import weir
 from support import POSTS, counts, posts, rows_of, two_counts
+from weir.engine.job import Pace
 from weir.engine.live import control, loads
 from weir.engine.live.loads import Gatherer, News, Standing, Word
 from weir.operators.calls import Done
@@ -159,7 +160,7 @@ def job(servers: int = 2, **terms):
     node = SimpleNamespace(index=0, name="a", placement=tuple(range(servers)), waits=False)
     topology = SimpleNamespace(edges=[edge], nodes=[node], by_name={"a": node}, sources={"s": None})
     return SimpleNamespace(
-        topology=topology, plan=SimpleNamespace(batch=7, servers=servers), paces={}, **terms
+        topology=topology, plan=SimpleNamespace(batch=7, servers=servers), pace=Pace(), **terms
     )
 
 

@@ -37,9 +37,9 @@ class Receivers:
     def __init__(self, node: Node, job: Job) -> None:
         n = len(node.placement)
         self.node, self._batch = node, job.plan.batch
-        self._sources = 1
+        self._sources = job.pace.sources
         # seconds per row, lately; not a number: nothing known
-        self._pace: Numbers = np.array(job.paces.get(node.name, [np.nan] * n))
+        self._pace: Numbers = np.array(job.pace.seconds.get(node.name, [np.nan] * n))
         self._now, self._before = np.zeros((3, n)), np.zeros((3, n))  # taken, waiting, busy
         self._spoke: Numbers = np.zeros(n)  # when each said so
         self._sent, self._sent_before = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -68,10 +68,10 @@ class Receivers:
         self._sent += rows
 
     def _queues(self) -> Numbers:
-        """Return the rows that waited at each when it spoke, and those that were sent since."""
+        """Return the rows that waited at each when it spoke, and those sent since; other sources send as many."""
         queues: Numbers = self._now[1].copy()
         for when, rows in self._lately:
-            queues += np.where(self._spoke < when, rows, 0)
+            queues += np.where(self._spoke < when, rows * self._sources, 0)
         return queues
 
     def _paces(self, queues: Numbers) -> Numbers | None:
@@ -143,14 +143,15 @@ class Control:
     def _room(self, receivers: Receivers, start: int, end: int) -> float:
         """Return how many rows to send next, once half of what servers should have before them is lacking there.
 
-        If nothing is heard, it is as many as before.
+        If nothing is heard for long, it is as many as before.
         """
         seconds = AHEAD * every(len(receivers.node.placement))
-        until = time.perf_counter() + max(PATIENCE, 2 * seconds)
-        pause = 0.0
+        patience, pause = max(PATIENCE, 2 * seconds), 0.0
+        until = time.perf_counter() + patience
         while True:
             for frame in self._listen(pause):
                 self._hear(frame)
+                until = time.perf_counter() + patience
             room, most = receivers.room(seconds)
             if room >= min(end - start, max(FIRST_ROWS, most / 2)):
                 return room

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.exchange import wire
-from weir.engine.feedback import paces
+from weir.engine.feedback import pace
 from weir.engine.in_process import InProcessRunner, Tables
-from weir.engine.job import Job
+from weir.engine.job import Job, Pace
 from weir.engine.live.group import Group
 from weir.engine.live.loads import Gatherer, followed
 from weir.engine.live.outbox import Answers
@@ -37,7 +37,7 @@ class LiveThreads(InProcessRunner):
         self.limit, self.sealed = limit, sealed
         self._group: Group | None = None
         self._jobs: dict[bytes, Job] = {}
-        self._paces: dict[str, list[float]] = {}
+        self._pace = Pace()
 
     @property
     def execution(self) -> str:
@@ -46,7 +46,7 @@ class LiveThreads(InProcessRunner):
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
         if not self.topology.steps:
             return super().run(rows, plan, manifest, before)
-        job = replace(self._job(plan, manifest, before), paces=self._paces)
+        job = replace(self._job(plan, manifest, before), pace=self._pace)
         name = str(plan.batch).encode()
         self._jobs.clear()
         self._jobs[name] = job
@@ -67,12 +67,12 @@ class LiveThreads(InProcessRunner):
             self.close()
             return replace(super().run(rows, plan, manifest, before), ran_again=str(error))
         outcome = outcome_of(answers, "live")
-        self._paces = paces(followed(self.topology), self.topology, plan, outcome.reports)
+        self._pace = pace(followed(self.topology), self.topology, plan, outcome.reports)
         return self._placed(outcome)
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         super().rescale(topology, origin, learning)
-        self._paces = {}
+        self._pace = Pace()
         self.close()
 
     def close(self) -> None:

@@ -167,7 +167,7 @@ class LiveServer(Server):
         rows, seconds = self._worked.get(node.name, (0, 0.0))
         if rows >= 4 * FEW_ROWS or seconds > MOMENT / 10:  # beside which a call's own costs are nothing
             return seconds / rows
-        last = self.job.paces.get(node.name)
+        last = self.job.pace.seconds.get(node.name)
         pace = math.nan if last is None else last[node.instance_on[self.server]]
         return None if math.isnan(pace) else pace
 

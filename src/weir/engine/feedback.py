@@ -49,5 +49,5 @@ def instance_load(
             waited[report.server] += done.waited
     at = np.asarray(node.placement)
     return InstanceLoad(
-        plan.batch * PERIODS, np.array(rows)[at], np.array(busy)[at], np.array(waited)[at], warm
+        (plan.batch + 1) * PERIODS - 1, np.array(rows)[at], np.array(busy)[at], np.array(waited)[at], warm
     )

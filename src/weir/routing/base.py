@@ -32,7 +32,7 @@ Keys = NDArray[np.uint64]
 Instances = NDArray[np.int32]
 Counters = dict[str, NDArray[np.generic]]
 Feedback = Any  # JSON-able data, from Grouping.feedback to Router.listen
-PERIODS = 1 << 20  # periods that are numbered in a batch: the batch as a whole, then those within it
+PERIODS = 1 << 20  # that are numbered in a batch: parts of it, then the batch as a whole
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ class RouterContext:
 class InstanceLoad:
     """What the instances of an operator did in a period: rows, seconds of work, seconds that rows waited in all.
 
-    A period is a batch, or on live servers a part of it. Its number grows; whoever has heard of parts of a batch has
-    no use for the whole, which has a lower number.
+    A period is a batch, or on live servers a part of it. Its number grows; a batch as a whole comes after its parts.
     """
 
     period: int

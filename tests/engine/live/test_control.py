@@ -21,7 +21,7 @@ from weir.engine.live import control, loads
 from weir.engine.live.loads import Gatherer, News, Standing, Word
 from weir.operators.calls import Done
 from weir.operators.partial_states import PartialStates
-from weir.routing.base import PERIODS
+from weir.routing.base import PERIODS, InstanceLoad
 from weir.testing import run
 
 pytestmark = pytest.mark.usefixtures("few_starts")
@@ -238,15 +238,17 @@ def test_room_is_what_servers_lack():
 def test_a_period_is_what_was_sent_and_how_long_it_takes(monkeypatch):
     known = receivers(Standing(10, 0, 1.0), Standing(100, 0, 1.0))
     assert known.period() is None  # nothing was sent
-    known.note(np.array([0, 1, 1, 1], np.int32))
+    known.note(np.array([0] * 50 + [1] * 70, np.int32))
+    assert known.period() is None  # few
+    known.note(np.array([0] * 10, np.int32))
     load = known.period()
     assert load.period == 7 * PERIODS + 1
-    assert load.rows.tolist() == [1, 3]
-    assert load.busy == pytest.approx([0.1, 0.03])
-    known.note(np.array([0], np.int32))
+    assert load.rows.tolist() == [60, 70]
+    assert load.busy == pytest.approx([6, 0.7])
+    known.note(np.zeros(200, np.int32))
     assert known.period() is None  # too soon
     monkeypatch.setattr(control, "every", lambda servers: 0.0)
-    assert known.period().rows.tolist() == [1, 0]
+    assert known.period().rows.tolist() == [200, 0]
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.binary(max_size=3)), max_size=6))
@@ -267,15 +269,14 @@ def test_partial_states_are_those_that_came_last(pieces):
         assert keys.num_rows == len(expected)
 
 
-def test_who_has_heard_of_parts_of_a_batch_has_no_use_for_the_whole():
-    def load(period, busy):
-        return weir.routing.base.InstanceLoad(period, np.full(2, 10.0), np.array(busy), np.zeros(2))
+def test_a_batch_as_a_whole_is_heard_after_its_parts_and_both_once():
+    def load(period):
+        return InstanceLoad(period, np.full(2, 10.0), np.array([1.0, 2.0]), np.zeros(2))
 
     grouping = weir.Weighted()
     router = grouping.router(2)
-    router.listen(grouping.feedback(load(3 * PERIODS + 1, [1.0, 2.0])))
-    heard = router.weights.tolist()
-    router.listen(grouping.feedback(load(3 * PERIODS, [1.0, 2.0])))
-    assert router.weights.tolist() == heard
-    router.listen(grouping.feedback(load(4 * PERIODS, [1.0, 2.0])))
-    assert router.weights.tolist() != heard
+    weights = [router.weights.tolist()]
+    for period in (3 * PERIODS + 1, 3 * PERIODS + 1, 4 * PERIODS - 1, 4 * PERIODS - 1, 4 * PERIODS + 1):
+        router.listen(grouping.feedback(load(period)))
+        weights.append(router.weights.tolist())
+    assert weights[0] != weights[1] == weights[2] != weights[3] == weights[4] != weights[5]

@@ -103,8 +103,8 @@ class Receivers:
         """
         at, queues, sent = time.perf_counter(), self._queues(), self._sent - self._sent_before
         paces = self._paces(queues)
-        if paces is None or at - self._began < every(len(sent)) or not sent.any():
-            return None
+        if paces is None or at - self._began < every(len(sent)) or sent.sum() < FIRST_ROWS * len(sent):
+            return None  # of few rows, who has more is chance
         self._began, self._before, self._sent_before = at, self._now.copy(), self._sent.copy()
         self._period += 1
         number = self._batch * PERIODS + self._period

@@ -84,6 +84,15 @@ def test_slow_functions_begin_before_all_rows_have_come():
     assert sum(rows for *_, rows in slow.calls) == 3000
 
 
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_row_may_take_longer_than_a_moment(rows):
+    """And there may be fewer of them than are tried at first."""
+    tables = [posts(rows, seed) for seed in range(2)]
+    query = run(tallies(Slow(0.02), weir.Consistent()), tables, servers=SERVERS, execution="live")
+    assert {progress.execution for progress in query.recent_progress} == {"live"}
+    assert rows_of(query.state("topics").select(["topic", "rows"])) == counts(tables, "topic")
+
+
 def test_cheap_functions_do_not_once_that_is_known():
     """In the first batch few rows are tried."""
     cheap = Slow(0)

@@ -130,6 +130,7 @@ class LiveServer(Server):
             self._speak(self._every)
             frame = self.inbox.take(step, wait=False)
             if frame is NOTHING:
+                self._work_ahead(idle=True)
                 self._speak(SOON, hungry=True)
                 frame = self.inbox.take(step)
             if frame is None:
@@ -138,13 +139,17 @@ class LiveServer(Server):
             while self._work_ahead():
                 self._speak(self._every)
 
-    def _work_ahead(self) -> bool:
-        """Work for a moment on rows that were put by, where load is followed, if there is enough for one."""
+    def _work_ahead(self, idle: bool = False) -> bool:
+        """Work for a moment on rows that were put by, where load is followed, if there is enough for one.
+
+        Who has nothing else to do tries fewer, too: sources wait until all that have rows have shown how fast they are.
+        """
         for node in self._followed:
             instance = self.instances.get((node.name, node.level))
             if instance is not None and instance.waiting:
                 pace = self._pace(node)
-                most = FEW_ROWS if pace is None else int(MOMENT / max(pace, CHEAP))
+                few = min(FEW_ROWS, instance.waiting) if idle else FEW_ROWS
+                most = few if pace is None else max(1, int(MOMENT / max(pace, CHEAP)))
                 if instance.waiting >= most and (pace is None or pace > CHEAP):
                     with Busy(self.report):
                         self._work(node, instance, most)

@@ -62,18 +62,18 @@ class Rows:
     def select(self, chosen: NDArray[np.bool_] | Index) -> Rows:
         """Some of the rows, by mask or by position."""
         positions: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-        index = positions if self.index is None else self.index[positions]
-        h1 = None if self.h1 is None else self.h1[positions]
-        origin = None if self.origin is None else (self.origin[0], self.origin[1][positions])
-        return Rows(self.batch, index, h1, origin, self.born)
+        return self._part(self.batch, positions if self.index is None else self.index[positions], positions)
 
     def slice(self, start: int, end: int) -> Rows:
         """Rows from one position to another; nothing is copied."""
-        h1 = None if self.h1 is None else self.h1[start:end]
-        origin = None if self.origin is None else (self.origin[0], self.origin[1][start:end])
         if self.index is None:
-            return Rows(self.batch[start:end], None, h1, origin, self.born)
-        return Rows(self.batch, self.index[start:end], h1, origin, self.born)
+            return self._part(self.batch[start:end], None, slice(start, end))
+        return self._part(self.batch, self.index[start:end], slice(start, end))
+
+    def _part(self, batch: pa.RecordBatch, index: Index | None, positions: Any) -> Rows:
+        h1 = None if self.h1 is None else self.h1[positions]
+        origin = None if self.origin is None else (self.origin[0], self.origin[1][positions])
+        return Rows(batch, index, h1, origin, self.born)
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows themselves, with the columns of a schema."""

@@ -24,7 +24,7 @@ from weir.engine.event_times import EventTimes
 from weir.engine.exchange import wire
 from weir.engine.exchange.parcels import Parcels
 from weir.engine.job import SOURCE_NUMBER, Job, column_name, host_name
-from weir.engine.metrics.latency import Busy, count_age, now
+from weir.engine.metrics.latency import Busy, Groups, count_age, now
 from weir.engine.metrics.traffic import Distances
 from weir.engine.reports import condensed
 from weir.engine.routers import Routers
@@ -73,8 +73,7 @@ class Server:
         self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.began = time.perf_counter()
         self.oldest: dict[str, int] = {}  # operator → marker of the oldest row it has had in this step
-        # operators that work at the end → marker, rows, when they came
-        self.unserved: dict[str, list[tuple[int, int, float]]] = {}
+        self.unserved: dict[str, Groups] = {}  # by operators that work at the end
 
     # ------------------------------------------------------------------ the step
 
@@ -237,7 +236,7 @@ class Server:
         if born > 0:
             self.oldest[node.name] = min(born, self.oldest.get(node.name, born))
 
-    def _served(self, instance: Instance, began: float, groups: list[tuple[int, int, float]]) -> None:
+    def _served(self, instance: Instance, began: float, groups: Groups) -> None:
         """Count a call of an operator: busy time, how long rows waited (on average half of it), how old they are."""
         took = time.perf_counter() - began
         report, done = instance.report, now()
@@ -337,17 +336,21 @@ class Server:
         if idle and not (node.operator.stateful and self.keeper.has_state(node)):
             return
         instance = self._instance(node)
-        began = time.perf_counter()
-        out = list(instance.finish())
-        self._served(instance, began, self.unserved.pop(node.name, []))
-        for emitted in out:
-            emitted.born = self.oldest.get(node.name, 0)
-            self._emit(node, emitted)
+        self._serve(node, instance, instance.finish(), self.unserved.pop(node.name, []))
         if node.held is not None and self.step == node.level:
             self.keeper.hold_or_release(node, instance)
         self._send_partials(node, instance)
         if node.operator.stateful:
             self._save(node, instance)
+
+    def _serve(self, node: Node, instance: Instance, work: Iterator[Rows], groups: Groups) -> None:
+        """Let an operator work on rows that were put by; what it emits is as old as the oldest of them."""
+        began = time.perf_counter()
+        out = list(work)
+        self._served(instance, began, groups)
+        for emitted in out:
+            emitted.born = self.oldest.get(node.name, 0)
+            self._emit(node, emitted)
 
     def _write(self) -> None:
         self.outputs.write()

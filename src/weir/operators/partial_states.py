@@ -27,8 +27,10 @@ class PartialStates:
         if not self.states:
             return {}
         if len(self._at) < len(self.states):
-            self._at = {key: at for at, key in enumerate(_pairs(*self.keys().select([H1, H2]).columns))}
-        at = map(self._at.get, _pairs(pa.array(h1), pa.array(h2)))
+            keys = self.keys()
+            pairs = zip(keys[H1].to_pylist(), keys[H2].to_pylist(), strict=True)
+            self._at = {key: at for at, key in enumerate(pairs)}
+        at = map(self._at.get, zip(h1.tolist(), h2.tolist(), strict=True))
         return {number: self.states[place] for number, place in enumerate(at) if place is not None}
 
     def keep(
@@ -57,7 +59,3 @@ class PartialStates:
     def keys(self) -> pa.Table:
         """Return the hashes and the columns of all keys, in the order of :attr:`states`."""
         return pa.concat_tables(self._keys)
-
-
-def _pairs(h1: pa.Array, h2: pa.Array) -> zip[tuple[int, int]]:
-    return zip(h1.to_pylist(), h2.to_pylist(), strict=True)

@@ -23,10 +23,9 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.engine.documents import BatchPlan, Claim, Manifest
-from weir.engine.feedback import pace
 from weir.engine.job import EntryLayout, Job, Pace
 from weir.engine.live.group import SILENCE, Group
-from weir.engine.live.loads import Gatherer, followed
+from weir.engine.live.loads import Gatherer
 from weir.engine.live.outbox import Answers
 from weir.engine.live.resident import Resident
 from weir.engine.live.sealing import is_available
@@ -221,7 +220,7 @@ class LiveRunner(SparkRunner):
         answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows, gatherer)
         self._previous = None
         outcome = outcome_of(answers, "live")
-        self._pace = pace(followed(self.topology), self.topology, plan, outcome.reports)
+        self._pace = gatherer.pace(outcome.reports)
         return outcome
 
     def _is_small(self, rows: DataFrame) -> bool:

@@ -25,7 +25,7 @@ from weir.routing.base import PERIODS, InstanceLoad, Instances
 from weir.rows import Rows
 
 AHEAD = 2.5  # periods' work that sources have waiting on every server
-PATIENCE = 1.0  # seconds after which a source sends more whatever it hears
+PATIENCE = 1.0  # seconds without news after which a source sends more all the same
 FIRST_ROWS = 64  # per server, as long as nothing is known of their speed
 
 Numbers = NDArray[np.float64]

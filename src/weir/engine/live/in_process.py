@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.exchange import wire
-from weir.engine.feedback import pace
 from weir.engine.in_process import InProcessRunner, Tables
 from weir.engine.job import Job, Pace
 from weir.engine.live.group import Group
-from weir.engine.live.loads import Gatherer, followed
+from weir.engine.live.loads import Gatherer
 from weir.engine.live.outbox import Answers
 from weir.engine.live.resident import Resident
 from weir.engine.live.source import push
@@ -52,6 +51,7 @@ class LiveThreads(InProcessRunner):
         self._jobs[name] = job
         try:
             group = self._group = self._group or self._start()
+            gatherer = Gatherer(job, group.tell_news)
 
             def source() -> Answers:
                 parts = self._cut(rows)
@@ -62,12 +62,12 @@ class LiveThreads(InProcessRunner):
                     sent += push(job, task, [part], group.life, group.addresses)
                 return list(wire.answers_in(sent))
 
-            answers = group.run(plan.batch, name, source, Gatherer(job, group.tell_news))
+            answers = group.run(plan.batch, name, source, gatherer)
         except Exception as error:
             self.close()
             return replace(super().run(rows, plan, manifest, before), ran_again=str(error))
         outcome = outcome_of(answers, "live")
-        self._pace = pace(followed(self.topology), self.topology, plan, outcome.reports)
+        self._pace = gatherer.pace(outcome.reports)
         return self._placed(outcome)
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:

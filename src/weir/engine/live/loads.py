@@ -13,7 +13,9 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from weir.engine.job import Job
+from weir.engine.documents import TaskReport
+from weir.engine.feedback import pace
+from weir.engine.job import Job, Pace
 from weir.graph.model import Edge, Node, Topology
 
 SOON = 0.01  # seconds after which a server that has nothing to do may speak again
@@ -78,7 +80,7 @@ class Gatherer:
     """Gathers the words of servers in one batch, and tells news often enough for control to act on them."""
 
     def __init__(self, job: Job, tell: Callable[[bytes], None]) -> None:
-        self._batch, self._every = job.plan.batch, every(job.plan.servers)
+        self._job, self._every = job, every(job.plan.servers)
         self._tell, self._lock = tell, threading.Lock()  # words come in several threads
         self._nodes = followed(job.topology)
         self._words: dict[int, tuple[float, Word]] = {}
@@ -88,7 +90,7 @@ class Gatherer:
         """Take in the word of a server, and tell news if it is time for that, or as soon as it is."""
         word = msgspec.msgpack.decode(data, type=Word)
         with self._lock:
-            if word.batch != self._batch:
+            if word.batch != self._job.plan.batch:
                 return
             self._words[server] = at, word
             due = self._told + (SOON if word.hungry else self._every)
@@ -102,6 +104,10 @@ class Gatherer:
             timer.daemon = True
             timer.start()
 
+    def pace(self, reports: list[TaskReport]) -> Pace:
+        """Return how fast the operators that are followed were, for the next batch to begin with."""
+        return pace(self._nodes, self._job.topology, self._job.plan, reports)
+
     def _tell_news(self, due: float) -> None:
         at = time.perf_counter()
         with self._lock:
@@ -110,7 +116,7 @@ class Gatherer:
             self._told, self._due = at, np.inf
             sources = max(word.sources for _, word in self._words.values())
             operators = {node.index: [self._of(node, s, at) for s in node.placement] for node in self._nodes}
-        self._tell(msgspec.msgpack.encode(News(self._batch, sources, operators)))
+        self._tell(msgspec.msgpack.encode(News(self._job.plan.batch, sources, operators)))
 
     def _of(self, node: Node, server: int, at: float) -> tuple[float, Standing] | None:
         heard, word = self._words.get(server, (at, None))

@@ -24,7 +24,7 @@ from weir.engine.live.inbox import NOTHING, Inbox
 from weir.engine.live.loads import SOON, Standing, Word, every, followed
 from weir.engine.live.outbox import Answers, DirectOutbox, Send
 from weir.engine.live.transport import Frame
-from weir.engine.metrics.latency import Busy
+from weir.engine.metrics.latency import Busy, Groups
 from weir.engine.rescale import Mover, leaving
 from weir.engine.server import Server
 from weir.faults import reach
@@ -36,8 +36,6 @@ FEW_ROWS = 16  # that it works on before it knows how long they take
 # Seconds per row below which it is not worth while to begin before all rows have come: a key's state would be packed
 # and unpacked again and again.
 CHEAP = 50e-6
-
-Groups = list[tuple[int, int, float]]  # rows that came together: their marker, how many, when
 
 
 class LiveServer(Server):
@@ -158,14 +156,10 @@ class LiveServer(Server):
 
     def _work(self, node: Node, instance: Instance, most: int) -> None:
         groups, self.unserved[node.name] = _first(self.unserved[node.name], most)
-        began, self.began = time.perf_counter(), 0.0  # each row has waited since it came
-        out = list(instance.work(most))
-        self._served(instance, began, groups)
+        self.began, before = 0.0, instance.report.busy  # each row has waited since it came
         rows, seconds = self._worked.get(node.name, (0, 0.0))
-        self._worked[node.name] = rows + most, seconds + time.perf_counter() - began
-        for emitted in out:
-            emitted.born = self.oldest.get(node.name, 0)
-            self._emit(node, emitted)
+        self._serve(node, instance, instance.work(most), groups)
+        self._worked[node.name] = rows + most, seconds + instance.report.busy - before
 
     def _pace(self, node: Node) -> float | None:
         """Return how long an operator that puts rows by takes for each, in this batch or the last; None if unknown."""

@@ -19,7 +19,8 @@ PER_OCTAVE = 8  # buckets per doubling: 9 % wide, so a percentile is off by 4.5 
 PERCENTILES = (50, 95, 99)
 
 Ages = dict[int, int]  # bucket → rows
-Groups = list[tuple[int, int, float]]  # rows that came together: when they left their source, how many, when they came
+# rows that came together: when they left their source, how many, when they came
+Groups = list[tuple[int, int, float]]
 
 
 class _Counts(Protocol):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.operators.parts import MISSING, Part, encode_part, identity, parts_of
+from weir.operators.state_types import decoder_of
 from weir.state.columns import completed
 from weir.state.segment import H1, H2, entries, tombstones
 from weir.state.view import StateView
@@ -27,8 +28,7 @@ class PartEntries:
 
     def __init__(self, kind: Any, schema: pa.Schema, view: Callable[[], StateView]) -> None:
         self._parts = {
-            name: (msgspec.msgpack.Decoder(element, dec_hook=_refuse), key)
-            for name, (_, key, element) in parts_of(kind).items()
+            name: (decoder_of(element, _refuse), key) for name, (_, key, element) in parts_of(kind).items()
         }
         self._schema, self._view = schema, view
         self._encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=encode_part)

@@ -25,6 +25,7 @@ from weir.operators.part_entries import STATE, PartEntries
 from weir.operators.partial_states import PartialStates
 from weir.operators.parts import decode_part, encode_part
 from weir.operators.process_hooks import ProcessHooks
+from weir.operators.state_types import decoder_of
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.columns import completed
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
@@ -42,7 +43,7 @@ class ProcessInstance(Instance):
         self.batches: list[pa.RecordBatch] = []
         self.absorbed: list[pa.RecordBatch] = []
         kind = self.operator.state
-        self._decode = msgspec.msgpack.Decoder(kind, dec_hook=decode_part) if kind else None
+        self._decode = decoder_of(kind, decode_part) if kind else None
         self._encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=encode_part)
         self._parts = PartEntries(kind, self.node.state, context.view)
         self._written: pa.Table | None = None

@@ -37,6 +37,12 @@ class _Pieces(io.BytesIO):
         return len(memoryview(chunk))
 
 
+def read_table(storage: Storage, ref: FileRef, schema: pa.Schema | None = None) -> pa.Table:
+    """Return what :func:`write_table` wrote, in columns of other types if a schema says so."""
+    table = pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all()
+    return table if schema is None else table.cast(schema)
+
+
 def table_schema(storage: Storage, ref: FileRef) -> pa.Schema:
     """Return the columns of a file from :func:`write_table`."""
     return pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).schema
@@ -59,7 +65,7 @@ def save_arrays(storage: Storage, name: str, state: dict[str, Any]) -> FileRef:
 
 def load_arrays(storage: Storage, ref: FileRef) -> dict[str, Any]:
     """Back from :func:`save_arrays`."""
-    table = pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all()
+    table = read_table(storage, ref)
     about = msgspec.json.decode(table.schema.metadata[b"weir"])
     out: dict[str, Any] = dict(about["plain"])
     for key, shape in about["shapes"].items():

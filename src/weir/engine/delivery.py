@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from weir.engine.arrays import table_schema
+from weir.engine.arrays import read_table, table_schema
 from weir.engine.documents import Commit, FileRef
 from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.ledger import Ledger
@@ -89,6 +88,7 @@ class Deliveries:
         self, sink: Sink, name: str, commit: Commit, files: list[FileRef], schema: pa.Schema
     ) -> Callable[[bool], None]:
         recovering = self._recovering is not None and self._recovering.batch == commit.batch
+        storage = self.storage  # sinks may read in tasks, to which all of this would go along
 
         def deliver(again: bool) -> None:
             sink.deliver(
@@ -100,7 +100,7 @@ class Deliveries:
                     schema=schema,
                     rows=sum(f.rows for f in files),
                     parts=len(files),
-                    read=partial(_read, self.storage, files, schema),
+                    read=lambda part: read_table(storage, files[part], schema),
                     each=self._runner.each,
                 )
             )
@@ -127,9 +127,3 @@ class Deliveries:
                     f"been delivered, and there {'are fewer' if has else 'is no such sink'} now. Start once "
                     f"with {'it' if had == 1 else 'all'}, or pass drop_state=[{name!r}] to give them up."
                 )
-
-
-def _read(storage: Storage, files: Sequence[FileRef], schema: pa.Schema, part: int) -> pa.Table:
-    """Return the rows of one output file."""
-    ref = files[part]
-    return pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all().cast(schema)

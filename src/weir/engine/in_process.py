@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from weir.engine import invariants
 from weir.engine.ahead import Ahead
+from weir.engine.arrays import read_table
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.fence import check_shared
@@ -111,11 +112,8 @@ class InProcessRunner:
 
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         """Call a sink with an Arrow table and the batch's number."""
-        parts = [schema.empty_table()]
-        for ref in files:
-            data = self.storage.read_checked(ref.name, ref.bytes, ref.crc)
-            parts.append(pa.ipc.open_file(data).read_all().cast(schema))
-        sink(pa.concat_tables(parts), batch)
+        parts = [read_table(self.storage, ref, schema) for ref in files]
+        sink(pa.concat_tables([schema.empty_table(), *parts]), batch)
 
     def ensure_slots(self, servers: int, timeout: float) -> None:
         pass  # servers take turns in this process, however many there are

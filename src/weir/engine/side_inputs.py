@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.engine.arrays import write_table
-from weir.engine.documents import FileRef, SideRef
+from weir.engine.arrays import read_table, write_table
+from weir.engine.documents import SideRef
 from weir.graph.model import Node, Topology
 from weir.state.cache import BYTES
 from weir.state.storage import Storage
@@ -44,11 +44,7 @@ def value(storage: Storage, node: Node, sides: dict[str, SideRef]) -> Any:
     if side is None or ref is None:
         return None
     key = (storage.location, ref.file.name, "side", side.key)
-    return BYTES.get_or_make(key, lambda: side.shape(_table(storage, ref.file)), lambda _: ref.file.bytes)
-
-
-def _table(storage: Storage, file: FileRef) -> pa.Table:
-    return pa.ipc.open_file(storage.read_checked(file.name, file.bytes, file.crc)).read_all()
+    return BYTES.get_or_make(key, lambda: side.shape(read_table(storage, ref.file)), lambda _: ref.file.bytes)
 
 
 def _checksum(table: pa.Table) -> str:

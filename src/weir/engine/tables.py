@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.arrays import load_arrays, write_table
+from weir.engine.arrays import load_arrays, read_table, write_table
 from weir.engine.documents import BatchPlan, Commit, FileRef, Layout, TableRef
 from weir.errors import EngineError
 from weir.graph.model import Node
@@ -79,7 +79,7 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
             start, table = i, _loaded[keys[i - 1]]
             break
     for key, file in zip(keys[start:], ref.files[start:], strict=True):
-        data = pa.ipc.open_file(storage.read_checked(file.name, file.bytes, file.crc)).read_all()
+        data = read_table(storage, file)
         table = table.patch(Patch(data["hash"].to_numpy(), data["instance"].to_numpy()))
         _loaded[key] = table
         while len(_loaded) > 16:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from weir.engine.arrays import read_table
 from weir.engine.documents import Commit, FileRef
 from weir.engine.ledger import latest_commit
 from weir.engine.saved_state import (
@@ -92,16 +93,13 @@ def output_frame(
     if not files:
         return session.range(0).select(*[F.lit(None).cast(to_ddl_type(f.type)).alias(f.name) for f in schema])
 
-    def rows_of(ref: FileRef) -> pa.Table:
-        return pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all().cast(schema)
-
     if sum(ref.bytes for ref in files) <= LITTLE:
-        return _local_frame(session, pa.concat_tables(map(rows_of, files)))
+        return _local_frame(session, pa.concat_tables(read_table(storage, ref, schema) for ref in files))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from rows_of(files[number]).to_batches(1 << 16)
+                yield from read_table(storage, files[number], schema).to_batches(1 << 16)
 
     n = len(files)
     frame = session.range(0, n, 1, min(n, 32)).mapInArrow(read, to_ddl(schema))

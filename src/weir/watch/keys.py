@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.arrays import load_arrays
+from weir.engine.arrays import load_arrays, read_table
 from weir.engine.documents import Commit, TableRef
 from weir.engine.saved_state import described_operator, readable_state, state_schema
 from weir.errors import ParameterError
@@ -141,7 +141,7 @@ def _company(
 def _since(storage: Storage, table: TableRef | None, h1: int) -> dict[str, Any]:
     """Return by what a key has its home, and since which batch: the newest part of the table that lists it."""
     for ref in reversed(table.files if table is not None else []):
-        entries = pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all()
+        entries = read_table(storage, ref)
         at = np.flatnonzero(entries["hash"].to_numpy() == np.uint64(h1))
         if len(at):
             if entries["instance"][int(at[0])].as_py() < 0:

@@ -83,6 +83,21 @@ def test_deleted_segments_are_unmapped(tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "state/a") == [str(3 * reader.LOOK_AFTER - 1)]
 
 
+def test_who_has_time_looks_for_deleted_segments_before_it_must(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "MAPS", Bounded(4096))
+    monkeypatch.setattr(reader, "_opened", 0)
+    storage = Storage(tmp_path)
+    for name in "abc":
+        ref = write_segment(storage, f"state/{name}", random_entries(np.random.default_rng(1), 100, 50))
+        StateView(storage, [ref], SCHEMA)
+        storage.delete(ref.name)
+    held = []
+    for after in (4, 3):
+        reader.unmap_deleted(after)
+        held.append(len(reader.MAPS))
+    assert held == [3, 0]
+
+
 def test_the_limit_is_set_by_the_environment(monkeypatch):
     monkeypatch.setenv("WEIR_CACHE_MB", "64")
     assert cache._cache_bytes() == 64 << 20

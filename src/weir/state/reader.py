@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from weir.state.storage import Storage
 
 AT_ONCE = 32 << 20  # bytes of blocks that are fetched together
 LOOK_AFTER = 64  # segments opened before those are unmapped that have been deleted
-_opened = itertools.count(1)
+_opened = 0  # segments since then
 
 
 class Segment(Protocol):
@@ -181,6 +180,7 @@ class RangedSegment:
 
 def open_segment(storage: Storage, ref: SegmentRef) -> Segment:
     """Return a segment, kept open in this process: its file never changes."""
+    global _opened
     key = (storage.location, ref.name)
     cache = MAPS if storage.is_local else BYTES
     segment: Segment | None = cache.get(key)  # type: ignore[assignment]
@@ -189,8 +189,8 @@ def open_segment(storage: Storage, ref: SegmentRef) -> Segment:
     if storage.is_local:
         segment = WholeSegment(storage, ref)
         cache.put(key, segment, 1)
-        if next(_opened) % LOOK_AFTER == 0:
-            unmap_deleted()
+        _opened += 1
+        unmap_deleted(LOOK_AFTER)
     elif ref.directory is not None and ref.bytes > BY_RANGE:
         segment = RangedSegment(storage, ref)
         cache.put(key, segment, segment.weight)
@@ -200,9 +200,13 @@ def open_segment(storage: Storage, ref: SegmentRef) -> Segment:
     return segment
 
 
-def unmap_deleted() -> None:
+def unmap_deleted(after: int = 0) -> None:
     """Let go of mapped files that have been deleted: until then the system keeps their place on disk.
 
     Nobody tells a worker which segments a driver has deleted, so it looks, every ``LOOK_AFTER`` segments that it opens.
+    That takes some milliseconds; who has time may look before, ``after`` fewer.
     """
-    MAPS.discard(lambda key: not os.path.exists("/".join(key)))
+    global _opened
+    if _opened >= after:
+        _opened = 0
+        MAPS.discard(lambda key: not os.path.exists("/".join(key)))

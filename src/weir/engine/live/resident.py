@@ -34,6 +34,7 @@ from weir.engine.live.transport import (
     connect,
 )
 from weir.errors import LiveFailed
+from weir.state.reader import LOOK_AFTER, unmap_deleted
 
 BEAT = 2.0  # seconds between two signs of life to the driver
 
@@ -90,6 +91,7 @@ class Resident:
                 answers = server.run_batch()
                 self.inbox.reset()
                 self._control.send(ANSWER, msgspec.msgpack.encode(answers), born=frame.born)
+                unmap_deleted(LOOK_AFTER // 2)  # while nobody waits for it
         except Exception as error:
             if isinstance(error, _PeerLost):
                 self._dismissed.wait(0.5)  # the peer that is lost knows better why, and so comes first

@@ -24,7 +24,7 @@ SOURCE = Path(weir.__file__).parent
 ROOMS_THAT_MAY_ASK = ("routing", "operators")
 LONGEST_FILE = 450
 LONGEST_BARE_FUNCTION = 80
-ALL_LINES = 37_650
+ALL_LINES = 37_700
 
 
 def files() -> list[Path]:

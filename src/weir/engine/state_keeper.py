@@ -25,6 +25,7 @@ class StateKeeper:
         # segments this server wrote in this batch, with the step: reports come in any order
         self._fresh: dict[str, list[tuple[int, SegmentRef]]] = {}
         self._arrived: dict[str, list[pa.RecordBatch]] = {}  # states from servers that change places
+        self._committed: dict[str, StateView] = {}
 
     def view(self, node: Node) -> StateView:
         """Return the operator's state here: as committed, with what earlier steps of this batch wrote."""
@@ -32,7 +33,10 @@ class StateKeeper:
         fresh = sorted(self._fresh.get(node.name, ()), key=itemgetter(0))
         if fresh:
             self._files.settle()
-        return StateView(self._storage, [*refs, *(ref for _, ref in fresh)], node.state)
+            return StateView(self._storage, [*refs, *(ref for _, ref in fresh)], node.state)
+        if node.name not in self._committed:
+            self._committed[node.name] = StateView(self._storage, refs, node.state)
+        return self._committed[node.name]
 
     def has_state(self, node: Node) -> bool:
         """Return whether anything was committed for an operator here."""

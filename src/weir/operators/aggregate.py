@@ -267,6 +267,10 @@ class AggregateInstance(Instance):
             self.report.pairs += table.num_rows
         return table
 
+    @property
+    def ends_quietly(self) -> bool:
+        return self.node.passes
+
     def finish(self) -> Iterator[Rows]:
         context, node = self.context, self.node
         if context.step != node.state_level:

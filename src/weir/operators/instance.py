@@ -129,6 +129,11 @@ class Instance(ABC):
         """Called when no more rows can come in this step; yields what goes on."""
         return iter(())
 
+    @property
+    def ends_quietly(self) -> bool:
+        """Whether :meth:`finish` yields nothing for sure in the step in which state is final: nobody waits for it."""
+        return False
+
     def partials(self) -> pa.Table | None:
         """Return what must travel to the keys' homes with the next exchange."""
         return None

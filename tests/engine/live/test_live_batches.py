@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,11 @@ pytestmark = pytest.mark.usefixtures("few_starts")
 
 TABLES = [posts(3000, seed) for seed in range(3)]
 TOPICS = weir.Table.of({f"topic {t}": (t // 10) % 3 for t in range(200)})
+
+
+@dataclass
+class Tally:
+    rows: int = 0
 
 
 def ways(query):
@@ -188,3 +195,27 @@ def test_a_server_that_waits_for_others_is_not_taken_for_congested():
     assert first.operators["slow"].busy > 0.3
     assert None not in first.operators["topics"].waiting
     assert max(first.operators["topics"].waiting) < 0.2
+
+
+def test_nobody_waits_for_an_operator_that_nothing_leaves():
+    """``slow`` has all its rows in the first step, and only returns when ``topics`` has begun, in the second."""
+    begun, in_time = threading.Event(), []
+
+    def slow(key, rows, state):
+        in_time.append(begun.wait(20))
+        state.rows += len(rows)
+
+    def topics(key, rows, state):
+        begun.set()
+        state.rows += len(rows)
+
+    stream = weir.source(POSTS)
+    alone = stream.keyed("place", weir.Process(slow, state=Tally), name="slow", parallelism=1)
+    places = stream.keyed("place", weir.Count(), name="places")
+    app = weir.Application(alone, places.keyed("topic", weir.Process(topics, state=Tally), name="topics"))
+    query = run(app, TABLES[:2], servers=2, execution="live")
+    assert set(ways(query)) == {"live"}
+    assert in_time
+    assert all(in_time)
+    assert rows_of(query.state("slow")) == rows_of(query.state("places")) == counts(TABLES[:2], "place")
+    assert rows_of(query.state("topics")) == counts(TABLES[:2], "topic")

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -62,7 +64,8 @@ class LiveServer(Server):
         self._spoke, self._word, self._every = 0.0, b"", every(job.plan.servers)
         self.outbox: DirectOutbox = DirectOutbox(self, send)
         self.inbox, self._send, self._end = inbox, send, end
-        self._unsaved: list[tuple[int, Node, Instance]] = []
+        # what nobody waits for: step, since when it could be done, and how
+        self._later: deque[tuple[int, float, Callable[[], object]]] = deque()
         self.reports = [self.report]  # one per step; all but the counts of operators are in the first
         host, process = self.report.host, self.report.process
         for step in range(2, job.topology.steps + 1):
@@ -76,6 +79,7 @@ class LiveServer(Server):
             self.keeper.change_owners(self.report)
             self.keeper.merge_segments()
         self.routers.hand_out(self._deliver)
+        self._get_ready()
         for _ in self._read():  # what the plan says is to be read here
             pass
         for step in range(1, steps + 1):
@@ -90,10 +94,9 @@ class LiveServer(Server):
             reach("step-started", self.plan.batch * 100 + step)
             if step < steps:
                 self._end(step + 1)
+        while self._catch_up():
+            pass
         with Busy(self.report):
-            for step, node, instance in self._unsaved:
-                self.step = step
-                super()._save(node, instance)
             self._write()
         self.step = 1
         for (kind, edge), rows in self.inbox.longest.items():
@@ -127,6 +130,8 @@ class LiveServer(Server):
         while True:
             self._speak(self._every)
             frame = self.inbox.take(step, wait=False)
+            if frame is NOTHING and self._catch_up():
+                continue
             if frame is NOTHING:
                 self._work_ahead(idle=True)
                 self._speak(SOON, hungry=True)
@@ -136,6 +141,36 @@ class LiveServer(Server):
             self._take(frame)
             while self._work_ahead():
                 self._speak(self._every)
+
+    def _get_ready(self) -> None:
+        """Open the state of operators before their rows come, if there is time; not what must be fetched for that."""
+        if self.storage.is_local:
+            for node in self.topology.stateful:
+                if self.server in node.placement and self.keeper.has_state(node):
+                    self._do_later(partial(self.keeper.view, node))
+
+    def _finish_operator(self, node: Node) -> None:
+        """Put the end of an operator off if nobody waits for it: nothing leaves it then."""
+        instance = self.instances.get((node.name, self._step_of(node)))
+        quiet = not self.topology.out_edges[node.name] or (instance is not None and instance.ends_quietly)
+        if quiet and self.step == node.state_level:
+            self._do_later(partial(super()._finish_operator, node))
+        else:
+            super()._finish_operator(node)
+
+    def _do_later(self, work: Callable[[], object]) -> None:
+        self._later.append((self.step, self.began, work))
+
+    def _catch_up(self) -> bool:
+        """Do one thing that nobody waits for, as there is nothing else to do; return whether there was one."""
+        if not self._later:
+            return False
+        now = self.step
+        self.step, self.began, work = self._later.popleft()
+        with Busy(self.report):
+            work()
+        self.step = now
+        return True
 
     def _work_ahead(self, idle: bool = False) -> bool:
         """Work for a moment on rows that were put by, where load is followed, if there is enough for one.
@@ -208,9 +243,9 @@ class LiveServer(Server):
             pass
 
     def _save(self, node: Node, instance: Instance) -> None:
-        """Write state when the batch is through, if nothing reads it before: no server waits for another's disk."""
+        """Write state when there is time, if nothing reads it in this batch: no server waits for another's disk."""
         if node.level == node.state_level:
-            self._unsaved.append((self.step, node, instance))
+            self._do_later(partial(super()._save, node, instance))
         else:
             super()._save(node, instance)
 

@@ -228,3 +228,38 @@ def test_streams_of_more_rows_than_32_bits_count():
     router.restore({**before, "cells": np.full_like(before["cells"], 2**31 - 2)})
     router.route(np.full(9, 5, np.uint64))
     assert router.cells.max() == 2**31 + 7
+
+
+def heard(router, grouping: Consistent, period: int, strength: list[float], noise: np.ndarray) -> None:
+    """Let a router hear of a period in which each worker gets rows by its share, more or less."""
+    rows = router.owned() * noise
+    feedback = grouping.feedback(InstanceLoad(period, rows, rows / strength, rows))
+    if feedback is not None:
+        router.listen(feedback)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_strengths_that_change_are_followed_after_long_noise(seed) -> None:
+    """Noise lets moves become small, and they must not stay small when two servers change places."""
+    grouping, rng = Consistent(), np.random.default_rng(seed)
+    router = grouping.router(8)
+    before, after = [0.3] + [1.0] * 7, [1.0] * 7 + [0.3]
+    for period in range(60):
+        heard(router, grouping, period, before, rng.normal(1, 0.15, 8).clip(0.5))
+    assert router.owned()[0] <= 30
+    for period in range(60, 70):
+        heard(router, grouping, period, after, np.ones(8))
+    fair = 400 * np.array(after) / sum(after)
+    assert (router.owned() / fair).max() < 1.25
+
+
+def test_what_was_heard_before_does_not_let_moves_grow() -> None:
+    grouping = Consistent()
+    router = grouping.router(4)
+    router.top[:] = 1.0
+    load = InstanceLoad(3, np.ones(4), np.array([1.0, 0.1, 0.1, 0.1]), np.ones(4))
+    router.listen(grouping.feedback(load))
+    assert np.isinf(router.top).all()
+    router.top[:] = 1.0
+    router.listen(grouping.feedback(load))
+    assert (router.top == 1.0).all()

@@ -16,9 +16,8 @@ from weir.locality.stats import BatchStats
 from weir.rows import Rows
 
 SERVER_ENTRIES = 100_000  # of an operator's keys, or an edge's pairs, that one server reports at most
-DRIVER_ENTRIES = (
-    1 << 20
-)  # that reach the driver with a batch, of all operators and edges, whatever the servers
+# that reach the driver with a batch, of all operators and edges, whatever the servers
+DRIVER_ENTRIES = 1 << 20
 _HOLD = 1 << 16  # distinct entries that a task can count exactly, of each operator and edge
 
 

@@ -20,9 +20,8 @@ from weir.errors import TopologyError, did_you_mean
 from weir.extras import require
 
 FORMATS = ("json", "avro", "confluent-avro", "arrow")
-MESSAGE_BYTES = (
-    512 << 10
-)  # of an Arrow message that is written; brokers take 1 MB if they are not told otherwise
+# of an Arrow message that is written; brokers take 1 MB if they are not told otherwise
+MESSAGE_BYTES = 512 << 10
 
 Failure = tuple[int, str]  # number of a message, and what is wrong with it
 

@@ -17,11 +17,8 @@ from numpy.typing import NDArray
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.state.segment import entries
 
-EVENT, PROCESSING, EARLY = (
-    1,
-    2,
-    3,
-)  # the clocks: event time, processing time, early results by processing time
+# the clocks: event time, processing time, early results by processing time
+EVENT, PROCESSING, EARLY = 1, 2, 3
 ALARM = pa.field("__alarm", pa.struct([("clock", pa.int8()), ("at", pa.int64())]))
 Hashes = NDArray[np.uint64]
 

@@ -117,7 +117,7 @@ class Router(ABC):
         """Take in what :meth:`Grouping.feedback` made of the load of the last period."""
 
     def shares(self) -> list[int] | None:
-        """Return the weight of each receiver, where weights decide."""
+        """Return the weight of each receiver, where weights decide: the part of the rows that it gets."""
         return None
 
 

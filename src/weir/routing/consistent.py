@@ -18,6 +18,7 @@ Signals = NDArray[np.int8]
 SLOTS = 4  # time slots per period
 # slots on end without a signal, or with the same one, after which a worker may take larger steps again
 SETTLED, INSISTING = 8, 12
+CLEAR = 3  # slots of a period in which a worker speaks whose share is far off, which chance does not explain
 _PACE = ("step", "top", "run", "way")  # of a router, saved with its loads, as are
 _ARRAYS = ("owner", "heard", "streak", "last_busy")
 
@@ -38,7 +39,8 @@ class Consistent(CountingGrouping):
 
     * *Moves adapt.* A pair moves up to a tenth of a worker's first share, as much as one of the paper's ten virtual
       workers is; half as many virtual workers once a signal stops or turns, twice as many while it repeats. So many
-      small virtual workers, which balance finely, find their places as soon as a few large ones.
+      small virtual workers, which balance finely, find their places as soon as a few large ones. After a turn moves
+      stay small for a while, unless a worker is far from its share.
     * *Light keys stay.* Only heavy keys leave a virtual worker that is full by ``epsilon``.
 
     Parameters
@@ -160,9 +162,7 @@ class ConsistentRouter(RandomChoicesRouter):
         self.most = max(1.0, grouping.virtual / 10) if self.growth > 1 else 1.0
         self.step: NDArray[np.float64] = np.full(n, self.most)  # virtual workers in a worker's next move
         self.top: NDArray[np.float64] = np.full(n, np.inf)  # and at most so many
-        self.run: NDArray[np.int64] = np.zeros(
-            n, dtype=np.int64
-        )  # slots on end: quiet, or −: with one signal
+        self.run: NDArray[np.int64] = np.zeros(n, np.int64)  # slots on end: quiet, or −: with one signal
         self.way: NDArray[np.int8] = np.zeros(n, np.int8)  # the signal behind its last move; 0: none since
         self._idle: list[int] = []
         self._busy: list[int] = []
@@ -182,8 +182,8 @@ class ConsistentRouter(RandomChoicesRouter):
         from its worker is passed over, so repeated and late acknowledgements do no harm; −1 stands for "nothing
         heard".
 
-        Slots from ``since`` on are about one and the same load: what a worker says again there is no repetition that
-        would let its moves grow.
+        Slots from ``since`` on are about one and the same load, that of a period of :data:`SLOTS` slots: what a worker
+        says again there is no repetition that would let its moves grow, but tells of as many slots.
 
         A worker waits in at most one queue, and its newest word counts: one that is content again leaves the
         queue. Workers that speak in one call queue up by slot, then by number.
@@ -197,7 +197,7 @@ class ConsistentRouter(RandomChoicesRouter):
             if not news[worker]:
                 continue
             if since is None or self.heard[worker] < since:
-                self._pace(worker, int(said[worker]))
+                self._pace(worker, int(said[worker]), 1 if since is None else SLOTS)
             self.heard[worker] = when[worker]
             self._enqueue(worker, int(said[worker]))
         owned = self.owned()
@@ -206,6 +206,8 @@ class ConsistentRouter(RandomChoicesRouter):
 
     def listen(self, feedback: Feedback) -> None:
         period = max(np.max(slot) for slot, _ in feedback) // SLOTS
+        spoken = sum((np.array(slot) >= 0) & (np.array(said) != CONTENT) for slot, said in feedback)
+        self.top[(spoken >= CLEAR) & (self.heard < period * SLOTS)] = np.inf
         for slot, signals in feedback:
             self.feedback(np.array(signals, np.int8), slot, since=period * SLOTS)
 
@@ -219,7 +221,7 @@ class ConsistentRouter(RandomChoicesRouter):
             elif not member and worker in queue:
                 queue.remove(worker)
 
-    def _pace(self, worker: int, said: int) -> None:
+    def _pace(self, worker: int, said: int, slots: int) -> None:
         """Let moves grow while a signal repeats, and shrink once it stops or turns.
 
         Signals that arrive late go on for a while after a worker has its share; so the moves that led beyond it
@@ -229,11 +231,11 @@ class ConsistentRouter(RandomChoicesRouter):
         way, step, top = int(self.way[worker]), float(self.step[worker]), float(self.top[worker])
         run = int(self.run[worker])
         if said == 0:
-            run, step = max(0, run) + 1, step / self.growth
+            run, step = max(0, run) + slots, step / self.growth
             if run >= SETTLED:
                 top, self.way[worker] = np.inf, 0
         elif said == way:
-            run, step = min(0, run) - 1, step * self.growth
+            run, step = min(0, run) - slots, step * self.growth
             if run <= -INSISTING and step > top:
                 run, top = 0, top * self.growth
         else:

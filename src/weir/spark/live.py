@@ -52,10 +52,8 @@ SMALL_BATCH = 256 << 10  # bytes, as Spark estimates them, that take the way ove
 # settings by which Spark encrypts what travels between its processes, and what they write to local disks
 ENCRYPTED_NETWORK = tuple(f"spark.{what}.enabled" for what in ("network.crypto", "ssl.rpc", "ssl"))
 ENCRYPTED_DISKS = "spark.io.encryption.enabled"
-STARVING = (
-    3,
-    10.0,
-)  # times that no source task runs, and the seconds between, after which none will ever find a slot
+# times that no source task runs, and the seconds between, after which none will ever find a slot
+STARVING = (3, 10.0)
 _held: Counter[str] = Counter()  # Spark application → slots that live servers of this process hold
 _counting = threading.Lock()  # of these: two queries must not take the same slots
 

@@ -84,7 +84,6 @@ def _cache_bytes() -> int:
     return int(text) << 20
 
 
-MAPS: Bounded[Any] = Bounded(
-    4096
-)  # more than all servers' segments: new owners of keys look into those of old
+# more than all servers' segments: new owners of keys look into those of old
+MAPS: Bounded[Any] = Bounded(4096)
 BYTES: Bounded[Any] = Bounded(_cache_bytes())

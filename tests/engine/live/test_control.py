@@ -258,6 +258,12 @@ def test_a_period_is_what_was_sent_and_how_long_it_takes(monkeypatch):
     assert known.period() is None  # too soon
     monkeypatch.setattr(control, "every", lambda servers: 0.0)
     assert known.period().rows.tolist() == [200, 0]
+    known.note(np.array([0] * 8 + [1] * 2, np.int32))
+    load = known.period([1, 3])  # shares say more than a handful of rows
+    assert load.rows.tolist() == [2.5, 7.5]
+    assert load.busy == pytest.approx([0.25, 0.075])
+    known.note(np.zeros(control.FEWEST_ROWS, np.int32))
+    assert known.period([1, 3]) is None
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.binary(max_size=3)), max_size=6))

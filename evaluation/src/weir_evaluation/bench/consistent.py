@@ -40,10 +40,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow", type=int, default=2, help="servers that are slow in the heterogeneous case")
     parser.add_argument("--speed", type=float, default=0.3, help="their speed")
     parser.add_argument("--words", type=Path, help="Parquet file with a column 'word' (default: Zipf, z = 1)")
-    parser.add_argument("--only", action="append", choices=["KG", "PKG", "SG", "CG"])
+    parser.add_argument("--only", action="append", choices=["KG", "PKG", "SG", "CG", "WG"])
     parser.add_argument("--execution", choices=["live", "jobs"], default="live", help="how batches run")
     parser.add_argument(
-        "--change", action="store_true", help="also change speeds in mid-run and show how CG follows"
+        "--change", action="store_true", help="also change speeds in mid-run and show how CG and WG follow"
     )
 
 
@@ -58,8 +58,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "PKG": weir.PartialKey(),
         "SG": weir.Shuffle(),
         "CG": weir.Consistent(),
+        "WG": weir.Weighted(weir.Hash()),
     }
-    chosen = args.only or list(groupings)
+    chosen = args.only or [name for name in groupings if name != "WG"]
     result: dict[str, Any] = {}
     try:
         data = work / "words"
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             cases["changing"] = [uneven] * half + [uneven[::-1]] * (args.batches - half)
         for case, speeds in cases.items():
             result[case] = {}
-            for name in chosen if case != "changing" else [n for n in chosen if n == "CG"]:
+            for name in chosen if case != "changing" else [n for n in chosen if n in ("CG", "WG")]:
                 folder = work / f"{case}-{name}"
                 measured = _measure(
                     spark, data, folder, groupings[name], speeds, args, keep=case == "changing"

@@ -10,7 +10,7 @@ end is part of the commit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from weir.rows import Rows
 AHEAD = 2.5  # periods' work that sources have waiting on every server
 PATIENCE = 1.0  # seconds without news after which a source sends more all the same
 FIRST_ROWS = 64  # per server, as long as nothing is known of their speed
+FEWEST_ROWS = 4  # per server and period, where shares tell how many each gets
 
 Numbers = NDArray[np.float64]
 
@@ -95,20 +96,22 @@ class Receivers:
         lacking = np.maximum(0.0, seconds / paces - np.maximum(0.0, queues - done))
         return float(lacking.sum()) / self._sources, float((seconds / paces).sum()) / self._sources
 
-    def period(self) -> InstanceLoad | None:
+    def period(self, shares: Sequence[int] | None = None) -> InstanceLoad | None:
         """Return the load since this was last returned; None if it is too soon, or if too little is known.
 
         What instances were sent from here counts, not what they did: as long as rows wait everywhere, all are busy all
-        the time. All are equally far from a source, so each source's rows should be balanced by themselves.
+        the time. All are equally far from a source, so each source's rows should be balanced by themselves. Of few
+        rows, who has more is chance: where shares decide, these count.
         """
         at, queues, sent = time.perf_counter(), self._queues(), self._sent - self._sent_before
-        paces = self._paces(queues)
-        if paces is None or at - self._began < every(len(sent)) or sent.sum() < FIRST_ROWS * len(sent):
-            return None  # of few rows, who has more is chance
+        paces, fewest = self._paces(queues), FIRST_ROWS if shares is None else FEWEST_ROWS
+        if paces is None or at - self._began < every(len(sent)) or sent.sum() < fewest * len(sent):
+            return None
         self._began, self._before, self._sent_before = at, self._now.copy(), self._sent.copy()
         self._period += 1
         number = self._batch * PERIODS + self._period
-        return InstanceLoad(number, sent.astype(np.float64), sent * paces, sent * queues * paces)
+        rows = sent.astype(np.float64) if shares is None else sent.sum() * np.array(shares) / sum(shares)
+        return InstanceLoad(number, rows, rows * paces, rows * queues * paces)
 
 
 class Control:
@@ -128,10 +131,11 @@ class Control:
         receivers, start = self._receivers[edge.index], 0
         while start < len(rows):
             size = max(FIRST_ROWS, int(self._room(receivers, start, len(rows))))
-            load = receivers.period()
+            router = self._routers.router(edge, node)
+            load = receivers.period(router.shares())
             feedback = None if load is None else self._routers.grouping(node).feedback(load)
             if feedback is not None:
-                self._routers.router(edge, node).listen(feedback)
+                router.listen(feedback)
             yield rows.slice(start, start + size)
             start += size
 

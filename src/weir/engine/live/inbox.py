@@ -56,9 +56,8 @@ class Inbox:
         if self.bytes + size <= self.limit:
             return pa.allocate_buffer(size)
         with tempfile.TemporaryFile(dir=self.folder) as file:
-            os.posix_fallocate(
-                file.fileno(), 0, size
-            )  # writing to a mapped file on a full disk would kill us
+            # writing to a mapped file on a full disk would kill us
+            os.posix_fallocate(file.fileno(), 0, size)
             with self._changed:
                 self.spilled += size
             return mmap.mmap(file.fileno(), size)

@@ -64,6 +64,9 @@ class LiveServer(Server):
         self._spoke, self._word, self._every = 0.0, b"", every(job.plan.servers)
         self.outbox: DirectOutbox = DirectOutbox(self, send)
         self.inbox, self._send, self._end = inbox, send, end
+        # states to open before their rows come, if there is time; not those that must be fetched
+        stateful = job.topology.stateful if job.storage.is_local else []
+        self._unopened = [n for n in stateful if server in n.placement and self.keeper.has_state(n)]
         # what nobody waits for: step, since when it could be done, and how
         self._later: deque[tuple[int, float, Callable[[], object]]] = deque()
         self.reports = [self.report]  # one per step; all but the counts of operators are in the first
@@ -79,7 +82,6 @@ class LiveServer(Server):
             self.keeper.change_owners(self.report)
             self.keeper.merge_segments()
         self.routers.hand_out(self._deliver)
-        self._get_ready()
         for _ in self._read():  # what the plan says is to be read here
             pass
         for step in range(1, steps + 1):
@@ -94,6 +96,7 @@ class LiveServer(Server):
             reach("step-started", self.plan.batch * 100 + step)
             if step < steps:
                 self._end(step + 1)
+        self._unopened = []
         while self._catch_up():
             pass
         with Busy(self.report):
@@ -142,13 +145,6 @@ class LiveServer(Server):
             while self._work_ahead():
                 self._speak(self._every)
 
-    def _get_ready(self) -> None:
-        """Open the state of operators before their rows come, if there is time; not what must be fetched for that."""
-        if self.storage.is_local:
-            for node in self.topology.stateful:
-                if self.server in node.placement and self.keeper.has_state(node):
-                    self._do_later(partial(self.keeper.view, node))
-
     def _finish_operator(self, node: Node) -> None:
         """Put the end of an operator off if nobody waits for it: nothing leaves it then."""
         instance = self.instances.get((node.name, self._step_of(node)))
@@ -163,6 +159,10 @@ class LiveServer(Server):
 
     def _catch_up(self) -> bool:
         """Do one thing that nobody waits for, as there is nothing else to do; return whether there was one."""
+        if self._unopened:
+            with Busy(self.report):
+                self.keeper.view(self._unopened.pop(0))
+            return True
         if not self._later:
             return False
         now = self.step

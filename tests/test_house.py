@@ -22,9 +22,9 @@ from weir.routing.base import Grouping, Router
 
 SOURCE = Path(weir.__file__).parent
 ROOMS_THAT_MAY_ASK = ("routing", "operators")
-LONGEST_FILE = 450
+LONGEST_FILE = 700
 LONGEST_BARE_FUNCTION = 80
-ALL_LINES = 37_700
+ALL_LINES = 38_500
 
 
 def files() -> list[Path]:

@@ -11,13 +11,14 @@ as the seed of the next, starts from 42, and passes over nulls.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from weir.compiled import compiled, helper
 from weir.errors import ParameterError
 
 SPARK_SEED = 42
@@ -31,12 +32,12 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 _MASK32 = np.uint64(0xFFFFFFFF)
 
 
-@nb.njit(inline="always")
+@helper
 def _rotl(x, r):  # type: ignore[no-untyped-def]
     return (x << np.uint64(r)) | (x >> np.uint64(64 - r))
 
 
-@nb.njit(inline="always")
+@helper
 def _avalanche(h):  # type: ignore[no-untyped-def]
     h ^= h >> np.uint64(33)
     h *= _P2
@@ -46,7 +47,7 @@ def _avalanche(h):  # type: ignore[no-untyped-def]
     return h
 
 
-@nb.njit(inline="always")
+@helper
 def _read(data, at, width):  # type: ignore[no-untyped-def]
     out = np.uint64(0)
     for i in range(width):
@@ -54,7 +55,7 @@ def _read(data, at, width):  # type: ignore[no-untyped-def]
     return out
 
 
-@nb.njit(cache=True)
+@compiled("int32[]", "bool[]", "out uint64[]")
 def _hash_int(values, valid, seeds):  # type: ignore[no-untyped-def]
     for i in range(len(values)):
         if valid[i]:
@@ -64,7 +65,7 @@ def _hash_int(values, valid, seeds):  # type: ignore[no-untyped-def]
             seeds[i] = _avalanche(h)
 
 
-@nb.njit(cache=True)
+@compiled("int64[]", "bool[]", "out uint64[]")
 def _hash_long(values, valid, seeds):  # type: ignore[no-untyped-def]
     for i in range(len(values)):
         if valid[i]:
@@ -74,14 +75,14 @@ def _hash_long(values, valid, seeds):  # type: ignore[no-untyped-def]
             seeds[i] = _avalanche(h)
 
 
-@nb.njit(cache=True)
+@compiled("uint8[]", "int64[]", "bool[]", "out uint64[]")
 def _hash_bytes(data, offsets, valid, seeds):  # type: ignore[no-untyped-def]
     for i in range(len(seeds)):
         if not valid[i]:
             continue
         seed = seeds[i]
-        at = np.int64(offsets[i])
-        length = np.int64(offsets[i + 1]) - at
+        at = offsets[i]
+        length = offsets[i + 1] - at
         end = at + length
         if length >= 32:
             v1 = seed + _P1 + _P2
@@ -144,7 +145,7 @@ def _fold(array: pa.Array, seeds: NDArray[np.uint64]) -> None:
     _, offsets_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=width)[array.offset : array.offset + len(array) + 1]
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.zeros(1, np.uint8)
-    return _hash_bytes(data, offsets, valid, seeds)
+    return _hash_bytes(data, offsets.astype(np.int64, copy=False), valid, seeds)
 
 
 def _filled(array: pa.Array) -> NDArray[np.generic]:
@@ -195,10 +196,21 @@ def spark_mod(hashes: NDArray[np.uint64], n: int) -> NDArray[np.int32]:
     return np.mod(hashes.view(np.int64), np.int64(n)).astype(np.int32)
 
 
-@nb.vectorize(["uint64(uint64, uint64)"], cache=True)
-def mix(key, salt):  # type: ignore[no-untyped-def]
-    """A well-mixed 64-bit number from a key's hash and a salt (the finaliser of SplitMix64)."""
+def _mix(key, salt):  # type: ignore[no-untyped-def]
     x = key + (salt + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+mixed = helper(_mix)  # the same as `mix`, for compiled functions
+
+
+def mix(key: Any, salt: Any) -> Any:
+    """A well-mixed 64-bit number from a key's hash and a salt (the finaliser of SplitMix64), or an array of them.
+
+    >>> int(mix(np.uint64(7), np.uint64(1)))
+    309689372594955804
+    """
+    with np.errstate(over="ignore"):
+        return _mix(key, salt)

@@ -51,7 +51,7 @@ def test_guests_who_move_on_for_good_are_followed():
     assert moved < 0.5
     # states that weigh more than all that a key's rows save are left where they are
     heavy = Costs(state_bytes=200_000)
-    assert play(where, forecast=heavy)[1] < moved / 3
+    assert play(where, forecast=heavy)[1] < moved / 2
 
 
 def test_guests_who_stay_are_left_alone():

@@ -283,3 +283,20 @@ def test_company_is_what_was_added_and_the_longest_unseen_keys_leave(batches):
         stay = [k for k in truth if company.has(np.array([k]))[0]]
         assert max(seen[k] for k in left) <= min(seen[k] for k in stay)
         assert len(stay) == 8
+
+
+def test_a_manager_without_decisions_says_so_after_three_periods():
+    manager = LocalityManager(Locality(period=2), ["a", "b"], [(0, 1)], 2)
+    keys = np.arange(50, dtype=np.uint64)
+    said = []
+    for _ in range(8):
+        manager.observe(BatchStats.of({0: keys, 1: keys}, {(0, 1): (keys, keys)}))
+        manager.plan_next()
+        said.append((manager.stalled(), manager.stalled(computing=True)))
+    assert said[5] == (None, None)
+    assert said[-1][0] == "no reconfiguration was decided on in the last 6 batches: none was computed"
+    assert said[-1][1].endswith("one is still being computed")
+    manager.offer(propose(manager.snapshot()))
+    manager.plan_next()
+    assert manager.stalled() is None
+    assert LocalityManager(Locality(period=None), ["a", "b"], [(0, 1)], 2).stalled() is None

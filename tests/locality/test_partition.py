@@ -79,7 +79,7 @@ def test_bound_holds_up_to_the_heaviest_key(n, seed, data):
 def test_hub_gets_a_server_and_the_others_keep_their_bound():
     rng = np.random.default_rng(2)
     hub = np.concatenate([np.zeros(5000, np.uint64), rng.integers(1, 200, size=5000).astype(np.uint64)])
-    graph = chain([rng.integers(50, size=10_000).astype(np.uint64), hub])
+    graph = chain([rng.integers(500, size=10_000).astype(np.uint64), hub])
     n = 4
     parts = partition(graph, n)
     floor = graph.floor(n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent import futures
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from weir.engine.ledger import read_commit
 from weir.routing.table import Table
 from weir.state.storage import Storage
 from weir.testing import run, start
+from weir.watch.reader import CheckpointReader
+from weir.watch.snapshot import snapshot
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -157,3 +160,26 @@ def test_reconfigure_without_learning_is_refused(tables):
     query = run(two_counts(), tables[:1], servers=2)
     with pytest.raises(weir.errors.EngineError, match="nothing to reconfigure"):
         query.reconfigure()
+
+
+def failing(_):
+    raise MemoryError("no room for the graph")
+
+
+@pytest.mark.parametrize(("proposal", "why"), [(failing, "failed: MemoryError: no room"), (None, None)])
+def test_steering_that_does_not_happen_says_why(tables, checkpoint, monkeypatch, caplog, proposal, why):
+    if proposal is not None:
+        monkeypatch.setattr("weir.engine.learning.propose", proposal)
+    query = start(two_counts(), checkpoint, servers=3, routing=weir.Locality(period=1))
+    for table in tables:
+        query.feed(table)
+        futures.wait([query._driver.learner._pool.submit(int)])
+    said = query.progress.routing.stalled
+    banner = [text for text in snapshot(CheckpointReader(checkpoint))["health"]["details"] if "move" in text]
+    if why is None:
+        assert said is None
+        assert banner == []
+    else:
+        assert why in said
+        assert banner == [f"Keys do not move: {said}."]
+        assert len([r for r in caplog.records if "stalls" in r.message]) == 1

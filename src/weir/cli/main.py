@@ -1,4 +1,4 @@
-"""The command ``weir``: ``demo``, ``inspect``, ``scale``, ``watch``, ``advise``, and what other distributions add.
+"""The command ``weir``: ``demo``, ``inspect``, ``scale``, ``watch`` …, and what other distributions add.
 
 A command is a module with ``arguments(parser)``, ``run(args, console)`` and ``show(result, console)``: the first
 declares its options, the second does the work, reports progress on standard error and returns data that JSON can
@@ -25,6 +25,7 @@ from rich.text import Text
 
 import weir
 from weir.errors import WeirError
+from weir.extras import DISTRIBUTION
 
 COMMANDS = {
     "demo": (
@@ -34,6 +35,7 @@ COMMANDS = {
     "inspect": ("weir.cli.inspect", "what a checkpoint holds, and whether it is sound"),
     "scale": ("weir.cli.scale", "add servers to a running query, or remove some"),
     "watch": ("weir.cli.watch", "a page that shows a query as it runs, from its checkpoint"),
+    "compile": ("weir.cli.compile", "compile everything once, so that no query has to"),
     "advise": ("weir.cli.advise", "would locality-aware routing help with this data?"),
 }
 GROUP = "weir.commands"  # of the entry points by which other distributions add commands
@@ -78,7 +80,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
             commands.add_parser(command)
     if name in ("bench", "lab") and name not in added:
         raise WeirError(
-            f"weir {name} comes with weir-evaluation; in a clone of Weir: pip install ./evaluation"
+            f"weir {name} comes with {DISTRIBUTION}-evaluation; in a clone of Weir: pip install . ./evaluation"
         )
     return parser
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weir.compiled import compiled
 from weir.elasticity.graph import Machine
 from weir.errors import ParameterError
 from weir.routing.base import Instances
@@ -118,7 +118,9 @@ def spread(
     limit = fair * (1 + slack) + (1 - 1e-9 if weights is None else 1e-9 * load.sum())
     # of equals, those that are not on their preferred instance go first
     order = np.lexsort((np.arange(len(old)), here == wish, -load))
-    new, least, total = _spread(here, load, fair, hub, limit, order, wish)
+    new, total = here.copy(), np.zeros(n)
+    stays = np.full(n, -1)  # the item of each instance that alone is more than a fair part
+    least = _spread(here, load, fair, hub, limit, order, wish, new, total, stays, np.zeros(n))
     return Moved(new, new != old, int(least), total)
 
 
@@ -138,12 +140,13 @@ def _fair(
     return fair, hub
 
 
-@nb.njit(cache=True)
-def _spread(homes, weight, fair, hub, limit, order, wish):  # type: ignore[no-untyped-def]
+@compiled(
+    *("int32[]", "float64[]", "float64[]", "bool[]", "float64[]", "int64[]", "int64[]"),
+    *("out int32[]", "out float64[]", "out int64[]", "out float64[]"),
+)
+def _spread(homes, weight, fair, hub, limit, order, wish, new, load, stays, left):  # type: ignore[no-untyped-def]
+    """Give items that have to leave, and those without a home, a new one; return the least number of moves."""
     n = len(limit)
-    new = homes.copy()
-    load = np.zeros(n)
-    stays = np.full(n, -1)  # the item that alone is more than a fair part
     for i in order:
         s = homes[i]
         if s >= 0:
@@ -151,7 +154,8 @@ def _spread(homes, weight, fair, hub, limit, order, wish):  # type: ignore[no-un
             if hub[s] and stays[s] < 0:
                 stays[s] = i
     least = 0
-    left = load.copy()
+    for s in range(n):
+        left[s] = load[s]
     for i in order:
         s = homes[i]
         if s < 0:
@@ -160,9 +164,10 @@ def _spread(homes, weight, fair, hub, limit, order, wish):  # type: ignore[no-un
             left[s] -= weight[i]
             least += 1
     # an item given away may bring its new instance above the limit: a few rounds settle it
-    taken = np.zeros(n)
+    taken = left  # no longer needed
     for _ in range(4):
-        taken[:] = 0.0
+        for s in range(n):
+            taken[s] = 0.0
         for i in order:
             s = new[i]
             if s < 0 or load[s] <= limit[s] or weight[i] <= 0 or stays[s] == i:
@@ -194,7 +199,7 @@ def _spread(homes, weight, fair, hub, limit, order, wish):  # type: ignore[no-un
             some = True
         if not some:
             break
-    return new, least, load
+    return least
 
 
 def carried(before: Sequence[Machine], after: Sequence[Machine]) -> NDArray[np.int32]:

@@ -6,6 +6,7 @@ A runner runs the tasks of a batch somewhere: as Spark jobs (:mod:`weir.spark.jo
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from weir.compiled import compile_all, declared
 from weir.engine.ahead import Ahead
 from weir.engine.alarms import NextAlarms
 from weir.engine.continuity import check_names, check_next, check_source
@@ -45,6 +47,9 @@ from weir.options import Options
 from weir.state.storage import Storage
 
 CLEAN_EVERY = 10
+COMPILING = "compiling, once per installation"
+
+logger = logging.getLogger("weir.engine")
 
 
 class Runner(Protocol):
@@ -141,7 +146,7 @@ class Driver:
         self.source = ""  # whose batches it is handed: the id of Spark's own query
         self.alarms = NextAlarms(storage, intake)
         self._busy = threading.RLock()  # one batch at a time, whoever asks for it
-        self._started = False
+        self._compiled = self._started = False
         self._ended = 0.0
         self._last_seconds: Seconds | None = None
         self._servers_before = topology.servers
@@ -150,6 +155,25 @@ class Driver:
             self.status.recent.append(Progress.from_dict(ledger.last.progress))
 
     # ------------------------------------------------------------------ the loop
+
+    def compile(self) -> None:
+        """Compile what batches run if this machine has not done so yet: before workers fork, and not in this process.
+
+        After the first call it does nothing.
+        """
+        if self._compiled:
+            return
+        self._compiled = True
+        if all(function.ready for function in declared()):
+            return
+        self.status.message = COMPILING
+        logger.info("%s: %s; `weir compile` does it ahead of time", self.storage.location, COMPILING)
+        done = self.ledger.fence.preparing(COMPILING)
+        try:
+            compile_all()
+        finally:
+            done()
+            self.status.message = "waiting for data"
 
     def batch(self, rows: Any, number: int, *, end_of_input: bool = False) -> None:
         """Process what the source hands over, exactly once; ``number`` is the source's own.

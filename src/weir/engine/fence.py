@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections.abc import Callable
 
 from weir.engine.documents import Claim
 from weir.engine.job import host_name
@@ -13,7 +14,7 @@ from weir.errors import CheckpointError
 from weir.state.storage import Storage
 
 DRIVERS = "drivers"
-ENDED = "-ended"
+ENDED, PREPARING = "-ended", "-preparing"
 PATIENCE = 2.0  # seconds within which a file system that is shared shows a new file everywhere
 _seen: set[tuple[str, str]] = set()  # location and nonce of claims that this process has seen
 
@@ -72,10 +73,17 @@ class Fence:
         with contextlib.suppress(CheckpointError):  # noted already, or the storage is what has failed
             self._storage.write_document(f"{DRIVERS}/{self.turn:08d}{ENDED}", "end", body)
 
+    def preparing(self, what: str) -> Callable[[], None]:
+        """Note what keeps this driver from its first batch, for those who look; return how to take it back."""
+        name = f"{DRIVERS}/{self.turn:08d}{PREPARING}"
+        with contextlib.suppress(CheckpointError):
+            self._storage.write_document(name, "preparing", {"what": what})
+        return lambda: self._storage.delete(name)
+
     def forget_older(self) -> None:
         """Delete the claims of drivers before this one."""
         for name in self._storage.names(DRIVERS):
-            turn = name.removesuffix(ENDED)
+            turn = name.removesuffix(ENDED).removesuffix(PREPARING)
             if turn.isdigit() and int(turn) < self.turn:
                 self._storage.delete(f"{DRIVERS}/{name}")
 

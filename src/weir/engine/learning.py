@@ -104,6 +104,7 @@ class Learner:
         self._astray = False  # whether the manager has failed, and no longer knows what is in force
         self.hot: dict[str, NDArray[np.uint64]] = {}
         self._told: Any = None  # the last decision that progress has told of
+        self._stalled = False  # whether that was logged
         self._listed: dict[str, int] = {}  # operator → keys in its table
         self.counted: dict[str, float] = {}  # operator → share of the last batch's rows that were counted
 
@@ -350,12 +351,21 @@ class Learner:
             decisions=len(decisions),
             new=[one.to_dict() for one in new],
             last_decision=decisions[-1].to_dict() if decisions else None,
+            stalled=self._check_stalled(),
             tables={
                 name: self._listed.get(name, 0) if name in self.learnt else len(load_table(self.storage, ref))
                 for name, ref in plan.tables.items()
             },
             counted=self.counted,
         )
+
+    def _check_stalled(self) -> str | None:
+        """Return why no decision comes, where one should; log it when that begins."""
+        stalled = self.manager.stalled(computing=self._computing is not None)
+        if stalled is not None and not self._stalled:
+            logger.warning("locality-aware routing stalls: %s", stalled)
+        self._stalled = stalled is not None
+        return stalled
 
     def close(self) -> None:
         for pool in (self._pool, self._beside):

@@ -6,14 +6,15 @@ rebuilding only touches the index, and the dense arrays are what vectorised code
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from weir.compiled import compiled, helper
 
 EMPTY = -1
 
 
-@nb.njit(inline="always")
+@helper
 def _spread(left, right):  # type: ignore[no-untyped-def]
     x = left ^ (right * np.uint64(0x9E3779B97F4A7C15))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -21,7 +22,7 @@ def _spread(left, right):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(31))
 
 
-@nb.njit(inline="always")
+@helper
 def _slot(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
     """Return the slot that holds a pair, or the empty one where it belongs."""
     mask = np.uint64(len(index) - 1)
@@ -31,33 +32,29 @@ def _slot(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
     return at
 
 
-@nb.njit(cache=True, nogil=True)
-def insert_all(index, lefts, rights, n, left, right):  # type: ignore[no-untyped-def]
-    """Return the entry of each pair, new ones added at the end, and the number of entries; the caller made room."""
-    ids = np.empty(len(left), np.int64)
+@compiled("out int32[]", "out uint64[]", "out uint64[]", "int64", "uint64[]", "uint64[]", "out int64[]")
+def _insert_all(index, lefts, rights, n, left, right, ids):  # type: ignore[no-untyped-def]
+    """Note the entry of each pair, new ones added at the end where there is room; return the number of entries."""
     for i in range(len(left)):
         at = _slot(index, lefts, rights, left[i], right[i])
         if index[at] == EMPTY:
             index[at], lefts[n], rights[n] = n, left[i], right[i]
             n += 1
         ids[i] = index[at]
-    return ids, n
+    return n
 
 
-@nb.njit(cache=True, nogil=True)
-def find_all(index, lefts, rights, left, right):  # type: ignore[no-untyped-def]
-    """Return the entry of each pair, −1 where there is none."""
-    ids = np.empty(len(left), np.int64)
+@compiled("int32[]", "uint64[]", "uint64[]", "uint64[]", "uint64[]", "out int64[]")
+def _find_all(index, lefts, rights, left, right, ids):  # type: ignore[no-untyped-def]
+    """Note the entry of each pair, −1 where there is none."""
     for i in range(len(left)):
         ids[i] = index[_slot(index, lefts, rights, left[i], right[i])]
-    return ids
 
 
-@nb.njit(cache=True, nogil=True)
-def rebuild(index, lefts, rights, n):  # type: ignore[no-untyped-def]
-    """Fill an index anew from the dense arrays, whose entries are all different."""
+@compiled("out int32[]", "uint64[]", "uint64[]", "int64")
+def _rebuild(index, lefts, rights, n):  # type: ignore[no-untyped-def]
+    """Fill an empty index from the dense arrays, whose entries are all different."""
     mask = np.uint64(len(index) - 1)
-    index[:] = EMPTY
     for e in range(n):
         at = _spread(lefts[e], rights[e]) & mask
         while index[at] != EMPTY:
@@ -85,7 +82,7 @@ class PairIndex:
         self._left, self._right = np.empty(room, np.uint64), np.empty(room, np.uint64)
         self._left[: self.n], self._right[: self.n] = left, right
         self._index = np.full(1 << max(10, (3 * room // 2).bit_length()), EMPTY, np.int32)  # 2/3 full at most
-        rebuild(self._index, self._left, self._right, self.n)
+        _rebuild(self._index, self._left, self._right, self.n)
 
     @property
     def left(self) -> NDArray[np.uint64]:
@@ -106,14 +103,16 @@ class PairIndex:
             if room > len(self._left):
                 # not twice as many: counts are pruned when they have a quarter too many
                 self._lay_out(self.left, self.right, max(room, 11 * len(self._left) // 8))
-            ids[piece], self.n = insert_all(
-                self._index, self._left, self._right, self.n, left[piece], right[piece]
+            self.n = _insert_all(
+                self._index, self._left, self._right, self.n, left[piece], right[piece], ids[piece]
             )
         return ids
 
     def find(self, left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the number of each pair, −1 for pairs never added."""
-        return np.asarray(find_all(self._index, self._left, self._right, left, right))
+        ids = np.empty(len(left), np.int64)
+        _find_all(self._index, self._left, self._right, left, right, ids)
+        return ids
 
     def keep(self, entries: NDArray[np.int64]) -> None:
         """Keep only these entries, renumbered in the order given."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from weir.compiled import compiled
 
 SLOTS = 8  # servers that are kept for each key, those with the most rows
 PRIOR = 2.0  # rows that a key is taken to share with its home when nothing else is known of it
@@ -212,15 +213,17 @@ def strongest(
     return servers, rows
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled("int32[]", "out int64[]", "out float32[,]", "int64", "float64")
 def _fade(at, seen, rows, batch, half_life):  # type: ignore[no-untyped-def]
     for r in at:
         if seen[r] != batch:
-            rows[r] *= np.float32(0.5 ** ((batch - seen[r]) / half_life))
+            left = np.float32(0.5 ** ((batch - seen[r]) / half_life))
+            for k in range(rows.shape[1]):
+                rows[r, k] *= left
             seen[r] = batch
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled("int32[]", "int32[]", "float64[]", "out int32[,]", *["out float32[,]"] * 3)
 def _add(at, server, count, servers, rows, now, lead):  # type: ignore[no-untyped-def]
     slots = servers.shape[1]
     for i in range(len(at)):
@@ -243,7 +246,7 @@ def _add(at, server, count, servers, rows, now, lead):  # type: ignore[no-untype
             lead[r, weakest] = 0.0
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled("int32[]", "int32[]", "int32[,]", *["out float32[,]"] * 3)
 def _follow(at, homes, servers, rows, now, lead):  # type: ignore[no-untyped-def]
     for i in range(len(at)):
         r = at[i]
@@ -265,5 +268,7 @@ def _follow(at, homes, servers, rows, now, lead):  # type: ignore[no-untyped-def
             theirs = max(0.0, rows[r, best] - lead[r, best])
             rows[r, best] = rows[r, own] + lead[r, best]
             rows[r, own] = theirs
-            lead[r] = 0.0
-        now[r] = 0.0
+            for k in range(servers.shape[1]):
+                lead[r, k] = 0.0
+        for k in range(servers.shape[1]):
+            now[r, k] = 0.0

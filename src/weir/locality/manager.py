@@ -35,6 +35,7 @@ from weir.network.tree import Tree, check_tree, closeness
 from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Moves, Patch, Table
 
+STALLED = 3  # periods without a decision
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
 # decisions that are kept at hand, and written with every batch; the history of commits goes back further
 _DECISIONS = 100
@@ -225,6 +226,28 @@ class LocalityManager:
             fixed=self.fixed,
             free=self.free,
         )
+
+    def stalled(self, computing: bool = False) -> str | None:
+        """Return why keys do not move: nothing was decided for three periods, or all was refused, or failed.
+
+        None while decisions come, and once a table is in force also while better ones are refused. ``computing`` says
+        whether a proposal is being computed.
+        """
+        if self.config.period is None or self.batch <= STALLED * self.config.period:
+            return None
+        since = self.batch - STALLED * self.config.period
+        recent = [decision for decision in self.decisions if decision.batch > since]
+        if not recent:
+            why = "one is still being computed" if computing else "none was computed"
+            return f"no reconfiguration was decided on in the last {self.batch - since} batches: {why}"
+        if all(decision.error for decision in recent):
+            return (
+                f"every reconfiguration of the last {self.batch - since} batches failed: {recent[-1].error}"
+            )
+        if self._started or any(decision.adopted for decision in recent):
+            return None
+        why = next((d.forecast.why for d in reversed(recent) if d.forecast is not None), "")
+        return f"no reconfiguration was adopted in {self.batch} batches; the last was refused: {why}"
 
     def fail(self, error: str) -> None:
         """Note that a reconfiguration could not be computed; tables stay as they are until the next one."""

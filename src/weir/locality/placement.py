@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from weir.compiled import compiled, subroutine
 
 # What another server must have more than a key's home: what chance alone may give, which of r rows that fall on either
 # is about √r; twice that for a settled key. In replays of recorded streams less moves many more keys for little.
@@ -64,8 +65,9 @@ def place(
     near = np.zeros((0, 0)) if near is None else near
     home = np.full(len(weight), -1, np.int32) if present is None else present.astype(np.int32)
     firm = np.zeros(len(weight), np.bool_) if settled is None else settled
-    start = load.astype(np.float64)
-    return np.asarray(_place(servers, rows, weight, start, limit, order, near, home, firm, cost))
+    out = np.full(len(weight), -1, np.int32)
+    _place(servers, rows, weight, load.astype(np.float64), limit, order, near, home, firm, cost, out)
+    return out
 
 
 def place_for_next(
@@ -99,90 +101,91 @@ def place_for_next(
     [1, 0]
     """
     order = np.lexsort((hashes, -coming.max(axis=1, initial=0.0)))
+    out = present.astype(np.int32)
     start = load.astype(np.float64)
-    return np.asarray(
-        _place_for_next(servers, coming, rows, weight, start, limit, order, present, cost, stay)
-    )
+    _place_for_next(servers, coming, rows, weight, start, limit, order, present, cost, stay, out)
+    return out
 
 
-@nb.njit(inline="always")
-def _roomier(load, limit, s, best):  # type: ignore[no-untyped-def]
-    return load[s] / limit[s] < load[best] / limit[best]
-
-
-@nb.njit(inline="always")
-def _best(servers, rows, load, limit, weight, home, bar, chance, cost):  # type: ignore[no-untyped-def]
+@subroutine
+def _best(servers, rows, load, limit, weight, v, home, bar, chance, cost):  # type: ignore[no-untyped-def]
     """Return the server with room that shares most rows with a key, but for its home; −1 if none is above ``bar``."""
-    best = -1
+    best = np.int64(-1)
     most = 0.0
-    for k in range(len(servers)):
-        s = servers[k]
-        if s < 0 or s == home or rows[k] <= 0 or load[s] + weight > limit[s]:
+    for k in range(servers.shape[1]):
+        s, shared = np.int64(servers[v, k]), np.float64(rows[v, k])
+        if s < 0 or s == home or shared <= 0 or load[s] + weight[v] > limit[s]:
             continue
-        if bar >= 0 and rows[k] <= bar + max(cost, chance * np.sqrt(rows[k] + bar)):
+        if bar >= 0 and shared <= bar + max(cost, chance * np.sqrt(shared + bar)):
             continue
-        if best < 0 or rows[k] > most or (rows[k] == most and _roomier(load, limit, s, best)):
+        if best < 0 or shared > most or (shared == most and load[s] / limit[s] < load[best] / limit[best]):
             best = s
-            most = rows[k]
+            most = shared
     return best
 
 
-@nb.njit(cache=True, nogil=True)
-def _nearest(servers, rows, load, limit, weight, near):  # type: ignore[no-untyped-def]
+@subroutine
+def _nearest(servers, rows, load, limit, weight, v, near):  # type: ignore[no-untyped-def]
     """Return the server with room that is nearest to those a key shares rows with, −1 if none is near."""
     best = -1
     closest = 0.0
     for s in range(len(near)):
-        if load[s] + weight > limit[s]:
+        if load[s] + weight[v] > limit[s]:
             continue
         close = 0.0
-        for k in range(len(servers)):
-            if servers[k] >= 0:
-                close += rows[k] * near[servers[k], s]
-        if close > closest or (best >= 0 and close == closest and _roomier(load, limit, s, best)):
+        for k in range(servers.shape[1]):
+            if servers[v, k] >= 0:
+                close += rows[v, k] * near[servers[v, k], s]
+        roomier = best >= 0 and load[s] / limit[s] < load[best] / limit[best]
+        if close > closest or (close == closest and roomier):
             best = s
             closest = close
     return best
 
 
-@nb.njit(cache=True, nogil=True)
-def _place(servers, rows, weight, load, limit, order, near, present, settled, cost):  # type: ignore[no-untyped-def]
-    out = np.full(len(order), -1, np.int32)
-    load = load.copy()
+@compiled(
+    *("int32[,]", "float32[,]", "float64[]", "out float64[]", "float64[]", "int64[]", "float64[,]"),
+    *("int32[]", "bool[]", "float64", "out int32[]"),
+)
+def _place(  # type: ignore[no-untyped-def]
+    servers, rows, weight, load, limit, order, near, present, settled, cost, out
+):
     for v in order:
-        home = present[v]
+        home = np.int64(present[v])
         own = -1.0 if home < 0 else 0.0  # rows shared with its home; without one there is no bar
         some = home >= 0
         for k in range(servers.shape[1]):
             if servers[v, k] >= 0 and rows[v, k] > 0:
-                some = True
+                some = True  # type: ignore[assignment]
                 if servers[v, k] == home:
-                    own = rows[v, k]
+                    own = np.float64(rows[v, k])
         if not some:
             continue
         chance = CHANCE_SETTLED if settled[v] else CHANCE
-        best = _best(
-            servers[v], rows[v], load, limit, weight[v], home, own, chance, cost if settled[v] else 0.0
-        )
+        price = cost if settled[v] else 0.0
+        best = _best(servers, rows, load, limit, weight, v, home, own, chance, price)
         if best < 0 and home >= 0 and (settled[v] or load[home] + weight[v] <= limit[home]):
             best = home
         if best < 0 and home >= 0:
-            best = _best(servers[v], rows[v], load, limit, weight[v], home, -1.0, 0.0, 0.0)
+            best = _best(servers, rows, load, limit, weight, v, home, -1.0, 0.0, 0.0)
         if best < 0:
-            best = _nearest(servers[v], rows[v], load, limit, weight[v], near)
+            best = _nearest(servers, rows, load, limit, weight, v, near)
         if best < 0:
             best = 0
             for s in range(1, len(load)):
-                if _roomier(load, limit, s, best):
+                if load[s] / limit[s] < load[best] / limit[best]:
                     best = s
         out[v] = best
         load[best] += weight[v]
-    return out
 
 
-@nb.njit(cache=True, nogil=True)
-def _place_for_next(servers, coming, rows, weight, load, limit, order, present, cost, stay):  # type: ignore[no-untyped-def]
-    out = present.copy()
+@compiled(
+    *("int32[,]", "float32[,]", "float32[,]", "float64[]", "out float64[]", "float64[]", "int64[]"),
+    *("int32[]", "float64", "float64", "out int32[]"),
+)
+def _place_for_next(  # type: ignore[no-untyped-def]
+    servers, coming, rows, weight, load, limit, order, present, cost, stay, out
+):
     for v in order:
         home = present[v]
         own = past = 0.0
@@ -203,4 +206,3 @@ def _place_for_next(servers, coming, rows, weight, load, limit, order, present, 
             load[best] += weight[v]
             if home >= 0:
                 load[home] -= weight[v]
-    return out

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.compiled import compiled
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.base import Operator
@@ -22,10 +22,9 @@ from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 KEY2, TIME = "__key", "passed_at"
 
 
-@nb.njit(cache=True)
-def _passing(groups, times, starts, ends, saved, within):  # type: ignore[no-untyped-def]
+@compiled("int64[]", "int64[]", "int64[]", "int64[]", "int64[]", "int64", "out bool[]")
+def _passing(groups, times, starts, ends, saved, within, out):  # type: ignore[no-untyped-def]
     """Which rows, in order of group and time, are so far from every row of their group that has passed."""
-    out = np.zeros(len(groups), np.bool_)
     last = np.int64(0)  # the time of the last row that passed, of the group ``owner``
     owner = np.int64(-1)
     for i in range(len(groups)):
@@ -40,7 +39,6 @@ def _passing(groups, times, starts, ends, saved, within):  # type: ignore[no-unt
         if free:
             out[i] = True
             owner, last = g, t
-    return out
 
 
 class Deduplicate(Operator):
@@ -159,9 +157,9 @@ class _DeduplicateInstance(Instance):
         r1, r2 = row_hashes(batch)
         groups = groups[: len(h1)]
         order = np.lexsort((r2, r1, times, groups))
-        chosen = _passing(
-            groups[order], times[order], starts, ends, saved[TIME].to_numpy()[before], np.int64(within)
-        )
+        chosen = np.zeros(len(order), np.bool_)
+        passed_at = saved[TIME].to_numpy()[before]
+        _passing(groups[order], times[order], starts, ends, passed_at, within, chosen)
         at = np.sort(order[chosen])
         passed = batch.take(pa.array(at))
         columns = [passed.column(k) for k in node.key]

@@ -6,12 +6,12 @@ cardinality estimation algorithm", 2007; small counts by linear counting.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from weir.compiled import compiled
 from weir.hashing import hash_columns
 
 BITS = 10
@@ -19,7 +19,7 @@ REGISTERS = 1 << BITS
 _SEED = 0x5EED
 
 
-@nb.njit(cache=True)
+@compiled("uint64[]", "bool[]", "int64[]", "out uint8[,]")
 def _fill(hashes, valid, groups, registers):  # type: ignore[no-untyped-def]
     for i in range(len(hashes)):
         if not valid[i]:
@@ -35,7 +35,7 @@ def _fill(hashes, valid, groups, registers):  # type: ignore[no-untyped-def]
             registers[groups[i], at] = rank
 
 
-@nb.njit(cache=True)
+@compiled("uint8[,]", "bool[]", "int64[]", "out uint8[,]")
 def _merge(states, valid, groups, registers):  # type: ignore[no-untyped-def]
     for i in range(len(groups)):
         if valid[i]:
@@ -44,15 +44,13 @@ def _merge(states, valid, groups, registers):  # type: ignore[no-untyped-def]
                 all_of[r] = max(all_of[r], mine[r])
 
 
-@nb.njit(cache=True)
-def _sums(registers, powers):  # type: ignore[no-untyped-def]
-    """Return Σ 2⁻ʳ over the registers of each row, and how many of them are zero."""
-    sums, zeros = np.zeros(len(registers)), np.zeros(len(registers), np.int64)
+@compiled("uint8[,]", "float64[]", "out float64[]", "out int64[]")
+def _sums(registers, powers, sums, zeros):  # type: ignore[no-untyped-def]
+    """Add up 2⁻ʳ over the registers of each row, and how many of them are zero."""
     for i in range(len(registers)):
         for register in registers[i]:
             sums[i] += powers[register]
             zeros[i] += register == 0
-    return sums, zeros
 
 
 def _hashes(column: pa.Array) -> NDArray[np.uint64]:
@@ -89,7 +87,8 @@ def estimate(states: pa.Array) -> pa.Array:
     True
     """
     m = float(REGISTERS)
-    sums, zeros = _sums(_to_numpy(states), np.exp2(-np.arange(65.0)))
+    sums, zeros = np.zeros(len(states)), np.zeros(len(states), np.int64)
+    _sums(_to_numpy(states), np.exp2(-np.arange(65.0)), sums, zeros)
     raw = (0.7213 / (1 + 1.079 / m)) * m * m / sums
     with np.errstate(divide="ignore"):
         linear = m * np.log(m / np.maximum(zeros, 1e-9))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from weir.compiled import compiled
+
 Groups = NDArray[np.int64]
 _OPERATIONS = {"sum": 0, "min": 1, "max": 2}
 
 
-@nb.njit(cache=True)
+@compiled("T[]", "bool[]", "int64[]", "out T[]", "out bool[]", "int64", T=("int64", "float64"))
 def _reduce(values, valid, groups, out, seen, operation):  # type: ignore[no-untyped-def]
     """Add values up per group, or keep the least or greatest; a NaN gives way to any number."""
     for i in range(len(values)):
@@ -30,7 +31,7 @@ def _reduce(values, valid, groups, out, seen, operation):  # type: ignore[no-unt
             out[g] = v
 
 
-@nb.njit(cache=True)
+@compiled("int64[]", "int64[]", "bool[]", "int64[]", "bool", "out int64[]")
 def _extreme(orders, values, valid, groups, greatest, out):  # type: ignore[no-untyped-def]
     """Note in ``out`` the row of each group with the least or greatest order; of equals, by value."""
     for i in range(len(orders)):

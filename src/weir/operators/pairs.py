@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from weir.compiled import compiled
 
 I64 = NDArray[np.int64]
 AT_ONCE = 1 << 19  # pairs that are handed over together
 
 
-@nb.njit(cache=True)
+@compiled(*["int64[]"] * 5, "int64", "int64", "out int64[]", "out int64[]")
 def _ranges(groups, times, starts, ends, others, before, after, low, high):  # type: ignore[no-untyped-def]
     """For each row: where in the sorted other side those begin and end whose time is within its bounds."""
     for i in range(len(groups)):

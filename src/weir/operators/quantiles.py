@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import TopologyError
+from weir.extras import install
 from weir.operators.aggregate_functions import (
     AggregateFunction,
     Columns,
@@ -29,7 +30,7 @@ def _kll() -> Any:
     except ImportError:
         raise TopologyError(
             "approx_quantile needs Apache DataSketches where the driver and the executors run: "
-            "pip install 'weir[sketches]'"
+            + install("sketches")
         ) from None
     return kll_doubles_sketch
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.compiled import compiled
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError
 from weir.state.index import group_rows
@@ -204,22 +204,15 @@ def on_time(
     return rows.select(good), micros[good]
 
 
-@nb.njit(cache=True)
-def _by_key(keys, order, count):  # type: ignore[no-untyped-def]
-    """Rows in the order of their keys, which are numbers below ``count``; those of a key as they are in ``order``."""
-    ends = np.zeros(count + 1, np.int64)
-    for key in keys:
-        ends[key + 1] += 1
-    for key in range(count):
-        ends[key + 1] += ends[key]
-    out = np.empty(len(keys), np.int64)
+@compiled("int64[]", "int64[]", "out int64[]", "out int64[]")
+def _by_key(keys, order, begins, out):  # type: ignore[no-untyped-def]
+    """Rows in the order of their keys, each of which begins somewhere; those of a key as they are in ``order``."""
     for i in order:
-        out[ends[keys[i]]] = i
-        ends[keys[i]] += 1
-    return out
+        out[begins[keys[i]]] = i
+        begins[keys[i]] += 1
 
 
-@nb.njit(cache=True)
+@compiled("int64[]", "int64[]", "int64[]", "out int64[]", "out int64[]", "out int64[]")
 def _sweep(keys, starts, ends, groups, merged_starts, merged_ends):  # type: ignore[no-untyped-def]
     count = -1
     for i in range(len(keys)):
@@ -247,7 +240,9 @@ def merge_sessions(
     n = len(h1)
     keys, leads = group_rows(h1, h2)
     in_time = (starts[1:] >= starts[:-1]).all()  # as rows of a stream mostly are
-    order = _by_key(keys, np.arange(n) if in_time else np.argsort(starts, kind="stable"), len(leads))
+    begins = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=len(leads)))])
+    order = np.empty(n, np.int64)
+    _by_key(keys, np.arange(n) if in_time else np.argsort(starts, kind="stable"), begins, order)
     sorted_groups, first, last = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     count = _sweep(keys[order], starts[order], ends[order], sorted_groups, first, last)
     groups = np.empty(n, np.int64)

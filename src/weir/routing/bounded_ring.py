@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.hashing import mix
+from weir.compiled import compiled
+from weir.hashing import mix, mixed
 from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter
 from weir.routing.random_choices import check_bounds
@@ -89,7 +89,12 @@ class _RingRouter(LoadRouter):
         return out
 
 
-@nb.njit(cache=True)
+@compiled(
+    "uint64[]",
+    *("uint64", "float64", "int64"),
+    *("out int64[]", "int32[]", "uint64[]", "int32[]", "int64", "out int64[]", "out int64[]"),
+    "out int32[]",
+)
 def _route(  # type: ignore[no-untyped-def]
     keys, salt, growth, messages, load, owner, points, first, bits, beyond, level, out
 ):
@@ -101,7 +106,7 @@ def _route(  # type: ignore[no-untyped-def]
             level[0] = capacity
             for b in range(bins):
                 beyond[b] = b
-        place = mix(keys[i] ^ salt, np.uint64(0))
+        place = mixed(keys[i] ^ salt, np.uint64(0))
         at = np.int64(first[place >> np.uint64(64 - bits)])
         while at < bins and points[at] < place:
             at += 1

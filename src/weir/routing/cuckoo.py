@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.compiled import compiled
 
-@nb.njit(cache=True)
-def _place(hashes, homes, size):  # type: ignore[no-untyped-def]
-    keys = np.zeros(size, np.uint64)
-    values = np.full(size, -1, np.int32)
-    mask = np.uint64(size - 1)
+
+@compiled("uint64[]", "int32[]", "out uint64[]", "out int32[]")
+def _place(hashes, homes, keys, values):  # type: ignore[no-untyped-def]
+    """Fill an empty table; return whether there was room."""
+    mask = np.uint64(len(keys) - 1)
     for i in range(len(hashes)):
         key, home = hashes[i], homes[i]
         at = key & mask
@@ -27,8 +27,8 @@ def _place(hashes, homes, size):  # type: ignore[no-untyped-def]
             one, two = key & mask, (key >> np.uint64(32)) & mask
             at = two if at == one else one
         if not placed:
-            return keys, values, False
-    return keys, values, True
+            return False
+    return True
 
 
 def two_choice_table(
@@ -47,8 +47,8 @@ def two_choice_table(
     while size < 2.5 * len(hashes):
         size *= factor
     while True:
-        keys, values, done = _place(hashes, homes, size)
-        if done:
+        keys, values = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
+        if _place(hashes, homes, keys, values):
             break
         size *= factor
     # 0 would match the hash 0 in an empty place; give empty places a key whose first choice is elsewhere

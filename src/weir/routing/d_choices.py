@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
-import numba as nb
 import numpy as np
 
+from weir.compiled import compiled, helper
 from weir.errors import ParameterError
-from weir.hashing import mix
+from weir.hashing import mixed
 from weir.routing.base import Counters, CountingGrouping, Instances, Keys, RouterContext
-from weir.routing.heavy_hitters import COUNT, ROWS, touch
+from weir.routing.heavy_hitters import COUNT, ROWS, SKETCH, touch
 from weir.routing.partial_key import emptier_of_two, pick, taken
 from weir.routing.w_choices import HeavyRouter, check_threshold, least_loaded
 
@@ -91,11 +91,11 @@ class DChoicesRouter(HeavyRouter):
     def route(self, keys: Keys) -> Instances:
         out = np.empty(len(keys), dtype=np.int32)
         mine = self.load, self.least, self.strides, self._memo, self._d
-        _route(keys, self.salt, self.threshold, self.epsilon, self.sketch.arrays, *mine, out)
+        _route(keys, self.salt, self.threshold, self.epsilon, *self.sketch.arrays, *mine, out)
         return out
 
 
-@nb.njit
+@helper
 def _choices(entries, rows, threshold, epsilon, n):  # type: ignore[no-untyped-def]
     """The least d for which every prefix of the heavy keys fits on the instances that it can reach."""
     top = len(entries) - 1
@@ -124,7 +124,7 @@ def _choices(entries, rows, threshold, epsilon, n):  # type: ignore[no-untyped-d
     return n
 
 
-@nb.njit(forceinline=True)
+@helper
 def _emptiest(key, salt, d, load, strides, memo):  # type: ignore[no-untyped-def]
     """The first least loaded of a key's ``d`` choices: a start, and a stride coprime to n, so all differ.
 
@@ -132,7 +132,7 @@ def _emptiest(key, salt, d, load, strides, memo):  # type: ignore[no-untyped-def
     the search: loads only grow, so what was above the bound stays above it. It changes no answer.
     """
     n = len(load)
-    hashed = mix(key ^ salt, np.uint64(3))
+    hashed = mixed(key ^ salt, np.uint64(3))
     start = pick(hashed, n)
     stride = strides[pick(hashed << np.uint64(32), len(strides))]
     note = memo[np.int64(hashed & np.uint64(len(memo) - 1))]
@@ -162,10 +162,16 @@ def _emptiest(key, salt, d, load, strides, memo):  # type: ignore[no-untyped-def
     return chosen
 
 
-@nb.njit(cache=True)
-def _route(keys, salt, threshold, epsilon, sketch, load, least, strides, memo, d, out):  # type: ignore[no-untyped-def]
+@compiled(
+    *("uint64[]", "uint64", "float64", "float64"),
+    *SKETCH,
+    *("out int64[]", "out int64[]", "int64[]", "out int64[,]", "out int64[]"),
+    "out int32[]",
+)
+def _route(  # type: ignore[no-untyped-def]
+    keys, salt, threshold, epsilon, entries, runs, table, state, load, least, strides, memo, d, out
+):
     n = len(load)
-    entries, runs, table, state = sketch
     for i in range(len(keys)):
         key = keys[i]
         count = touch(entries, runs, table, state, key)

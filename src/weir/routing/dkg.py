@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.compiled import compiled, helper
 from weir.errors import GroupingError, ParameterError
-from weir.hashing import mix, spark_mod
+from weir.hashing import mix, mixed, spark_mod
 from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
 from weir.routing.heavy_hitters import SpaceSaving
 from weir.routing.partial_key import pick
@@ -137,16 +137,16 @@ def _bucket_of(keys: Keys, buckets: int) -> NDArray[np.int64]:
     return ((mix(keys, np.uint64(1)) >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)).astype(np.int64)
 
 
-@nb.njit(inline="always")
+@helper
 def _slot(table, homes, key):  # type: ignore[no-untyped-def]
     mask = len(table) - 1
-    at = np.int64(mix(key, np.uint64(0)) & np.uint64(mask))
+    at = np.int64(mixed(key, np.uint64(0)) & np.uint64(mask))
     while homes[at] >= 0 and table[at] != key:
         at = (at + 1) & mask
     return at
 
 
-@nb.njit(cache=True)
+@compiled("out uint64[]", "out int32[]", "uint64[]", "int32[]")
 def _fill(table, homes, heavy, where):  # type: ignore[no-untyped-def]
     for i in range(len(heavy)):
         at = _slot(table, homes, heavy[i])
@@ -154,10 +154,10 @@ def _fill(table, homes, heavy, where):  # type: ignore[no-untyped-def]
         homes[at] = where[i]
 
 
-@nb.njit(cache=True)
+@compiled("uint64[]", "uint64[]", "int32[]", "int32[]", "out int32[]")
 def _route(keys, table, homes, buckets, out):  # type: ignore[no-untyped-def]
     for i in range(len(keys)):
         home = homes[_slot(table, homes, keys[i])]
         if home < 0:
-            home = buckets[pick(mix(keys[i], np.uint64(1)), len(buckets))]
+            home = buckets[pick(mixed(keys[i], np.uint64(1)), len(buckets))]
         out[i] = home

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.compiled import compiled, helper
 from weir.errors import CheckpointError, ParameterError
 from weir.routing.base import Counters, Keys
 
@@ -27,6 +27,7 @@ class Sketch(NamedTuple):
     state: NDArray[np.int64]
 
 
+SKETCH = "out int64[,]", "out int64[,]", "out int32[]", "out int64[]"  # the types of these arrays
 KEY, COUNT, ERROR, RUN, SLOT = range(5)
 _LAST, _FREE = range(2)
 _USED, ROWS, _FREE_RUNS = range(3)
@@ -102,7 +103,7 @@ class SpaceSaving:
         _load(*self.arrays, keys.astype(np.uint64), counts.astype(np.int64), errors.astype(np.int64))
 
 
-@nb.njit(forceinline=True)
+@helper
 def _home(table, key):  # type: ignore[no-untyped-def]
     # Fold the high half in: keys may be small integers as well as hashes.
     key = np.uint64(key)
@@ -110,7 +111,7 @@ def _home(table, key):  # type: ignore[no-untyped-def]
     return np.int64((mixed >> np.uint64(32)) & np.uint64(len(table) - 1))
 
 
-@nb.njit(forceinline=True)
+@helper
 def _enter(entries, table, key, at):  # type: ignore[no-untyped-def]
     where = _home(table, key)
     while table[where] >= 0:
@@ -119,7 +120,7 @@ def _enter(entries, table, key, at):  # type: ignore[no-untyped-def]
     entries[at, SLOT] = where
 
 
-@nb.njit(forceinline=True)
+@helper
 def _leave(entries, table, at):  # type: ignore[no-untyped-def]
     """Free an entry's place in the table, and close the gap so that no search stops short."""
     mask = len(table) - 1
@@ -138,7 +139,7 @@ def _leave(entries, table, at):  # type: ignore[no-untyped-def]
     table[gap] = -1
 
 
-@nb.njit(forceinline=True)
+@helper
 def _start_run(entries, runs, state, at):  # type: ignore[no-untyped-def]
     state[_FREE_RUNS] -= 1
     fresh = runs[state[_FREE_RUNS], _FREE]
@@ -146,13 +147,14 @@ def _start_run(entries, runs, state, at):  # type: ignore[no-untyped-def]
     entries[at, RUN] = fresh
 
 
-@nb.njit(forceinline=True)
+@helper
 def _increment(entries, runs, table, state, at):  # type: ignore[no-untyped-def]
     run = entries[at, RUN]
     end = runs[run, _LAST]
     if end != at:
-        for field in (KEY, ERROR, SLOT):
-            entries[at, field], entries[end, field] = entries[end, field], entries[at, field]
+        entries[at, KEY], entries[end, KEY] = entries[end, KEY], entries[at, KEY]
+        entries[at, ERROR], entries[end, ERROR] = entries[end, ERROR], entries[at, ERROR]
+        entries[at, SLOT], entries[end, SLOT] = entries[end, SLOT], entries[at, SLOT]
         table[entries[at, SLOT]] = at
         table[entries[end, SLOT]] = end
     count = entries[end, COUNT] + 1
@@ -171,7 +173,7 @@ def _increment(entries, runs, table, state, at):  # type: ignore[no-untyped-def]
     return count
 
 
-@nb.njit(forceinline=True)
+@helper
 def touch(entries, runs, table, state, key):  # type: ignore[no-untyped-def]
     """Count one row of ``key`` in the arrays of a :class:`Sketch`; return the key's count so far."""
     state[ROWS] += 1
@@ -204,13 +206,13 @@ def touch(entries, runs, table, state, key):  # type: ignore[no-untyped-def]
     return _increment(entries, runs, table, state, at)
 
 
-@nb.njit(cache=True)
+@compiled(*SKETCH, "uint64[]")
 def _update(entries, runs, table, state, keys):  # type: ignore[no-untyped-def]
     for i in range(len(keys)):
         touch(entries, runs, table, state, keys[i])
 
 
-@nb.njit(cache=True)
+@compiled(*SKETCH, "uint64[]", "int64[]", "int64[]")
 def _load(entries, runs, table, state, keys, counts, errors):  # type: ignore[no-untyped-def]
     for i in range(len(keys)):
         at = len(entries) - 1 - i

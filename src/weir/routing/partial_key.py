@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.compiled import compiled, helper
 from weir.errors import CheckpointError
-from weir.hashing import mix
+from weir.hashing import mix, mixed
 from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
 
 
-@nb.njit(inline="always")
+@helper
 def pick(hashed, n):  # type: ignore[no-untyped-def]
     """One of ``n`` from the upper half of a mixed number; a multiplication, not a slow division."""
     return np.int64(((hashed >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
@@ -98,15 +98,15 @@ class _PartialKeyRouter(LoadRouter):
         return out
 
 
-@nb.njit(inline="always")
+@helper
 def emptier_of_two(key, salt, load):  # type: ignore[no-untyped-def]
     """The less loaded of a key's two homes; the first if they tie."""
-    a = pick(mix(key ^ salt, np.uint64(1)), len(load))
-    b = pick(mix(key ^ salt, np.uint64(2)), len(load))
+    a = pick(mixed(key ^ salt, np.uint64(1)), len(load))
+    b = pick(mixed(key ^ salt, np.uint64(2)), len(load))
     return b if load[b] < load[a] else a
 
 
-@nb.njit(cache=True)
+@compiled("uint64[]", "uint64", "out int64[]", "out int32[]")
 def _route(keys, salt, load, out):  # type: ignore[no-untyped-def]
     for i in range(len(keys)):
         chosen = emptier_of_two(keys[i], salt, load)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.compiled import compiled, helper
 from weir.errors import ParameterError
-from weir.hashing import mix
+from weir.hashing import mixed
 from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter, pick, taken
 
@@ -111,25 +111,30 @@ class RandomChoicesRouter(LoadRouter):
         return out
 
 
-@nb.njit(inline="always")
+@helper
 def _choice(key, salt, step, bins):  # type: ignore[no-untyped-def]
     """Place number ``step`` in a key's sequence: random at first, at last every bin in turn."""
     random_steps = 4 * bins
     if step < random_steps:
-        return pick(mix(key ^ salt, np.uint64(step)), bins)
-    return (pick(mix(key ^ salt, np.uint64(random_steps)), bins) + step) % bins
+        return pick(mixed(key ^ salt, np.uint64(step)), bins)
+    return (pick(mixed(key ^ salt, np.uint64(random_steps)), bins) + step) % bins
 
 
-@nb.njit(inline="always")
+@helper
 def _is_heavy(key, messages, bins, cells):  # type: ignore[no-untyped-def]
     if len(cells) == 0:
         return True
-    cell = pick(mix(key, np.uint64(0xCE11)), len(cells))
+    cell = pick(mixed(key, np.uint64(0xCE11)), len(cells))
     cells[cell] += 1
     return cells[cell] > HEAVY * messages / bins + _SURE
 
 
-@nb.njit(cache=True)
+@compiled(
+    "uint64[]",
+    *("uint64", "float64", "float64", "int64"),
+    *("out int64[]", "int32[]", "out int64[]", "out uint64[]", "out int64[,]"),
+    "out int32[]",
+)
 def _route(keys, salt, heavy, light, messages, load, owner, cells, memo_keys, memo, out):  # type: ignore[no-untyped-def]
     bins = len(load)
     for i in range(len(keys)):

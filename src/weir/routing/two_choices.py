@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numba as nb
 import numpy as np
 
-from weir.hashing import mix
+from weir.compiled import compiled
+from weir.hashing import mix, mixed
 from weir.routing.base import CountingGrouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import LoadRouter, pick
 
@@ -54,11 +54,11 @@ class _TwoChoicesRouter(LoadRouter):
         return out
 
 
-@nb.njit(cache=True)
+@compiled("int64", "uint64", "out int64[]", "out int32[]")
 def _route(first, salt, load, out):  # type: ignore[no-untyped-def]
     n = len(load)
     for i in range(len(out)):
-        drawn = mix(salt, np.uint64(first + i))
+        drawn = mixed(salt, np.uint64(first + i))
         a = pick(drawn, n)
         b = pick(drawn << np.uint64(32), n)
         chosen = b if load[b] < load[a] else a

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numba as nb
 import numpy as np
 
+from weir.compiled import compiled, helper
 from weir.errors import ParameterError
 from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
-from weir.routing.heavy_hitters import ROWS, SpaceSaving, touch
+from weir.routing.heavy_hitters import ROWS, SKETCH, SpaceSaving, touch
 from weir.routing.partial_key import LoadRouter, emptier_of_two, taken
 
 
@@ -83,11 +83,11 @@ class HeavyRouter(LoadRouter):
 class _WChoicesRouter(HeavyRouter):
     def route(self, keys: Keys) -> Instances:
         out = np.empty(len(keys), dtype=np.int32)
-        _route(keys, self.salt, self.threshold, self.sketch.arrays, self.load, self.least, out)
+        _route(keys, self.salt, self.threshold, *self.sketch.arrays, self.load, self.least, out)
         return out
 
 
-@nb.njit(forceinline=True)
+@helper
 def least_loaded(load, least):  # type: ignore[no-untyped-def]
     """An instance of least load, searched in turn: loads only grow, so one lap per level is enough."""
     n = len(load)
@@ -97,15 +97,17 @@ def least_loaded(load, least):  # type: ignore[no-untyped-def]
             least[1] = at
             return at
         at = at + 1 if at + 1 < n else 0
-    at = np.int64(np.argmin(load))
+    at = 0
+    for i in range(1, n):
+        if load[i] < load[at]:
+            at = i
     least[0] = load[at]
     least[1] = at
     return at
 
 
-@nb.njit(cache=True)
-def _route(keys, salt, threshold, sketch, load, least, out):  # type: ignore[no-untyped-def]
-    entries, runs, table, state = sketch
+@compiled("uint64[]", "uint64", "float64", *SKETCH, "out int64[]", "out int64[]", "out int32[]")
+def _route(keys, salt, threshold, entries, runs, table, state, load, least, out):  # type: ignore[no-untyped-def]
     for i in range(len(keys)):
         count = touch(entries, runs, table, state, keys[i])
         if count > threshold * state[ROWS] and count > 1:

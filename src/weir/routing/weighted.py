@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-import numba as nb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from weir.compiled import compiled, helper
 from weir.errors import ParameterError
 from weir.network.distance import Distance
 from weir.network.profile import PAPER, Profile, initial_weights
@@ -296,7 +296,7 @@ class WeightedRouter(Router):
         self._rank()
 
 
-@nb.njit(inline="always")
+@helper
 def take_share(wanted, weights, used, order, at):  # type: ignore[no-untyped-def]
     """The channel of one row: the wanted one if it has share left, else the first in order that has."""
     chosen = wanted
@@ -307,13 +307,14 @@ def take_share(wanted, weights, used, order, at):  # type: ignore[no-untyped-def
     used[chosen] += 1
     at[1] -= 1
     if at[1] == 0:  # a new round
-        used[:] = 0
-        at[0] = 0
-        at[1] = weights.sum()
+        at[0] = at[1] = 0
+        for channel in range(len(used)):
+            used[channel] = 0
+            at[1] += weights[channel]
     return chosen
 
 
-@nb.njit(cache=True)
+@compiled("out int32[]", "int64[]", "out int64[]", "int64[]", "out int64[]")
 def _share_out(out, weights, used, order, at):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
         out[i] = take_share(out[i], weights, used, order, at)

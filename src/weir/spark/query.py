@@ -145,6 +145,7 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
     def on_batch(frame: DataFrame, batch: int) -> None:
         started.wait()  # the first batch may come before writer.start has returned
         try:
+            driver.compile()
             driver.batch(frame, batch)
         except Exception as error:
             if isinstance(error, WeirError) or driver.status.error is None:
@@ -182,6 +183,7 @@ def run(application: Application, checkpoint: str, options: Options) -> Query:
             "weir.read_state, or run with an empty checkpoint folder."
         )
     try:
+        driver.compile()
         if driver.ledger.last is None or driver.ledger.last.handed_over == 0:
             driver.batch(rows, 0)
         if driver.needs_end_of_input:

@@ -10,6 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from weir.errors import CheckpointError, ParameterError
+from weir.extras import install
 from weir.state.location import Place
 
 Option = str | int | float | bool
@@ -75,7 +76,7 @@ def _open(place: Place, options: tuple[tuple[str, Option], ...], process: int) -
         except ImportError:
             raise CheckpointError(
                 f"{place.uri}: checkpoints in object stores need obstore. Install it where the driver and the "
-                "executors run: pip install 'weir[object-stores]'"
+                f"executors run: {install('object-stores')}"
             ) from None
         return ObjectFiles(place.uri, dict(options))
     from weir.state.arrow_files import ArrowFiles

@@ -7,23 +7,21 @@ chance with probability below 10⁻²⁰; no byte comparison of keys is needed a
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
+
+from weir.compiled import compiled
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
 
 
-@nb.njit(cache=True)
-def _group(h1, h2, capacity):  # type: ignore[no-untyped-def]
-    n = len(h1)
-    mask = np.uint64(capacity - 1)
-    slots = np.full(capacity, -1, dtype=np.int64)
-    group = np.empty(n, dtype=np.int64)
-    first = np.empty(n, dtype=np.int64)
+@compiled("uint64[]", "uint64[]", "out int64[]", "out int64[]", "out int64[]")
+def _group(h1, h2, slots, group, first):  # type: ignore[no-untyped-def]
+    """Note the group of each row and the first row of each group; return how many there are."""
+    mask = np.uint64(len(slots) - 1)
     groups = 0
-    for i in range(n):
+    for i in range(len(h1)):
         at = (h1[i] ^ (h2[i] >> np.uint64(7))) & mask
         while True:
             g = slots[at]
@@ -38,7 +36,7 @@ def _group(h1, h2, capacity):  # type: ignore[no-untyped-def]
                 group[i] = g
                 break
             at = (at + np.uint64(1)) & mask
-    return group, first[:groups].copy()
+    return groups
 
 
 def group_rows(h1: U64, h2: U64) -> tuple[I64, I64]:
@@ -53,10 +51,12 @@ def group_rows(h1: U64, h2: U64) -> tuple[I64, I64]:
     capacity = 16
     while capacity < 2 * len(h1):
         capacity *= 2
-    return _group(h1, h2, capacity)
+    group, first = np.empty(len(h1), np.int64), np.empty(len(h1), np.int64)
+    groups = _group(h1, h2, np.full(capacity, -1, np.int64), group, first)
+    return group, first[:groups].copy()
 
 
-@nb.njit(cache=True)
+@compiled("uint64[]", "uint64[]", "uint64[]", "uint64[]", "out int64[]", "out int64[]")
 def _find(seg1, seg2, h1, h2, found, pending):  # type: ignore[no-untyped-def]
     """For each pending key: its row in one sorted segment; keeps those not found pending."""
     still = 0
@@ -128,14 +128,10 @@ class Search:
         self.which[positions] = self.row[positions] = -1
 
 
-@nb.njit(cache=True)
-def bits_at(bits, first, rows):  # type: ignore[no-untyped-def]
+def bits_at(bits: NDArray[np.uint8], first: int, rows: I64) -> NDArray[np.bool_]:
     """Return some of the bits of a bitmap whose first one is bit ``first``."""
-    out = np.empty(len(rows), dtype=np.bool_)
-    for i in range(len(rows)):
-        at = rows[i] + first
-        out[i] = (bits[at >> 3] >> (at & 7)) & 1
-    return out
+    at = rows + first
+    return (bits[at >> 3] >> (at & 7).astype(np.uint8)) & np.uint8(1) != 0
 
 
 def rows_of(seg1: U64, keys: U64) -> I64:

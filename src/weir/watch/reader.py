@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from weir.engine.documents import Commit
-from weir.engine.fence import DRIVERS, ENDED, began
+from weir.engine.fence import DRIVERS, ENDED, PREPARING, began
 from weir.engine.history import (
     HISTORY,
     Chunk,
@@ -106,6 +107,10 @@ class CheckpointReader:
         except CheckpointError as error:  # another driver has just taken over, or the document is damaged
             return {"state": "presumed running", "since": None, "text": str(error)}
         who = f"process {driver['process']} on {driver['host']}"
+        with contextlib.suppress(CheckpointError):
+            if self.storage.exists(f"{DRIVERS}/{turns[-1]}{PREPARING}"):
+                preparing = self.storage.read_document(f"{DRIVERS}/{turns[-1]}{PREPARING}", "preparing")
+                who += f", {preparing['what']}"
         if driver["host"] == host_name() and driver.get("began"):
             if began(driver["process"]) != driver["began"]:
                 return {"state": "gone", "since": None, "text": f"{who} is gone without having stopped"}

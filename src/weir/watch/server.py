@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from weir.errors import EngineError
+from weir.extras import install
 from weir.state.storage import Storage
 
 PORT = 8642
@@ -48,7 +49,7 @@ class PageServer:
         except ImportError as error:
             self._socket.close()
             raise EngineError(
-                f"the page needs {error.name}, which is not installed: pip install 'weir[watch]'"
+                f"the page needs {error.name}, which is not installed: {install('watch')}"
             ) from None
         self.token = token or new_token()
         terms: dict[str, Any] = {"token": self.token, "host": host, "port": self.port, "control": control}

@@ -28,7 +28,7 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
         "status": status,
     }
     if commit is None or not commit.progress:
-        waiting = {"level": "idle", "text": "No batch has been committed yet.", "details": []}
+        waiting = {"level": "idle", "text": "No batch has been committed yet.", "details": [status["text"]]}
         return {**about, "batch": None, "health": waiting}
     did = Progress.from_dict(commit.progress)
     span = max((did.seconds.waiting or 0.0) + did.seconds.plan + did.seconds.job, 1e-9)
@@ -175,6 +175,8 @@ def health(did: Progress, status: dict[str, Any], servers: list[Any], congested:
             details.append(f"Server {slowest} is slow: {paces[slowest]:.1f} × the usual time in {name}.")
         if operator.diverted:
             details.append(f"{operator.diverted:,} rows of {name} went to the dead letters.")
+    if did.routing is not None and did.routing.stalled:
+        details.append(f"Keys do not move: {did.routing.stalled}.")
     if did.ran_again:
         details.append(f"The last batch had to run twice: {did.ran_again}")
     if status["state"] == "stopped":

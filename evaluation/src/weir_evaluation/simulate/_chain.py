@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.hashing import mix
+from weir.hashing import mixed
 from weir.routing.base import Grouping, Router
 from weir.routing.shuffle import Shuffle
 from weir.routing.weighted import Weighted, WeightedRouter, take_share
@@ -145,7 +145,7 @@ def advance(  # type: ignore[no-untyped-def]
         r = row[slot]
         last = k == depth
         if not last and k > 0 and keep[k - 1] < 1.0:
-            drawn = mix(salt + np.uint64(k), np.uint64(r)) >> np.uint64(11)
+            drawn = mixed(salt + np.uint64(k), np.uint64(r)) >> np.uint64(11)
             last = np.float64(drawn) / 9007199254740992.0 >= keep[k - 1]
         if last:
             finished[r] = ends

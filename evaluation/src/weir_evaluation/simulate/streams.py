@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weir.hashing import hash_columns, mix
+from weir.hashing import hash_columns, mix, mixed
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ def _alias(share):  # type: ignore[no-untyped-def]
 def _sample(threshold, alias, salt, out):  # type: ignore[no-untyped-def]
     n = np.uint64(len(threshold))
     for i in range(len(out)):
-        drawn = mix(salt, np.uint64(i))
+        drawn = mixed(salt, np.uint64(i))
         column = np.int64(((drawn >> np.uint64(32)) * n) >> np.uint64(32))
         fraction = np.float64(drawn & np.uint64(0xFFFFFFFF)) / 4294967296.0
         out[i] = column if fraction < threshold[column] else alias[column]

@@ -131,6 +131,7 @@ class RoutingProgress(Record):
     decisions: int = 0
     new: list[dict[str, Any]] = []
     last_decision: dict[str, Any] | None = None
+    stalled: str | None = None  # why no decision comes, where one should
     tables: dict[str, int] = {}  # operator → listed keys
     counted: dict[
         str, float

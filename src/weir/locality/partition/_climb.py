@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-import heapq
-
-import numba as nb
 import numpy as np
 
-from weir.locality.partition._refine import TINY, _fits, loads
+from weir.compiled import compiled, subroutine
+from weir.locality.partition._refine import GRAPH, TINY, Floats, Graph, Held, Parts, _fits, loads
 
 
-@nb.njit(inline="always")
+def climb(
+    graph: Graph, held: Held, limit: Floats, slack: float, patience: int, passes: int, parts: Parts
+) -> None:
+    """Improve ``parts`` by Fiduccia–Mattheyses over all servers: the best move first, even one that costs.
+
+    Each vertex moves once per pass; limits may be exceeded by ``slack`` on the way; the best assignment met is
+    kept, a row over the limit counting as a row cut.
+    """
+    (_, n), m = limit.shape, len(parts)
+    load, talk = loads(graph[3], parts, n), np.zeros((m, n))
+    scratch = np.empty((5, m), np.int64)
+    _climb(
+        *graph, held, limit, limit * (1 + slack), patience, passes, parts, load, talk, np.empty(m), scratch
+    )
+
+
+@subroutine
 def _target(talk, load, limit, weight, parts, v, n, k):  # type: ignore[no-untyped-def]
     """Return the best other server with room for a vertex, −1 if there is none."""
     to = -1
@@ -20,52 +34,110 @@ def _target(talk, load, limit, weight, parts, v, n, k):  # type: ignore[no-untyp
     return to
 
 
-@nb.njit(cache=True, nogil=True)
-def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patience, passes, parts):  # type: ignore[no-untyped-def]
-    """Improve ``parts`` by Fiduccia–Mattheyses over all servers: the best move first, even one that costs.
+@subroutine
+def _put(heap, place, size, cost, v):  # type: ignore[no-untyped-def]
+    """Put vertex ``v`` where its cost belongs in a heap that holds it already, the cheapest first."""
+    i = place[v]
+    while i > 0:
+        up = (i - 1) >> 1
+        u = heap[up]
+        if cost[u] < cost[v] or (cost[u] == cost[v] and u < v):
+            break
+        heap[i] = u
+        place[u] = i
+        i = up
+    while True:
+        down = 2 * i + 1
+        if down >= size:
+            break
+        u = heap[down]
+        if down + 1 < size:
+            w = heap[down + 1]
+            if cost[w] < cost[u] or (cost[w] == cost[u] and w < u):
+                down += 1
+                u = w
+        if cost[v] < cost[u] or (cost[v] == cost[u] and v < u):
+            break
+        heap[i] = u
+        place[u] = i
+        i = down
+    heap[i] = v
+    place[v] = i
 
-    Each vertex moves once per pass; limits may be exceeded by ``slack`` on the way; the best assignment met is
-    kept, a row over the limit counting as a row cut.
-    """
+
+@subroutine
+def _look(v, talk, load, limit, weight, parts, heap, place, size, cost, target):  # type: ignore[no-untyped-def]
+    """Find the best move of a vertex that is in the heap, and put it in its place there; one without any comes last."""
+    k, n = limit.shape
+    target[v] = _target(talk, load, limit, weight, parts, v, n, k)
+    cost[v] = np.inf if target[v] < 0 else talk[v, parts[v]] - talk[v, target[v]]
+    _put(heap, place, size, cost, v)
+
+
+@compiled(
+    *GRAPH,
+    *("bool[]", "float64[,]", "float64[,]", "int64", "int64", "out int32[]"),
+    *("out float64[,]", "out float64[,]", "out float64[]", "out int64[,]"),
+)
+def _climb(  # type: ignore[no-untyped-def]
+    indptr,
+    indices,
+    edge,
+    weight,
+    home,
+    bonus,
+    held,
+    limit,
+    loose,
+    patience,
+    passes,
+    parts,
+    load,
+    talk,
+    cost,
+    scratch,
+):
+    """Do what :func:`climb` says; ``loose`` are the limits with their slack."""
     k, n = limit.shape
     m = len(parts)
-    loose = limit * (1 + slack)
-    talk = np.zeros((m, n))
+    heap, place, target, trail_v, trail_p = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     for v in range(m):
         for e in range(indptr[v], indptr[v + 1]):
             talk[v, parts[indices[e]]] += edge[e]
         if home[v] >= 0:
             talk[v, home[v]] += bonus[v]
-    load = loads(weight, parts, n)
     for _ in range(passes):
-        stamp = np.zeros(m, np.int64)
-        locked = held.copy()
-        heap = [(np.inf, np.int64(0), np.int64(0), np.int64(0))]
-        heap.clear()
+        size = np.int64(0)
         for v in range(m):
-            if not locked[v]:
-                own = parts[v]
-                to = _target(talk, load, loose, weight, parts, v, n, k)
-                if to >= 0:
-                    heapq.heappush(heap, (talk[v, own] - talk[v, to], np.int64(v), np.int64(to), np.int64(0)))
-        excess = np.maximum(load - limit, 0.0).sum()
+            place[v] = -1  # not in the heap: it may not move
+            if not held[v]:
+                heap[size] = v
+                place[v] = size
+                size += 1
+                _look(v, talk, load, loose, weight, parts, heap, place, size, cost, target)
+        excess = 0.0
+        for o in range(k):
+            for s in range(n):
+                excess += max(0.0, load[o, s] - limit[o, s])
         gain = 0.0
         first = -excess
         best = first
-        trail_v = np.empty(m, np.int64)
-        trail_p = np.empty(m, np.int64)
         moves = 0
         kept = 0
-        while len(heap) > 0 and moves - kept < patience:
-            cost, v, to, at = heapq.heappop(heap)  # type: ignore[assignment]
-            if locked[v] or at != stamp[v]:
-                continue
-            own = parts[v]
+        while size > 0 and moves - kept < patience:
+            v = heap[0]
+            own, to = parts[v], target[v]
+            if to < 0:
+                break
             if not _fits(load, loose, weight, v, to, k):
-                to = _target(talk, load, loose, weight, parts, v, n, k)
-                if to >= 0:
-                    heapq.heappush(heap, (talk[v, own] - talk[v, to], np.int64(v), np.int64(to), at))
+                _look(v, talk, load, loose, weight, parts, heap, place, size, cost, target)
                 continue
+            size -= 1
+            place[v] = -1
+            if size > 0:
+                heap[0] = heap[size]
+                place[heap[0]] = 0
+                _put(heap, place, size, cost, heap[0])
             for o in range(k):
                 if weight[v, o] > 0:
                     excess -= max(0.0, load[o, own] - limit[o, own])
@@ -74,24 +146,17 @@ def climb(indptr, indices, edge, weight, home, bonus, held, limit, slack, patien
                     load[o, to] += weight[v, o]
                     excess += max(0.0, load[o, own] - limit[o, own])
                     excess += max(0.0, load[o, to] - limit[o, to])
-            gain -= cost
+            gain -= cost[v]
             parts[v] = to
-            locked[v] = True
             trail_v[moves] = v
             trail_p[moves] = own
             moves += 1
             for e in range(indptr[v], indptr[v + 1]):
-                u = indices[e]
+                u = np.int64(indices[e])
                 talk[u, own] -= edge[e]
                 talk[u, to] += edge[e]
-                if not locked[u]:
-                    here = parts[u]
-                    go = _target(talk, load, loose, weight, parts, u, n, k)
-                    stamp[u] += 1
-                    if go >= 0:
-                        heapq.heappush(
-                            heap, (talk[u, here] - talk[u, go], np.int64(u), np.int64(go), stamp[u])
-                        )
+                if place[u] >= 0:
+                    _look(u, talk, load, loose, weight, parts, heap, place, size, cost, target)
             if gain - excess > best + TINY:
                 best = gain - excess
                 kept = moves

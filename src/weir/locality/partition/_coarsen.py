@@ -5,41 +5,61 @@ The arrays of a level are those of :mod:`~weir.locality.partition._refine`.
 
 from __future__ import annotations
 
-import numba as nb
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
+
+from weir.compiled import compiled
 
 TINY = 1e-9
 
 
-@nb.njit(cache=True, nogil=True)
-def shuffled(n, seed):  # type: ignore[no-untyped-def]
-    """Return the numbers below n in an order that the seed fixes."""
-    out = np.arange(n)
-    x = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xD1B54A32D192ED03)
-    for i in range(n - 1, 0, -1):
-        x ^= x << np.uint64(13)
-        x ^= x >> np.uint64(7)
-        x ^= x << np.uint64(17)
-        j = np.int64((x >> np.uint64(11)) % np.uint64(i + 1))
-        out[i], out[j] = out[j], out[i]
-    return out
-
-
-@nb.njit(cache=True, nogil=True)
-def cluster(indptr, indices, edge, weight, degree, group, most, rounds, order, gamma):  # type: ignore[no-untyped-def]
+def cluster(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    edge: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    degree: NDArray[np.float64],
+    group: NDArray[np.int32],
+    most: NDArray[np.float64],
+    rounds: int,
+    order: NDArray[np.int64],
+    gamma: float,
+) -> NDArray[np.int32]:
     """Cluster by size-constrained label propagation: vertices join the cluster they share most rows with.
 
     What chance explains (the product of both degrees, times ``gamma``) is taken off, as modularity does: a
     popular key occurs with all others, and merging by count alone would merge unrelated clusters around it.
     Vertices of different groups never share a cluster. Returns a label per vertex.
     """
+    n = len(weight)
+    label = np.arange(n, dtype=np.int32)
+    chance = gamma / max(TINY, float(degree.sum())) * degree
+    clusters = weight.copy(), degree.copy(), label
+    scratch = np.zeros(n), np.empty(n, np.int32)
+    _cluster(indptr, indices, edge, weight, degree, group, most, rounds, order, chance, *clusters, *scratch)
+    return label
+
+
+@compiled(
+    *(
+        "int64[]",
+        "int32[]",
+        "float64[]",
+        "float64[,]",
+        "float64[]",
+        "int32[]",
+        "float64[]",
+        "int64",
+        "int64[]",
+    ),
+    *("float64[]", "out float64[,]", "out float64[]", "out int32[]", "out float64[]", "out int32[]"),
+)
+def _cluster(  # type: ignore[no-untyped-def]
+    indptr, indices, edge, weight, degree, group, most, rounds, order, chance, size, mass, label, talk, seen
+):
     n, k = weight.shape
-    label = np.arange(n).astype(np.int32)
-    size = weight.copy()
-    mass = degree.copy()
-    total = max(TINY, degree.sum())
-    talk = np.zeros(n)
-    seen = np.empty(n, np.int32)
     for _ in range(rounds):
         moved = 0
         for v in order:
@@ -55,12 +75,11 @@ def cluster(indptr, indices, edge, weight, degree, group, most, rounds, order, g
                     met += 1
                 talk[c] += edge[e]
             best = own
-            chance = gamma * degree[v] / total
-            strongest = talk[own] - chance * (mass[own] - degree[v])
+            strongest = talk[own] - chance[v] * (mass[own] - degree[v])
             for i in range(met):
                 c = seen[i]
                 if c != own:
-                    bond = talk[c] - chance * mass[c]
+                    bond = talk[c] - chance[v] * mass[c]
                     if bond > strongest:
                         fits = True
                         for o in range(k):
@@ -82,52 +101,65 @@ def cluster(indptr, indices, edge, weight, degree, group, most, rounds, order, g
                 moved += 1
         if moved * 50 < n:
             break
-    return label
 
 
-@nb.njit(cache=True, nogil=True)
-def contract(indptr, indices, edge, weight, degree, group, home, bonus, label):  # type: ignore[no-untyped-def]
+def contract(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    edge: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    degree: NDArray[np.float64],
+    group: NDArray[np.int32],
+    home: NDArray[np.int32],
+    bonus: NDArray[np.float64],
+    label: NDArray[np.int32],
+) -> tuple[NDArray[Any], ...]:
     """Return the arrays of the graph of clusters, without edges inside a cluster, and each vertex's cluster."""
-    n, k = weight.shape
-    fresh = np.full(n, -1, np.int32)
-    coarse = np.empty(n, np.int32)
-    m = 0
-    for v in range(n):
-        c = label[v]
-        if fresh[c] < 0:
-            fresh[c] = m
-            m += 1
-        coarse[v] = fresh[c]
-    weights = np.zeros((m, k))
-    degrees = np.zeros(m)
-    groups = np.empty(m, np.int32)
-    homes = np.empty(m, np.int32)
-    bonuses = np.zeros(m)
-    count = np.zeros(m + 1, np.int64)
-    for v in range(n):
-        c = coarse[v]
-        for o in range(k):
-            weights[c, o] += weight[v, o]
-        degrees[c] += degree[v]
-        groups[c] = group[v]
-        homes[c] = home[v]
-        bonuses[c] += bonus[v]
-        count[c + 1] += 1
-    for c in range(m):
-        count[c + 1] += count[c]
-    members = np.empty(n, np.int64)
-    at = count[:-1].copy()
-    for v in range(n):
-        members[at[coarse[v]]] = v
-        at[coarse[v]] += 1
-    ptr = np.zeros(m + 1, np.int64)
-    ind = np.empty(len(indices), np.int32)
-    val = np.empty(len(indices), edge.dtype)
-    place = np.full(m, -1, np.int64)
+    n = len(label)
+    lead = np.empty(n, np.int64)
+    lead[label[::-1]] = np.arange(n)[
+        ::-1
+    ]  # the first vertex of each cluster, which is the last that is written
+    first = np.flatnonzero(lead[label] == np.arange(n))
+    m = len(first)
+    number = np.empty(n, np.int32)
+    number[label[first]] = np.arange(m)
+    coarse = number[label]
+    weights = np.stack([np.bincount(coarse, weight[:, o], m) for o in range(weight.shape[1])], axis=1)
+    begins = np.concatenate([[0], np.cumsum(np.bincount(coarse, minlength=m))])
+    members, filled = np.empty(n, np.int64), begins[:-1].copy()
+    ptr, place = np.zeros(m + 1, np.int64), np.full(m, -1, np.int64)
+    ind, val = np.empty(len(indices), np.int32), np.empty(len(indices))
+    end = _contract(indptr, indices, edge, coarse, begins, members, filled, place, ptr, ind, val)
+    sums = np.bincount(coarse, degree, m), np.bincount(coarse, bonus, m)
+    return (
+        ptr,
+        ind[:end].copy(),
+        val[:end].copy(),
+        weights,
+        sums[0],
+        group[first],
+        home[first],
+        sums[1],
+        coarse,
+    )
+
+
+@compiled(
+    *("int64[]", "int32[]", "float64[]", "int32[]", "int64[]"),
+    *("out int64[]", "out int64[]", "out int64[]", "out int64[]", "out int32[]", "out float64[]"),
+)
+def _contract(  # type: ignore[no-untyped-def]
+    indptr, indices, edge, coarse, begins, members, filled, place, ptr, ind, val
+):
+    """Add up the edges between clusters; return how many there are."""
+    for v in range(len(coarse)):
+        members[filled[coarse[v]]] = v
+        filled[coarse[v]] += 1
     end = 0
-    for c in range(m):
+    for c in range(len(begins) - 1):
         first = end
-        for i in range(count[c], count[c + 1]):
+        for i in range(begins[c], begins[c + 1]):
             v = members[i]
             for e in range(indptr[v], indptr[v + 1]):
                 d = coarse[indices[e]]
@@ -141,4 +173,4 @@ def contract(indptr, indices, edge, weight, degree, group, home, bonus, label): 
                 else:
                     val[place[d]] += edge[e]
         ptr[c + 1] = end
-    return ptr, ind[:end].copy(), val[:end].copy(), weights, degrees, groups, homes, bonuses, coarse
+    return end

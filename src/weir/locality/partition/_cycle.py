@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
 from weir.locality.partition._climb import climb
-from weir.locality.partition._coarsen import cluster, contract, shuffled
-from weir.locality.partition._refine import cut_weight, grow, loads, rebalance, refine
+from weir.locality.partition._coarsen import cluster, contract
+from weir.locality.partition._refine import Graph, cut_weight, grow, loads, rebalance, refine
 from weir.locality.partition.base import Limits, Parts
 
 _EFFORT = 300_000  # edges that all attempts on the coarsest graph together may look at
@@ -36,8 +36,8 @@ class Level:
         return len(self.weight)
 
     @property
-    def graph(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
-        return self.indptr, self.indices, self.edge, self.weight
+    def graph(self) -> Graph:
+        return self.indptr, self.indices, self.edge, self.weight, self.home, self.bonus
 
 
 def bottom_level(
@@ -94,8 +94,8 @@ def cycle(
         order = shuffled(len(top), seed + len(levels))
         if len(levels) == 1:
             order = order[np.argsort(np.diff(top.indptr)[order], kind="stable")]
-        label = cluster(*top.graph, top.degree, top.group, small, 3, order, 1.0)
-        *arrays, coarse = contract(*top.graph, top.degree, top.group, top.home, top.bonus, label)
+        label = cluster(*top.graph[:4], top.degree, top.group, small, 3, order, 1.0)
+        *arrays, coarse = contract(*top.graph[:4], top.degree, top.group, top.home, top.bonus, label)
         if len(arrays[3]) > 0.95 * len(top):
             break
         held = np.zeros(len(arrays[3]), np.bool_)
@@ -128,7 +128,7 @@ def _initial(level: Level, limit: NDArray[np.float64], given: Parts, seed: int, 
     for attempt in range(tries):
         parts = given.copy()
         order = by_weight(level.weight, limit, seed + attempt, 0.5 if attempt else 0.0)
-        grow(*level.graph, level.home, level.bonus, limit, order, parts)
+        grow(level.graph, limit, order, parts)
         settle(level, limit, parts, seed + attempt, rounds=10)
         _climb(level, limit, parts, slack)
         value = score(level, limit, parts)
@@ -148,14 +148,17 @@ def by_weight(
 
 def _climb(level: Level, limit: NDArray[np.float64], parts: Parts, slack: float) -> None:
     if len(level) <= _CLIMBABLE:
-        climb(*level.graph, level.home, level.bonus, level.held, limit, slack, 100, 4, parts)
+        climb(level.graph, level.held, limit, slack, 100, 4, parts)
 
 
 def settle(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, rounds: int) -> None:
-    order = shuffled(len(level), seed)
-    terms = (level.home, level.bonus, level.held, limit)
-    rebalance(*level.graph, *terms, parts)
-    refine(*level.graph, *terms, order, rounds, parts)
+    rebalance(level.graph, level.held, limit, parts)
+    refine(level.graph, level.held, limit, shuffled(len(level), seed), rounds, parts)
+
+
+def shuffled(n: int, seed: int) -> NDArray[np.int64]:
+    """Return the numbers below n in an order that the seed fixes."""
+    return np.random.default_rng(seed).permutation(n)
 
 
 def exchange(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, least: float = 0.0) -> Parts:
@@ -167,14 +170,13 @@ def exchange(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, 
     more is tried.
     """
     order = shuffled(len(level), seed)
-    terms = (level.home, level.bonus, level.held)
     best, value, parts = parts, score(level, limit, parts), parts.copy()
     for more in _LOOSENINGS:
-        won = refine(*level.graph, *terms, limit * (1 + more), order, 10, parts)
+        won = refine(level.graph, level.held, limit * (1 + more), order, 10, parts)
         if more == _LOOSENINGS[0] and won < least * value:
             break
-        rebalance(*level.graph, *terms, limit, parts)
-        refine(*level.graph, *terms, limit, order, 10, parts)
+        rebalance(level.graph, level.held, limit, parts)
+        refine(level.graph, level.held, limit, order, 10, parts)
         if (worth := score(level, limit, parts)) < value:
             best, value = parts.copy(), worth
     return best
@@ -184,4 +186,4 @@ def score(level: Level, limit: NDArray[np.float64], parts: Parts) -> float:
     """Return the rows that are cut, those of bonuses lost, and those above the limits; less is better."""
     over = np.maximum(loads(level.weight, parts, limit.shape[1]) - limit, 0).sum()
     left = level.bonus[(level.home >= 0) & (parts != level.home)].sum()
-    return float(cut_weight(*level.graph[:3], parts)) + float(over) + float(left)
+    return cut_weight(*level.graph[:3], parts) + float(over) + float(left)

@@ -7,13 +7,20 @@ are where a vertex lives now and what staying there is worth, in rows; ``held`` 
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+from numpy.typing import NDArray
 
+from weir.compiled import compiled, subroutine
+
+Floats = NDArray[np.float64]
+Parts = NDArray[np.int32]
+Held = NDArray[np.bool_]
+Graph = tuple[NDArray[np.int64], NDArray[np.int32], Floats, Floats, Parts, Floats]  # from `indptr` to `bonus`
 TINY = 1e-9
+GRAPH = "int64[]", "int32[]", "float64[]", "float64[,]", "int32[]", "float64[]"  # its types
 
 
-@nb.njit(inline="always")
+@subroutine
 def _fits(load, limit, weight, v, p, k):  # type: ignore[no-untyped-def]
     ok = True
     for o in range(k):
@@ -23,7 +30,7 @@ def _fits(load, limit, weight, v, p, k):  # type: ignore[no-untyped-def]
     return ok
 
 
-@nb.njit(inline="always")
+@subroutine
 def _fullness(load, limit, weight, v, p, k):  # type: ignore[no-untyped-def]
     most = 0.0
     for o in range(k):
@@ -32,9 +39,10 @@ def _fullness(load, limit, weight, v, p, k):  # type: ignore[no-untyped-def]
     return most
 
 
-@nb.njit(inline="always")
+@subroutine
 def _count_ties(indptr, indices, edge, home, bonus, parts, v, talk):  # type: ignore[no-untyped-def]
-    talk[:] = 0.0
+    for p in range(len(talk)):
+        talk[p] = 0.0
     for e in range(indptr[v], indptr[v + 1]):
         p = parts[indices[e]]
         if p >= 0:
@@ -43,45 +51,76 @@ def _count_ties(indptr, indices, edge, home, bonus, parts, v, talk):  # type: ig
         talk[home[v]] += bonus[v]
 
 
-@nb.njit(cache=True, nogil=True)
-def loads(weight, parts, n):  # type: ignore[no-untyped-def]
-    """Return what each server holds of each operator."""
+def loads(weight: Floats, parts: Parts, n: int) -> Floats:
+    """Return what each server holds of each operator; vertices in no part don't count."""
+    if (parts < 0).any():
+        weight, parts = weight[parts >= 0], parts[parts >= 0]
     out = np.zeros((weight.shape[1], n))
-    for v in range(len(weight)):
-        for o in range(weight.shape[1]):
-            out[o, parts[v]] += weight[v, o]
+    for o in range(weight.shape[1]):
+        out[o] = np.bincount(parts, weight[:, o], n)
     return out
 
 
-@nb.njit(cache=True, nogil=True)
-def cut_weight(indptr, indices, edge, parts):  # type: ignore[no-untyped-def]
+def cut_weight(indptr: NDArray[np.int64], indices: NDArray[np.int32], edge: Floats, parts: Parts) -> float:
     """Return the weight of the edges between different parts."""
-    cut = 0.0
-    for v in range(len(parts)):
-        for e in range(indptr[v], indptr[v + 1]):
-            if parts[indices[e]] != parts[v]:
-                cut += edge[e]
-    return cut / 2
+    own = np.repeat(parts, np.diff(indptr))
+    return float(edge[parts[indices] != own].sum()) / 2
 
 
-@nb.njit(cache=True, nogil=True)
-def grow(indptr, indices, edge, weight, home, bonus, limit, order, parts):  # type: ignore[no-untyped-def]
+def grow(graph: Graph, limit: Floats, order: NDArray[np.int64], parts: Parts) -> None:
     """Place every vertex whose part is −1, in the order given, on the best-connected server that has room.
 
     Where no server has room, the one that ends up least overfull is taken.
     """
+    n = limit.shape[1]
+    _grow(*graph, limit, order, parts, loads(graph[3], parts, n), np.zeros(n))
+
+
+def refine(
+    graph: Graph, held: Held, limit: Floats, order: NDArray[np.int64], rounds: int, parts: Parts
+) -> float:
+    """Move vertices to the server they share most rows with, while there is room and something to gain.
+
+    After the first round only neighbours of moved vertices are looked at again. Returns the total gain.
+    """
+    n = limit.shape[1]
+    load, talk = loads(graph[3], parts, n), np.zeros(n)
+    met = np.empty(n + 1, np.int64)  # servers with ties to a vertex: few of many, so only they are looked at
+    active = np.ones(len(parts), np.bool_)
+    return float(_refine(*graph, held, limit, order, rounds, parts, load, talk, met, active))
+
+
+def rebalance(graph: Graph, held: Held, limit: Floats, parts: Parts) -> int:
+    """Move vertices off servers above their limits, the cheapest per row first; return how many moved."""
+    n = limit.shape[1]
+    load, talk, most = loads(graph[3], parts, n), np.zeros(n), limit * (1 + TINY)
+    moves = 0
+    for _ in range(3):
+        if (load <= most).all():
+            break
+        # who comes to a server meanwhile fits there, and need not leave again
+        members = np.argsort(parts, kind="stable")
+        first = np.concatenate([[0], np.cumsum(np.bincount(parts, minlength=n))])
+        for o, s in np.argwhere(load > most):
+            here = members[first[s] : first[s + 1]]
+            cost = np.empty(len(here))
+            _leaving_costs(*graph, held, limit, here, o, s, parts, load, talk, cost)
+            order = np.argsort(cost, kind="stable")
+            leaving = here[order[: np.isfinite(cost).sum()]]
+            moves += _move_off(*graph, limit, leaving, o, s, parts, load, talk)
+    return moves
+
+
+@compiled(*GRAPH, "float64[,]", "int64[]", "out int32[]", "out float64[,]", "out float64[]")
+def _grow(  # type: ignore[no-untyped-def]
+    indptr, indices, edge, weight, home, bonus, limit, order, parts, load, talk
+):
     k, n = limit.shape
-    load = np.zeros((k, n))
-    for v in range(len(parts)):
-        if parts[v] >= 0:
-            for o in range(k):
-                load[o, parts[v]] += weight[v, o]
-    talk = np.zeros(n)
     for v in order:
         if parts[v] >= 0:
             continue
         _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
-        best = -1
+        best = np.int64(-1)
         for p in range(n):
             if not _fits(load, limit, weight, v, p, k):
                 continue
@@ -90,7 +129,7 @@ def grow(indptr, indices, edge, weight, home, bonus, limit, order, parts):  # ty
                 there = _fullness(load, limit, weight, v, best, k)
                 better = _fullness(load, limit, weight, v, p, k) < there
             if better:
-                best = p
+                best = p  # type: ignore[assignment]
         if best < 0:
             least = np.inf
             for p in range(n):
@@ -100,23 +139,21 @@ def grow(indptr, indices, edge, weight, home, bonus, limit, order, parts):  # ty
                         over = max(over, (load[o, p] + weight[v, o]) / limit[o, p])
                 if over < least:
                     least = over
-                    best = p
+                    best = p  # type: ignore[assignment]
         parts[v] = best
         for o in range(k):
             load[o, best] += weight[v, o]
 
 
-@nb.njit(cache=True, nogil=True)
-def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, rounds, parts):  # type: ignore[no-untyped-def]
-    """Move vertices to the server they share most rows with, while there is room and something to gain.
-
-    After the first round only neighbours of moved vertices are looked at again. Returns the total gain.
-    """
-    k, n = limit.shape
-    load = loads(weight, parts, n)
-    talk = np.zeros(n)
-    met = np.empty(n + 1, np.int64)  # servers with ties to a vertex: few of many, so only they are looked at
-    active = np.ones(len(parts), np.bool_)
+@compiled(
+    *GRAPH,
+    *("bool[]", "float64[,]", "int64[]", "int64", "out int32[]"),
+    *("out float64[,]", "out float64[]", "out int64[]", "out bool[]"),
+)
+def _refine(  # type: ignore[no-untyped-def]
+    indptr, indices, edge, weight, home, bonus, held, limit, order, rounds, parts, load, talk, met, active
+):
+    k = len(limit)
     total = 0.0
     for _ in range(rounds):
         gained = 0.0
@@ -125,7 +162,7 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
             if not active[v] or held[v]:
                 continue
             active[v] = False
-            own = parts[v]
+            own = np.int64(parts[v])
             count = 0
             for e in range(indptr[v], indptr[v + 1]):
                 p = parts[indices[e]]
@@ -169,57 +206,54 @@ def refine(indptr, indices, edge, weight, home, bonus, held, limit, order, round
     return total
 
 
-@nb.njit(cache=True, nogil=True)
-def rebalance(indptr, indices, edge, weight, home, bonus, held, limit, parts):  # type: ignore[no-untyped-def]
-    """Move vertices off servers above their limits, the cheapest per row first; return how many moved."""
+@compiled(
+    *GRAPH,
+    *("bool[]", "float64[,]", "int64[]", "int64", "int64", "out int32[]", "out float64[,]"),
+    *("out float64[]", "out float64[]"),
+)
+def _leaving_costs(  # type: ignore[no-untyped-def]
+    indptr, indices, edge, weight, home, bonus, held, limit, members, o, s, parts, load, talk, cost
+):
+    """Note what it costs, per row of operator ``o``, to move each member off server ``s``; infinity if it can't."""
     k, n = limit.shape
-    load = loads(weight, parts, n)
-    talk = np.zeros(n)
+    for i in range(len(members)):
+        v = members[i]
+        cost[i] = np.inf
+        if parts[v] != s or weight[v, o] <= 0 or held[v]:
+            continue
+        _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
+        best = -1.0
+        for p in range(n):
+            if p != s and talk[p] > best and _fits(load, limit, weight, v, p, k):
+                best = talk[p]
+        if best >= 0:
+            cost[i] = (talk[s] - best) / weight[v, o]
+
+
+@compiled(
+    *GRAPH,
+    *("float64[,]", "int64[]", "int64", "int64"),
+    *("out int32[]", "out float64[,]", "out float64[]"),
+)
+def _move_off(  # type: ignore[no-untyped-def]
+    indptr, indices, edge, weight, home, bonus, limit, leaving, o, s, parts, load, talk
+):
+    """Move vertices off server ``s`` one by one until operator ``o`` is within its limit; return how many moved."""
+    k, n = limit.shape
     moves = 0
-    for _ in range(3):
-        if (load <= limit * (1 + TINY)).all():
+    for v in leaving:
+        if load[o, s] - limit[o, s] <= TINY * limit[o, s]:
             break
-        # who comes to a server meanwhile fits there, and need not leave again
-        first = np.zeros(n + 1, np.int64)
-        for v in range(len(parts)):
-            first[parts[v] + 1] += 1
-        first = np.cumsum(first)
-        members = np.argsort(parts, kind="mergesort")
-        for o in range(k):
-            for s in range(n):
-                if load[o, s] <= limit[o, s] * (1 + TINY):
-                    continue
-                here = np.empty(first[s + 1] - first[s], np.int64)
-                cost = np.empty(first[s + 1] - first[s])
-                m = 0
-                for v in members[first[s] : first[s + 1]]:
-                    if parts[v] != s or weight[v, o] <= 0 or held[v]:
-                        continue
-                    _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
-                    best = -1.0
-                    for p in range(n):
-                        if p != s and talk[p] > best and _fits(load, limit, weight, v, p, k):
-                            best = talk[p]
-                    if best < 0:
-                        continue
-                    here[m] = v
-                    cost[m] = (talk[s] - best) / weight[v, o]
-                    m += 1
-                for i in np.argsort(cost[:m], kind="mergesort"):
-                    excess = load[o, s] - limit[o, s]
-                    if excess <= TINY * limit[o, s]:
-                        break
-                    v = here[i]
-                    _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
-                    to = -1
-                    for p in range(n):
-                        if p != s and (to < 0 or talk[p] > talk[to]) and _fits(load, limit, weight, v, p, k):
-                            to = p
-                    if to < 0:
-                        continue
-                    for q in range(k):
-                        load[q, s] -= weight[v, q]
-                        load[q, to] += weight[v, q]
-                    parts[v] = to
-                    moves += 1
+        _count_ties(indptr, indices, edge, home, bonus, parts, v, talk)
+        to = -1
+        for p in range(n):
+            if p != s and (to < 0 or talk[p] > talk[to]) and _fits(load, limit, weight, v, p, k):
+                to = p
+        if to < 0:
+            continue
+        for q in range(k):
+            load[q, s] -= weight[v, q]
+            load[q, to] += weight[v, q]
+        parts[v] = to
+        moves += 1
     return moves

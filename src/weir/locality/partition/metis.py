@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pymetis
+from typing import Any
 
+import numpy as np
+
+from weir.extras import require
 from weir.locality.graph import KeyGraph
 from weir.locality.partition.base import Parts, Terms, check_shares, grid_edges, grid_weights
 
@@ -29,6 +31,7 @@ def partition_metis(graph: KeyGraph, n: int, terms: Terms = Terms()) -> Parts:  
     >>> graph.locality(partition_metis(graph, 2))
     1.0
     """
+    pymetis: Any = require("pymetis", "metis")
     _, parts = pymetis.part_graph(
         n,
         adjacency=pymetis.CSRAdjacency(graph.indptr, graph.indices),

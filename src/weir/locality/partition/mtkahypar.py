@@ -1,4 +1,4 @@
-"""Mt-KaHyPar, an optional partitioner of high quality: ``pip install weir[mtkahypar]``."""
+"""Mt-KaHyPar, an optional partitioner of high quality."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from weir.errors import EngineError
+from weir.extras import install
 from weir.locality.graph import KeyGraph
 from weir.locality.partition._cycle import bottom_level, settle
 from weir.locality.partition.base import Limits, Parts, Terms, check_shares, grid_edges, grid_weights
@@ -62,7 +63,7 @@ def _library() -> tuple[Any, Any]:
         import mtkahypar
     except ImportError as error:
         raise EngineError(
-            "the partitioner 'mtkahypar' is not installed: `pip install weir[mtkahypar]`, "
+            f"the partitioner 'mtkahypar' is not installed: {install('mtkahypar')}, "
             "or choose partitioner='multilevel' or 'metis'"
         ) from error
     if _started is None:

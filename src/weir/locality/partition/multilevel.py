@@ -66,14 +66,14 @@ def partition_multilevel(
     parts = np.where(bound >= 0, bound, start).astype(np.int32)
     if (start >= 0).any():
         order = by_weight(bottom.weight, limits.limit, seed, 0.0)
-        grow(*bottom.graph, bottom.home, bottom.bonus, limits.limit, order, parts)
+        grow(bottom.graph, limits.limit, order, parts)
         parts = cycle(bottom, limits.limit, parts, seed, warm=True, clusters=4.0, slack=0.2)
         parts = exchange(bottom, limits.limit, parts, seed)
     else:
         parts = _best_of(bottom, limits.limit, parts, seed, terms.starts)
     if bottom.held.any():
         # fixed vertices attract without end: what hill climbing put above the limits for them must leave again
-        rebalance(*bottom.graph, bottom.home, bottom.bonus, bottom.held, limits.limit, parts)
+        rebalance(bottom.graph, bottom.held, limits.limit, parts)
     return parts
 
 

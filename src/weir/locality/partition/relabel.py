@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.compiled import compiled
 from weir.errors import ParameterError
 
 
@@ -47,22 +47,24 @@ def assignment(cost: NDArray[np.float64]) -> NDArray[np.int64]:
     rows, columns = cost.shape
     if rows != columns:
         raise ParameterError(f"a matching needs a square matrix, got {rows} × {columns}")
-    return np.asarray(_match(np.ascontiguousarray(cost, np.float64)))
-
-
-@nb.njit(cache=True, nogil=True)
-def _match(cost):  # type: ignore[no-untyped-def]
-    n = len(cost)
     # one-based, column 0 stands for "the row being placed"
-    row_price = np.zeros(n + 1)
-    column_price = np.zeros(n + 1)
-    row_of = np.zeros(n + 1, np.int64)
-    way = np.zeros(n + 1, np.int64)
+    row_of = np.zeros(rows + 1, np.int64)
+    scratch = np.zeros((3, rows + 1)), row_of, np.zeros_like(row_of), np.zeros(rows + 1, np.bool_)
+    _match(np.ascontiguousarray(cost, np.float64), *scratch)
+    return np.argsort(row_of[1:])
+
+
+@compiled("float64[,]", "out float64[,]", "out int64[]", "out int64[]", "out bool[]")
+def _match(cost, scratch, row_of, way, done):  # type: ignore[no-untyped-def]
+    """Set the row of each column."""
+    n = len(cost)
+    row_price, column_price, distance = scratch[0], scratch[1], scratch[2]
     for i in range(1, n + 1):
         row_of[0] = i
         column = 0
-        distance = np.full(n + 1, np.inf)
-        done = np.zeros(n + 1, np.bool_)
+        for j in range(n + 1):
+            distance[j] = np.inf
+            done[j] = False
         while True:
             done[column] = True
             row = row_of[column]
@@ -90,7 +92,3 @@ def _match(cost):  # type: ignore[no-untyped-def]
         while column != 0:
             row_of[column] = row_of[way[column]]
             column = way[column]
-    out = np.empty(n, np.int64)
-    for j in range(1, n + 1):
-        out[row_of[j] - 1] = j - 1
-    return out

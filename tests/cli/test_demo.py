@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pyarrow.parquet as pq
+import pytest
 
 from weir.cli.demo.application import Topic, Trending
 from weir.cli.demo.posts import Posts
@@ -50,35 +52,37 @@ def test_a_topic_trends_once_a_minute_however_its_rows_are_cut():
     assert told((0, 5), (1, 5), (2, 5), (3, 44))[0] == [(3, 44)]
 
 
-def test_the_demo_in_small(tmp_path):
+def demo(*options, **environment):
+    command = [sys.executable, "-m", "weir.cli.main", "demo", "--json", "--no-page", *options]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+
+
+def test_the_first_run_on_a_new_machine_shows_what_the_demo_is_for(tmp_path):
     kept = tmp_path / "kept"
-    command = [
-        sys.executable,
-        "-m",
-        "weir.cli.main",
-        "demo",
-        "--json",
-        "--batches",
-        "3",
-        "--rows",
-        "600",
-        "--by-hash",
-        "1",
-    ]
-    done = subprocess.run(
-        [*command, "--servers", "2", "--seconds", "200", "--keep", str(kept)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    size = ["--batches", "7", "--by-hash", "2", "--rows", "4000", "--servers", "4", "--seconds", "250"]
+    done = demo(*size, "--keep", str(kept), NUMBA_CACHE_DIR=str(tmp_path / "nothing is compiled"))
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout)
     assert result["check"]["equal"] is True
-    assert result["check"]["rows"] == result["rows"] == 1800
-    assert [b["batch"] for b in result["batches"]] == [0, 1, 2]
-    assert result["summary"]["hash"]["batches"] >= 1
-    assert "batch   2" in done.stderr
+    assert result["check"]["rows"] == result["rows"] == 28_000
+    assert [b["batch"] for b in result["batches"]] == list(range(7))
+    hashed, learnt = result["summary"]["hash"], result["summary"]["learnt"]
+    assert learnt["locality"] > 2 * hashed["locality"]
+    assert "compiling, once per installation" in done.stderr
+    assert "batch   6" in done.stderr
     assert "Traceback" not in done.stderr
     health = inspect(str(kept / "checkpoint"))["health"]
     assert health["ok"]
     assert health["planned"] is None
+
+
+@pytest.mark.parametrize(
+    ("batches", "why"),
+    [("2", "give the demo more --batches"), ("9", "within 0 s; give the demo more --seconds")],
+)
+def test_a_demo_that_can_show_nothing_fails(batches, why):
+    done = demo("--batches", batches, "--by-hash", "1", "--rows", "200", "--seconds", "0.2")
+    assert done.returncode == 1
+    assert why in done.stderr
+    assert done.stdout == ""

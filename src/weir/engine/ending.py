@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ class Ending:
         self.listeners = Listeners()
         self.stopping = False  # a batch that is under way then is given up, which is no failure
         self._ended = False
+        self._lock = threading.RLock()  # a listener may stop the query
 
     def fail(self, error: Exception) -> None:
         """Note that a batch has failed, and why; a later one may succeed."""
@@ -39,12 +41,13 @@ class Ending:
         self.listeners.tell(Failed(self._ledger.storage.location, error))
 
     def end(self) -> None:
-        """Note that no more batches will come, once."""
-        if not self._ended:
-            self._ended = True
-            if self._status.error is None:
-                self._note(None)
-            self.listeners.tell(Terminated(self._ledger.storage.location, self._status.error))
+        """Note that no more batches will come, once; whoever calls it returns when listeners have heard of it."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                if self._status.error is None:
+                    self._note(None)
+                self.listeners.tell(Terminated(self._ledger.storage.location, self._status.error))
 
     def _note(self, error: Exception | None) -> None:
         last = self._ledger.last

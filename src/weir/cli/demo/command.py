@@ -50,6 +50,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Make the stream, run the job over it and compare its counts with plain Spark's."""
     if min(args.batches, args.rows, args.servers) < 1:
         raise EngineError("the demo needs at least one batch, one row per batch and one server")
+    if args.routing == "locality" and args.batches - args.by_hash < 2:
+        raise EngineError(
+            "homes are learnt from one batch and used in the next; give the demo more --batches"
+        )
     if args.keep and Path(args.keep).exists():
         raise EngineError(f"{args.keep}: exists already; --keep needs a new folder")
     work = Path(args.keep or tempfile.mkdtemp(prefix="weir-demo-"))
@@ -81,7 +85,9 @@ def _run(args: argparse.Namespace, work: Path, console: Console) -> dict[str, An
         job = Job(spark, work, args.servers, args.seconds, page=not args.no_page)
         by_hash = args.batches if args.routing == "hash" else min(args.by_hash, args.batches)
         terms = {"servers": args.servers, "expected": args.batches}
-        with Screen(console, job.batches, job.trending, lambda: job.page, **terms) as screen:
+        with Screen(
+            console, job.batches, job.trending, lambda: job.page, lambda: job.doing, **terms
+        ) as screen:
             result = job.run(args.batches, by_hash, screen.update)
         streamed = time.perf_counter()
         with console.status("comparing with plain Spark"):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import statistics
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import weir
 from weir.cli.demo.application import KEYS, SCHEMA, application
+from weir.engine.driver import COMPILING
 from weir.engine.ledger import latest_commit
 from weir.engine.metrics.progress import Progress
 from weir.errors import EngineError
@@ -18,6 +21,7 @@ from weir.state.storage import Storage
 from weir.watch.server import PageServer
 
 WAITING, POSTS, CHECKPOINT = "waiting", "posts", "checkpoint"  # folders of the demo
+LEARN_FROM = 3  # batches, before homes are computed
 _SHOWN = ("batch", "rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality", "table_version")
 
 
@@ -35,17 +39,27 @@ class Job:
         self.batches: list[dict[str, Any]] = []
         self.trending: list[dict[str, Any]] = []
         self.page: str | None = None  # the link to the page, once it is served
+        self.doing = ""  # what the stream waits for
         self._wants_page = page
 
     def run(self, batches: int, by_hash: int, update: Callable[[], None]) -> dict[str, Any]:
         """Run ``by_hash`` batches by hash, and the others from the same checkpoint with ``weir.Locality``.
 
-        ``update`` is called some times a second while the stream runs.
+        Of the others, the first few are there to learn from; the rest come once homes have been learnt. ``update`` is
+        called some times a second while the stream runs.
         """
+        learns = by_hash < batches
         if by_hash:
-            self._stream(by_hash, weir.Hash(), update)
-        if by_hash < batches and time.perf_counter() < self.end:
-            self._stream(batches, weir.Locality(period=5), update)
+            with self._query(weir.Hash()) as query:
+                self._process(query, by_hash, update)
+        if learns and time.perf_counter() < self.end:
+            with self._query(weir.Locality(period=5)) as query:
+                self._process(query, by_hash + min(LEARN_FROM, batches - by_hash - 1), update)
+                self.doing = "learning which places and topics belong together"
+                self._await_homes(query, update)
+                self.doing = ""
+                self._process(query, batches, update)
+            self._check_learnt(query)
         if not self.batches:
             raise EngineError(
                 f"no batch was finished within {self.seconds:.0f} s; give the demo more --seconds"
@@ -76,32 +90,58 @@ class Job:
             result["equal"] = result["equal"] and state == plain
         return result
 
-    def _stream(self, files: int, routing: Any, update: Callable[[], None]) -> None:
-        """Run the application until it has seen ``files`` files in all, or the time is up."""
-        self._offer(files)
-        folder = str(self.work / POSTS)
-        posts = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(folder)
+    @contextlib.contextmanager
+    def _query(self, routing: Any) -> Iterator[Any]:
+        """Run the application on the files that are offered."""
+        folder = self.work / POSTS
+        folder.mkdir(exist_ok=True)
+        posts = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
         query = application(posts).start(
             str(self.work / CHECKPOINT),
             servers=self.servers,
             routing=routing,
             sink=lambda frame, batch: self.trending.extend(row.asDict() for row in frame.collect()),
-            trigger={"availableNow": True},
             execution="auto",
         )
         self._serve()
         try:
-            active = True
-            while active and time.perf_counter() < self.end:
-                active = query.is_active
-                latest = self.batches[-1]["batch"] if self.batches else -1
-                self.batches += [_brief(p) for p in query.recent_progress if p.batch > latest]
-                update()
-                time.sleep(0.1)
-            if not active:
-                query.await_termination()  # raises the query's error, if it failed
+            yield query
         finally:
             query.stop()
+
+    def _process(self, query: Any, files: int, update: Callable[[], None]) -> None:
+        """Offer files until there are ``files``, and wait until the query has processed them, or the time is up."""
+        self._offer(files)
+        while len(self.batches) < files and time.perf_counter() < self.end:
+            self.doing = query.status["message"] if query.status["message"] == COMPILING else ""
+            latest = self.batches[-1]["batch"] if self.batches else -1
+            self.batches += [_brief(p) for p in query.recent_progress if p.batch > latest]
+            update()
+            if not query.is_active:
+                query.await_termination()  # raises the query's error
+            time.sleep(0.1)
+
+    def _await_homes(self, query: Any, update: Callable[[], None]) -> None:
+        """Wait until homes are computed from what the stream has shown so far, or the time is up."""
+        computing = threading.Thread(target=query.reconfigure, kwargs={"wait": True}, daemon=True)
+        computing.start()
+        while computing.is_alive() and time.perf_counter() < self.end:
+            update()
+            computing.join(0.1)
+
+    def _check_learnt(self, query: Any) -> None:
+        """Raise an EngineError if no learnt homes came into force: the demo would show nothing."""
+        if any(batch["table_version"] for batch in self.batches):
+            return
+        if time.perf_counter() >= self.end:
+            raise EngineError(
+                f"no homes were learnt within {self.seconds:.0f} s; give the demo more --seconds"
+            )
+        refused = [d.get("error") or "it would not have paid" for d in query.decisions if not d["adopted"]]
+        raise EngineError(
+            "no homes were learnt from the stream, so there is nothing to show"
+            + (f": {refused[-1]}" if refused else "; give the demo more --rows or --batches")
+        )
 
     def _serve(self) -> None:
         """Serve the page as soon as there is a checkpoint, until the program ends."""
@@ -115,7 +155,6 @@ class Job:
     def _offer(self, files: int) -> None:
         """Move files to the folder that the stream reads, until it has ``files``."""
         folder = self.work / POSTS
-        folder.mkdir(exist_ok=True)
         missing = files - len(list(folder.iterdir()))
         for file in sorted((self.work / WAITING).iterdir())[:missing]:
             file.rename(folder / file.name)

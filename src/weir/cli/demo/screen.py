@@ -19,8 +19,8 @@ _BATCHES, _ALARMS = 12, 4  # the latest ones are on the screen
 class Screen:
     """The stream as it runs: a table that is redrawn on a terminal, a line per batch elsewhere.
 
-    ``batches`` and ``trending`` grow while the stream runs, and ``page`` says where its page is once there is one;
-    :meth:`update` draws what is new.
+    ``batches`` and ``trending`` grow while the stream runs, ``page`` says where its page is once there is one, and
+    ``doing`` what it waits for; :meth:`update` draws what is new.
     """
 
     def __init__(
@@ -29,12 +29,14 @@ class Screen:
         batches: list[dict[str, Any]],
         trending: list[dict[str, Any]],
         page: Callable[[], str | None],
+        doing: Callable[[], str],
         *,
         servers: int,
         expected: int,
     ) -> None:
         self.console, self.batches, self.trending = console, batches, trending
-        self.servers, self.expected, self._page_link = servers, expected, page
+        self.servers, self.expected, self._page_link, self._doing = servers, expected, page, doing
+        self._did = ""  # what was last printed of it
         self._link_printed = False
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
         self._printed = 0
@@ -66,13 +68,14 @@ class Screen:
                 soft_wrap=True,
             )
         self._printed = len(self.batches)
+        if self._doing() and self._doing() != self._did:
+            self.console.print(f"{self._doing()} …", highlight=False)
+        self._did = self._doing()
 
     def _page(self) -> RenderableType:
         done = f"{len(self.batches)} of {self.expected} batches"
-        head = Text.assemble(
-            ("posts → places → topics", "bold"),
-            f"   on {self.servers} servers, {done if self.batches else 'the first batch warms up'}",
-        )
+        doing = self._doing() or (done if self.batches else "the first batch warms up")
+        head = Text.assemble(("posts → places → topics", "bold"), f"   on {self.servers} servers, {doing}")
         if link := self._page_link():
             head.append("\nwatch it: ").append(link, style=f"bold cyan link {link}")
         alarms = [_alarm(alarm) for alarm in self.trending[-_ALARMS:]] or [Text("–", "dim")]

@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from weir.cli.drawing import plural
+from weir.extras import install
 
 _OWN_DATA = """
 With your own data:
@@ -42,7 +43,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
     console.print(Text.from_markup(_OWN_DATA), soft_wrap=True)
     if importlib.util.find_spec("starlette") is None:
-        console.print("A page shows streams as they run: pip install 'weir\\[watch]'", highlight=False)
+        console.print(f"A page shows streams as they run: {install('watch')}", highlight=False, markup=False)
     if result["page"] and sys.stdin.isatty() and console.is_terminal:
         with contextlib.suppress(EOFError):  # the terminal was closed
             console.input(f"The page stays at {result['page']} until you press Enter.", markup=False)

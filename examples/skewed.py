@@ -68,7 +68,9 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument(
         "--keep", type=Path, help="folder for data and checkpoint; a temporary one by default"
     )
-    parser.add_argument("--watch", action="store_true", help="serve the page of the query (weir[watch])")
+    parser.add_argument(
+        "--watch", action="store_true", help="serve the page of the query (weir-streams[watch])"
+    )
     args = parser.parse_args(argv)
     work, rng = args.keep or Path(tempfile.mkdtemp(prefix="skewed-")), np.random.default_rng(1)
     (work / "views").mkdir(parents=True, exist_ok=True)

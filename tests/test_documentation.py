@@ -320,10 +320,24 @@ def test_extras_and_targets_that_pages_name_exist():
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for page in PAGES:
         text = page.read_text()
-        for names in re.findall(r"weir\[([\w,-]+)\]", text):
+        for names in re.findall(r"weir-streams\[([\w,-]+)\]", text):
             assert {*names.split(",")} <= {*extras}, page.name
         for target in re.findall(r"^make (\w+)|`make (\w+)", text, re.MULTILINE):
             assert "".join(target) in targets, page.name
+
+
+def test_nothing_tells_users_to_install_what_is_not_ours():
+    """On PyPI, ``weir`` is another project: hints to install it would install a stranger's code."""
+    texts = [*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "evaluation/pyproject.toml"]
+    for folder in ("src", "docs", "examples", "evaluation", ".github"):
+        texts += [
+            p
+            for p in (ROOT / folder).rglob("*")
+            if p.suffix in (".py", ".md", ".toml", ".yml", ".html", ".js")
+        ]
+    bare = re.compile(r"(?<![\w./-])weir\[[a-z]|pip install (?:-\S+ )*['\"]?weir(?![\w-])|['\"]weir[=<>~]")
+    found = {str(p.relative_to(ROOT)): bare.findall(p.read_text()) for p in texts}
+    assert {name: hits for name, hits in found.items() if hits} == {}
 
 
 def test_files_that_pages_name_exist():

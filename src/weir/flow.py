@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from weir.durations import Duration
 from weir.errors import TopologyError, did_you_mean
+from weir.extras import require_spark
 from weir.graph.build import build
 from weir.graph.declare import Key, KeyedOptions, Part, StatelessOptions, assemble, operator_step, timed
 from weir.graph.model import Topology
@@ -338,6 +339,7 @@ class Application:
         """
         chosen = Options.of(options, settings)
         self._check_frames()
+        require_spark()
         from weir.spark.query import start
 
         return start(self, check_checkpoint(checkpoint), chosen)
@@ -351,6 +353,7 @@ class Application:
         chosen = Options.of(options, settings)
         chosen.check_bounded()
         self._check_frames()
+        require_spark()
         from weir.spark.query import run
 
         return run(self, check_checkpoint(checkpoint), chosen)

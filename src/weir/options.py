@@ -105,7 +105,7 @@ class Options:
         batches of a size that follows what the last ones took, within the source's own limits.
     watch
         Serve a page that shows the query as it runs, on this machine alone: True, or the port to serve it on.
-        ``query.page`` is the link to it. Needs ``pip install 'weir[watch]'``. For ``start`` only.
+        ``query.page`` is the link to it. Needs ``pip install 'weir-streams[watch]'``. For ``start`` only.
 
     Examples
     --------

@@ -136,9 +136,9 @@ def kafka(
 ) -> Stream:
     """Begin a stream: the messages of a topic, each partition read on the server that it is assigned to.
 
-    Needs ``pip install 'weir[kafka]'``, also on the executors. The driver plans which offsets a batch reads, and the
-    plan is on disk before the batch runs: a batch reads exactly its range, also when it runs again. Servers read their
-    partitions with librdkafka, straight into Arrow. A partition is a vertex of the key graph like any key: with
+    Needs ``pip install 'weir-streams[kafka]'``, also on the executors. The driver plans which offsets a batch reads.
+    The plan is on disk before the batch runs: a batch reads exactly its range, also when it runs again. Servers read
+    their partitions with librdkafka, straight into Arrow. A partition is a vertex of the key graph like any key: with
     ``routing=weir.Locality()`` keys and the partitions that hold them come together. The same source serves ``start``,
     ``run`` (up to what is there now) and :mod:`weir.testing`, where ``query.feed()`` reads what has come.
 

@@ -130,7 +130,7 @@ def test_commands_of_a_distribution_that_is_not_there(monkeypatch, capsys):
     monkeypatch.setattr(cli, "entry_points", lambda group: ())
     for name in ("bench", "lab"):
         assert main([name, "up"]) == 1
-        assert f"weir {name} comes with weir-evaluation" in capsys.readouterr().err
+        assert f"weir {name} comes with weir-streams-evaluation" in capsys.readouterr().err
 
 
 def test_a_query_that_has_stopped_is_not_waited_for(tmp_path, capsys):

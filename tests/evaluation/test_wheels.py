@@ -11,6 +11,8 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -34,20 +36,24 @@ def build(source: Path, work: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """The wheels of weir and of weir-evaluation."""
+    """The wheels of the product and of its evaluation."""
     work = tmp_path_factory.mktemp("wheels")
     return build(ROOT, work / "weir"), build(ROOT / "evaluation", work / "evaluation")
+
+
+def installed_here(folder: Path, *without: str) -> Path:
+    """Fill a folder with all that is installed here but Weir, and what else is named."""
+    for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for entry in Path(site).iterdir():
+            if not entry.name.startswith(("weir", "__editable__", "__pycache__", *without)):
+                (folder / entry.name).symlink_to(entry)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def dependencies(tmp_path_factory):
     """A folder with all that is installed here but Weir."""
-    folder = tmp_path_factory.mktemp("dependencies")
-    for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        for entry in Path(site).iterdir():
-            if not entry.name.startswith(("weir", "__editable__", "__pycache__")):
-                (folder / entry.name).symlink_to(entry)
-    return folder
+    return installed_here(tmp_path_factory.mktemp("dependencies"))
 
 
 def install(folder: Path, dependencies: Path, *wheels: Path) -> Path:
@@ -63,19 +69,15 @@ def install(folder: Path, dependencies: Path, *wheels: Path) -> Path:
 
 
 def share_compiled(site: Path) -> None:
-    """Give installed modules that equal ours what numba has compiled of them: it goes by a file's time and size."""
-    for source in (ROOT / "src/weir").rglob("*.py"):
-        installed = site / source.relative_to(ROOT / "src")
-        if installed.read_bytes() == source.read_bytes():
-            shutil.copystat(source, installed)
-            (installed.parent / "__pycache__").mkdir(exist_ok=True)
-            for compiled in (source.parent / "__pycache__").glob(f"{source.stem}.*.nb[ci]"):
-                shutil.copy(compiled, installed.parent / "__pycache__")
+    """Give an installation what is compiled here already, from the same source."""
+    compiled = Path("weir/__pycache__/compiled")
+    if (ROOT / "src" / compiled).exists():
+        shutil.copytree(ROOT / "src" / compiled, site / compiled)
 
 
 @pytest.fixture(scope="module")
 def product(wheels, dependencies, tmp_path_factory):
-    """The programs of an environment that has weir, but not weir-evaluation."""
+    """The programs of an environment that has the product, but not its evaluation."""
     return install(tmp_path_factory.mktemp("product") / "venv", dependencies, wheels[0])
 
 
@@ -139,7 +141,7 @@ def test_the_commands_of_the_evaluation_come_with_it(wheels, product, dependenci
     assert "--by-hash" in demo.stdout
     bench = run(tmp_path, product / "weir", "bench", "--help")
     assert bench.returncode == 1
-    assert bench.stderr.startswith("weir: weir bench comes with weir-evaluation")
+    assert bench.stderr.startswith("weir: weir bench comes with weir-streams-evaluation")
     overview = run(tmp_path, product / "weir", "--help").stdout
     assert "advise" in overview
     assert "bench" not in overview
@@ -148,3 +150,35 @@ def test_the_commands_of_the_evaluation_come_with_it(wheels, product, dependenci
         shown = run(tmp_path, both / "weir", name, "--help")
         assert shown.returncode == 0, shown.stderr
         assert says in shown.stdout
+    # what the evaluation needs is this product, not a stranger's of the same name
+    met = subprocess.run(
+        [*PIP, "--python", str(both / "python"), "check"], capture_output=True, text=True, check=False
+    )
+    assert not [line for line in met.stdout.splitlines() if line.startswith("weir")], met.stdout
+
+
+WITHOUT_SPARK = """
+import weir, weir.testing
+app = weir.source("place string, topic string").keyed("place", weir.Count(), name="places")
+with weir.testing.start(app, servers=2) as query:
+    query.feed([{"place": "a", "topic": "b"}] * 3)
+    print(query.state("places").to_pylist())
+from weir.extras import require_spark
+try:
+    require_spark()
+except weir.WeirError as error:
+    print(error)
+"""
+
+
+def test_all_but_running_on_spark_works_without_spark(wheels, tmp_path):
+    (tmp_path / "dependencies").mkdir()
+    needless = installed_here(tmp_path / "dependencies", "pyspark", "pandas", "py4j", "pymetis")
+    programs = install(tmp_path / "venv", needless, wheels[0])
+    done = run(tmp_path, programs / "python", "-c", WITHOUT_SPARK)
+    assert done.returncode == 0, done.stderr
+    assert "[{'place': 'a', 'count': 3}]" in done.stdout
+    assert "pip install 'weir-streams[spark]'" in done.stdout
+    pq.write_table(pa.table({"a": ["x", "y"] * 200, "b": ["u", "v"] * 200}), tmp_path / "rows.parquet")
+    advice = run(tmp_path, programs / "weir", "advise", "rows.parquet", "--keys", "a,b", "--servers", "2")
+    assert advice.returncode == 0, advice.stderr

@@ -110,7 +110,7 @@ def test_a_large_file_comes_in_parts_and_not_at_all_if_one_fails(storage):
 def test_without_obstore_the_remedy_is_named(storage, bucket, reliable, monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "weir.state.object_files")
-    with pytest.raises(CheckpointError, match=r"pip install 'weir\[object-stores\]'"):
+    with pytest.raises(CheckpointError, match=r"pip install 'weir-streams\[object-stores\]'"):
         Storage(bucket + "/elsewhere", reliable)
 
 

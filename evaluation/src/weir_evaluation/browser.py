@@ -34,7 +34,9 @@ def browser(width: int = 1280, height: int = 900, **settings: Any) -> Iterator[A
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise EngineError("no Playwright to drive a browser: pip install 'weir-evaluation[watch]'") from None
+        raise EngineError(
+            "no Playwright to drive a browser: pip install 'weir-streams-evaluation[watch]'"
+        ) from None
     path = chromium()
     if path is None:
         raise EngineError("no Chromium on this machine: apt-get install chromium")

@@ -16,6 +16,7 @@ from rich.progress import Progress
 from weir.advise import advise
 from weir.cli.advise_tables import draw, show
 from weir.errors import WeirError
+from weir.extras import install
 
 _PARAMETERS = [name for name in inspect.signature(advise).parameters if name != "progress"]
 _PLOTS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _check_plot(path: Path) -> None:
     """Refuse a plot that cannot be drawn, before anything is read."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise WeirError("--plot needs matplotlib: pip install 'weir[plots]', or leave --plot out")
+        raise WeirError(f"--plot needs matplotlib: {install('plots')}, or leave --plot out")
     folder = path.resolve().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise WeirError(f"--plot {path}: can't write to {folder}; name a folder that exists")

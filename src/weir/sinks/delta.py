@@ -16,7 +16,7 @@ from weir.sinks.base import Delivery, Sink
 
 
 class Delta(Sink):
-    """Appends to a Delta table, or updates its rows by key. Needs ``pip install 'weir[delta]'``.
+    """Appends to a Delta table, or updates its rows by key. Needs ``pip install 'weir-streams[delta]'``.
 
     The batch's number is an *application transaction* of the commit that adds its rows (``txn`` with an application
     id of query and operator, as in the Delta protocol): what the table has had is read from its own log, and of two

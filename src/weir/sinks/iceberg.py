@@ -19,7 +19,7 @@ _RETRIES = "commit.retry.num-retries"
 
 
 class Iceberg(Sink):
-    """Appends to an Iceberg table, or updates its rows by key. Needs ``pip install 'weir[iceberg]'``.
+    """Appends to an Iceberg table, or updates its rows by key. Needs ``pip install 'weir-streams[iceberg]'``.
 
     The rows and a property of the table, ``weir.QUERY.OPERATOR`` with the batch's number, are one change of the
     table's metadata. The catalog makes it only if the table's head is still the snapshot that was looked at: a driver

@@ -33,7 +33,7 @@ _HOPELESS = (
 
 
 class Kafka(Sink):
-    """Writes rows to a topic, each batch in one transaction. Needs ``pip install 'weir[kafka]'``.
+    """Writes rows to a topic, each batch in one transaction. Needs ``pip install 'weir-streams[kafka]'``.
 
     The transaction also writes a message to ``marks``, a compacted topic: query, operator and topic as its key, the
     batch as its value. A delivery that may have been made before begins with ``init_transactions``, which ends what

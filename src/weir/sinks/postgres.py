@@ -37,7 +37,9 @@ _HOPELESS = re.compile(r"authentication failed|no password supplied|does not exi
 
 
 class Postgres(Sink):
-    """Copies rows into a table of PostgreSQL, or updates its rows by key. Needs ``pip install 'weir[postgres]'``.
+    """Copies rows into a table of PostgreSQL, or updates its rows by key.
+
+    Needs ``pip install 'weir-streams[postgres]'``.
 
     A batch is one transaction, which also notes the batch in the table ``weir_delivered`` (query, operator, target,
     batch). A batch that is noted there changes nothing when it comes again.

@@ -34,6 +34,7 @@ from weir.engine.live.transport import Address, Life
 from weir.engine.outcome import Outcome, outcome_of
 from weir.engine.sightings import Learning
 from weir.errors import EngineError, LiveFailed
+from weir.extras import install
 from weir.graph.model import Topology
 from weir.spark.executors import ensure_slots, executors, slots
 from weir.spark.job import MOST_BYTES, SETTINGS, SparkRunner, local_folder, partition, settle
@@ -71,7 +72,7 @@ def obstacle(session: SparkSession, servers: int) -> str | None:
         return f"{ENCRYPTED_DISKS} is set, and rows that wait for live servers on disk are not encrypted"
     encrypts = encrypted_network(session)
     if encrypts is not None and not is_available():
-        return f"{encrypts} is set, and encryption between live servers needs: pip install weir[encryption]"
+        return f"{encrypts} is set, and encryption between live servers needs: {install('encryption')}"
     if conf.get("spark.speculation", "false") == "true":
         return "spark.speculation is on, and what a source task has pushed can't be pushed again by its copy"
     have, taken = slots(session), _held[session.sparkContext.applicationId]

@@ -36,6 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=2, help="rounds; the median counts")
     parser.add_argument("--only", action="append", choices=["spark", "hash", "table", "floor"])
     parser.add_argument("--execution", choices=["auto", "live", "jobs"], default="auto", help="of Weir")
+    parser.add_argument("--plot", metavar="FILE.svg", help="also draw the result as a chart")
     parser.add_argument("--no-growth", action="store_true", help="leave out the state growth measurement")
 
 
@@ -93,7 +94,44 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     finally:
         shutil.rmtree(work, ignore_errors=True)
         spark.stop()
+    if args.plot:
+        plot(result, Path(args.plot))
     return result
+
+
+LABELS = {
+    "spark": "Spark, transformWithStateInPandas",
+    "hash": "Weir, routed by hash",
+    "table": "Weir, keys that travel together share a server",
+    "floor": "two bare shuffles, no state, no Python",
+}
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Draw rows per second, and how many times Spark's they are."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    payloads = result["payload"]
+    figure, axes = plt.subplots(1, len(payloads), figsize=(10, 2.3), sharey=True, layout="constrained")
+    for axis, (payload, speeds) in zip(axes if len(payloads) > 1 else [axes], payloads.items(), strict=True):
+        names = [name for name in LABELS if name in speeds][::-1]
+        colours = ["#c8ccd2" if name in ("spark", "floor") else "#0a5bb5" for name in names]
+        axis.barh([LABELS[name] for name in names], [speeds[name] for name in names], color=colours)
+        for place, name in enumerate(names):
+            times = f"  {speeds[name] / speeds['spark']:.1f} ×" if "spark" in speeds else ""
+            axis.text(speeds[name], place, times, va="center", fontsize=9)
+        title = f"{int(payload):,} B of payload" if int(payload) else "no payload"
+        axis.set_title(f"rows per second, {title}", fontsize=10, loc="left")
+        axis.locator_params(axis="x", nbins=4)
+        axis.set_xlim(0, 1.18 * max(speeds.values()))
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f} k")
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
 
 
 def show(result: dict[str, Any], console: Console) -> None:

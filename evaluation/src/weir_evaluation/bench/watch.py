@@ -30,7 +30,7 @@ from weir.engine.history import add
 from weir.engine.ledger import latest_commit
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
-from weir_evaluation.bench.watch_pictures import take_pictures
+from weir_evaluation.bench.watch_pictures import record, take_pictures
 from weir_evaluation.browser import DRAWN, browser
 
 HELP = "what the page of `weir watch` costs: first paint, bytes, CPU time"
@@ -47,12 +47,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_option("--pages", type=int, default=3, help="pages open at once (default 3)")
     add_option("--repeat", type=int, default=5, help="first paints, of which the median counts (default 5)")
     add_option("--screenshots", metavar="DIR", help="instead, take the pictures of the documentation")
+    add_option("--film", metavar="FILE.gif", help="instead, record the moving picture of the README")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Make the checkpoint, serve it and measure; or take pictures."""
     if args.screenshots:
         return {"screenshots": take_pictures(Path(args.screenshots), console)}
+    if args.film:
+        return {"screenshots": record(Path(args.film), console)}
     with tempfile.TemporaryDirectory(prefix="weir-bench-watch-") as folder, without_flushing():
         with console.status(f"making {args.batches:,} batches of history on {args.servers} servers"):
             storage, commit = _checkpoint(folder, args.batches, args.servers)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import subprocess
+import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +22,8 @@ from weir.cli.demo.posts import Posts
 from weir.watch.server import PageServer
 from weir_evaluation.browser import DRAWN, browser
 
-ROWS = 6000
+ROWS = 40_000
+FILM_ROWS = 60_000
 BY_HASH, STEERED, SCALED = 10, 16, 10  # batches
 
 
@@ -51,6 +58,37 @@ def take_pictures(folder: Path, console: Console) -> list[str]:
         page = PageServer(f"{work}/trending", port=0, control=True)
         with query, page, console.status("taking pictures"):
             return _take(folder, page.url)
+
+
+def record(path: Path, console: Console) -> list[str]:
+    """Write a moving picture of the page while ``weir demo`` runs on Spark: by hash, then with learnt homes."""
+    command = [sys.executable, "-m", "weir.cli.main", "demo", "--rows", f"{FILM_ROWS}", "--by-hash", "8"]
+    demo = subprocess.Popen([*command, "--seconds", "150"], stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    url = next(line for line in demo.stdout if "watch it:" in line).split()[-1]
+    frames: dict[str, Image.Image] = {}  # by what the page says of the batch
+    with (
+        browser(1120, 790, color_scheme="light") as opened,
+        console.status("recording the page of weir demo"),
+    ):
+        page = _open(opened, url)
+        lines = threading.Thread(target=demo.stdout.read, daemon=True)  # or the demo would wait for a reader
+        lines.start()
+        while demo.poll() is None:
+            with contextlib.suppress(Exception):  # the page goes with the demo
+                batch = page.locator("header").inner_text(timeout=1000)
+                picture = Image.open(io.BytesIO(page.screenshot(timeout=3000))).convert("RGB")
+                if "running" in batch and page.locator("#tile-rows").count():
+                    frames[batch] = picture
+            time.sleep(0.2)
+    shown = list(frames.values())
+    # one palette for all, or colours flicker
+    palette = shown[-1].quantize(128)
+    drawn = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in shown]
+    seconds = [8_000 // len(drawn)] * (len(drawn) - 1) + [2_000]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn[0].save(path, save_all=True, append_images=drawn[1:], duration=seconds, loop=0, optimize=True)
+    return [str(path)]
 
 
 def _take(folder: Path, url: str) -> list[str]:

@@ -36,8 +36,7 @@ def test_rows_come_as_tables_batches_or_dicts():
     query.feed(TABLES[1].combine_chunks().to_batches()[0])
     query.feed(TABLES[2].to_pylist())
     check(query)
-    widened = TABLES[0].append_column("unused", pa.nulls(300)).select(["n", "unused", "topic", "place"])
-    query.feed(widened)  # columns in another order, and one that nobody has declared
+    query.feed(TABLES[0].select(["n", "topic", "place"]))  # columns in another order
     check(query, [*TABLES, TABLES[0]])
     query.feed([])
     assert query.progress["rows"] == 0
@@ -359,5 +358,5 @@ def test_without_java_the_error_says_so(tmp_path):
 
 
 def test_rows_with_a_misspelt_column_are_refused():
-    with pytest.raises(SourceError, match="rows have no 'place', but 'plac'"):
+    with pytest.raises(SourceError, match="has no column 'plac'; did you mean 'place'"):
         run(weir.source("place string").keyed("place", weir.Count()), [[{"plac": "FR"}]], servers=2)

@@ -41,12 +41,34 @@ def to_type(name: str | pa.DataType) -> pa.DataType:
     text = name.strip().lower() if isinstance(name, str) else ""
     if text in TYPES:
         return TYPES[text]
-    if match := re.fullmatch(r"array<(.+)>", text):
+    if match := re.fullmatch(r"array\s*<(.+)>", text):
         return pa.list_(pa.field("element", to_type(match[1])))
+    if (match := re.fullmatch(r"map\s*<(.+)>", text)) and len(parts := _apart(match[1])) == 2:
+        return pa.map_(to_type(parts[0]), to_type(parts[1]))
+    if match := re.fullmatch(r"struct\s*<(.+)>", name.strip() if text else "", re.IGNORECASE):
+        fields = [re.fullmatch(r"`?(\w+)`?\s*:?\s*(.+)", part) for part in _apart(match[1])]
+        if all(fields):
+            return pa.struct([(field[1], to_type(field[2])) for field in fields if field])
     match = re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", text)
     if match and 1 <= int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
         return pa.decimal128(int(match[1]), int(match[2]))
     raise TopologyError(f"unknown type {name!r}; {did_you_mean(text, TYPES)}")
+
+
+def _apart(text: str) -> list[str]:
+    """Return what commas separate, but for those within brackets.
+
+    >>> _apart("a int, b struct<c: int, d: string>")
+    ['a int', 'b struct<c: int, d: string>']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 def to_schema(schema: pa.Schema | Mapping[str, str | pa.DataType] | str | Any) -> pa.Schema:
@@ -59,7 +81,7 @@ def to_schema(schema: pa.Schema | Mapping[str, str | pa.DataType] | str | Any) -
         return schema
     if isinstance(schema, str):
         pairs = []
-        for part in re.split(r",(?![^<(]*[>)])", schema):
+        for part in _apart(schema):
             words = part.strip().split(None, 1)
             if len(words) != 2:
                 raise TopologyError(f"schema {schema!r}: expected 'name type' in {part.strip()!r}")

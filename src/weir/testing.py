@@ -51,6 +51,7 @@ from weir.graph.model import DEAD_LETTERS, LATE, Topology
 from weir.options import Options, Settings, sinks_of
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
+from weir.values import to_array
 from weir.watch.server import page_of
 
 if TYPE_CHECKING:
@@ -431,11 +432,18 @@ def _conform(rows: Rows, schema: pa.Schema, source: str) -> pa.Table:
     try:
         if not isinstance(rows, pa.Table):
             dicts = [dict(row) for row in rows]
-            given = {name for row in dicts for name in row}
-            absent, unknown = sorted({*schema.names} - given), sorted(given - {*schema.names})
-            if absent and unknown:  # a part of the columns will do, but this looks misspelt
-                raise SourceError(f"source {source!r}: rows have no {absent[0]!r}, but {unknown[0]!r}")
-            return pa.Table.from_pylist(dicts, schema=schema)
+            unknown = sorted({name for row in dicts for name in row} - {*schema.names})
+            if unknown:  # a part of the columns will do
+                raise SourceError(
+                    f"source {source!r} has no column {unknown[0]!r}; {did_you_mean(unknown[0], schema.names)}"
+                )
+            columns = [(f, [row.get(f.name) for row in dicts]) for f in schema]
+            return pa.Table.from_arrays([to_array(values, f.type) for f, values in columns], schema=schema)
+        unknown = sorted({*rows.column_names} - {*schema.names})
+        if unknown:
+            raise SourceError(
+                f"source {source!r} has no column {unknown[0]!r}; {did_you_mean(unknown[0], schema.names)}"
+            )
         missing = [name for name in schema.names if name not in rows.column_names]
         if missing:
             raise SourceError(f"rows for source {source!r} have no column {missing[0]!r}")

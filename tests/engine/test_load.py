@@ -77,3 +77,12 @@ def test_a_stream_that_lets_servers_rest_wants_in_what_it_brings() -> None:
     batch(load, 1200, SPEEDS, rested=100.0)
     assert load.rates()["one"].input < 20
     assert load.congested() == []
+
+
+def test_tiny_batches_in_quick_succession_are_no_overload() -> None:
+    load = star()
+    for _ in range(5):
+        batch(load, 200, dict.fromkeys(SPEEDS, 1000000.0), rested=0.1)
+    rates = load.rates()
+    assert load.congested() == []
+    assert rates["one"].input < 2500  # not what the servers could take if there were more

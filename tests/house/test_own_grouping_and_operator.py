@@ -7,7 +7,7 @@ import collections
 import numpy as np
 import pyarrow as pa
 import pytest
-from own_parts import Halves, Modulo, NearestRested, Peak
+from own_parts import Halves, Modulo, NearestRested, Peak, _PeakInstance
 
 import weir
 import weir.testing
@@ -109,3 +109,30 @@ def test_routed_in_the_jvm_and_scaled_on_spark(spark, tmp_path, checkpoint):
         assert as_dict(state["topics"], "topic") == peaks(TABLES[:2])
     finally:
         query.stop()
+
+
+class Told(Peak):
+    """The same, but it tells its sink alone: nothing goes on to other operators."""
+
+    def instance(self, context):
+        return _ToldInstance(self, context)
+
+
+class _ToldInstance(_PeakInstance):
+    def finish(self):
+        self._told = next(super().finish(), None)
+        return iter(())
+
+    def updates(self):
+        return None if self._told is None else self._told.batch
+
+
+@pytest.mark.parametrize("execution", ["jobs", "live"])
+def test_what_an_instance_returns_as_updates_reaches_its_sink(execution):
+    rows = [{"place": "a", "n": 3}, {"place": "a", "n": 7}, {"place": "b", "n": 1}]
+    source = weir.source("place string, n long")
+    for operator in (Told("n"), Peak("n")):  # as updates, or as rows that it emits: the same, and once
+        query = weir.testing.run(
+            source.keyed("place", operator), [rows, rows], servers=2, execution=execution
+        )
+        assert sorted((r["place"], r["peak"]) for r in query.output().to_pylist()) == [("a", 7), ("b", 1)]

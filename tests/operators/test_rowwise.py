@@ -26,7 +26,7 @@ def mapped(operator, batch=BATCH):
 
 def test_a_map_gets_named_tuples_and_returns_dicts_or_tuples():
     doubled = [{"place": "a", "m": 2}, {"place": "b", "m": 4}, {"place": None, "m": 6}]
-    by_name = MapRows(lambda row: {"m": 2 * row.n, "place": row.place, "unused": 1}, "place string, m int")
+    by_name = MapRows(lambda row: {"m": 2 * row.n, "place": row.place}, "place string, m int")
     by_position = MapRows(lambda row: (row.place, 2 * row.n), "place string, m int")
     assert mapped(by_name) == mapped(by_position) == (doubled, [0, 1, 2])
     assert isinstance(by_name, Map)
@@ -66,17 +66,20 @@ def test_a_filter_returns_a_boolean_and_null_is_false():
     [
         (
             MapRows(lambda row: None, "n long"),
-            "a map returns one row, as a dict or a tuple; it returned None",
+            "it returned None, which is no row: a row is a dict or a tuple of n",
         ),
-        (MapRows(lambda row: "ab", "a string, b string"), "as a dict or a tuple; it returned 'ab'"),
+        (MapRows(lambda row: "ab", "a string, b string"), "it returned 'ab', which is no row"),
         (MapRows(lambda row: {"m": 1}, "n long"), "without 'n'"),
-        (MapRows(lambda row: (1, 2), "n long"), "its schema has the columns n"),
+        (MapRows(lambda row: (1, 2), "n long"), "the declared columns are n"),
         (MapRows(lambda row: ("x",), "n long"), "column 'n' is declared as int64"),
         (MapRows(lambda row: (2**40,), "n int"), "column 'n' is declared as int32"),
         (FlatMapRows(lambda row: {"n": 1}, "n long"), "a flat_map returns several rows"),
         (FlatMapRows(lambda row: row, "place string, n long"), "a flat_map returns several rows"),
         (FlatMapRows(lambda row: 5, "n long"), "a flat_map returns several rows"),
-        (FlatMapRows(lambda row: (row.n, 2), "n long"), "each result of a flat_map is a row"),
+        (
+            FlatMapRows(lambda row: (row.n, 2), "n long"),
+            r"which is no row: a row is a dict or a tuple of n; for one column, \(1,\)",
+        ),
     ],
 )
 def test_what_is_returned_wrongly_is_explained(operator, says):

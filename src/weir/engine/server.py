@@ -154,7 +154,7 @@ class Server:
             rows = Rows(whole, born=self.job.began)
             if edges is not None:
                 rows = rows.select((edges >> bit) & 1 == 1)
-            kept = self._with_key(self.topology.by_name[edge.target], rows)
+            kept = self._with_key(edge, rows)
             count = self._count(edge)
             size = whole.nbytes * len(kept) // whole.num_rows
             count.entered = count.entered[0] + len(kept), count.entered[1] + size
@@ -259,7 +259,7 @@ class Server:
         node = self.topology.by_name[edge.target]
         # hashes belong to the sender's key
         rows = Rows(rows.batch, rows.index, origin=rows.origin, born=rows.born)
-        rows = self._with_key(node, rows)
+        rows = self._with_key(edge, rows)
         if not len(rows):
             return
         if self.sightings is not None and rows.origin is not None and node.operator.stateful:
@@ -301,8 +301,9 @@ class Server:
                 count.bytes += payload.size
             self.outbox.put(server, wire.DATA, edge.index, payload, born, part.num_rows)
 
-    def _with_key(self, node: Node, rows: Rows) -> Rows:
+    def _with_key(self, edge: Edge, rows: Rows) -> Rows:
         """Without the rows that lack a key, by the operator's policy."""
+        node = self.topology.by_name[edge.target]
         missing = rows.nulls(node.key) if node.key else None
         if missing is None:
             return rows
@@ -314,6 +315,8 @@ class Server:
                 f"operator {node.name!r}: a row has no key ({', '.join(node.key)} is null): {row!r}. "
                 'Filter such rows out before, or set null_keys="drop".'
             )
+        if edge.side in node.operator.outer_sides:
+            return rows
         self._operator(node).null_keys += int(missing.sum())
         return rows.select(~missing)
 
@@ -395,7 +398,7 @@ class Server:
         table = instance.written()
         if table is not None and table.num_rows:
             self.keeper.write(node, newest(table))
-        if self.step == node.state_level and node.name in self.topology.sinks and node.passes:
+        if self.step == node.state_level and node.name in self.topology.sinks:
             updates = instance.updates()
             if updates is not None and updates.num_rows:
                 self.outputs.add(node.name, updates, self.oldest.get(node.name, 0))

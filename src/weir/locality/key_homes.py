@@ -177,7 +177,7 @@ class KeyHomes:
         limit = alpha * SLACK * weight.sum() * share
         # heavy keys are what others are drawn to: they are left to reconfigurations, which look at all of them together
         light = ~settled | (weight[entries] <= LIGHT * limit.min())
-        load += np.bincount(homes[entries[~light]], weights=weight[entries[~light]], minlength=self.n)
+        load += np.bincount(live[entries[~light]], weights=weight[entries[~light]], minlength=self.n)
         entries, servers, rows, settled = entries[light], servers[light], rows[light], settled[light]
         keys, present = self.counts.index.left[entries], homes[entries]
         mine = weight[entries]

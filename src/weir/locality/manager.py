@@ -207,6 +207,7 @@ class LocalityManager:
             faded = homes.counts.counts(_FAINT)
             keys.append(faded)
             servers.append(homes.homes[homes.find(faded.left)])
+        resized = self._schedule.resized
         early, fresh = self._schedule.begin(self.batch)
         return Snapshot(
             replace(self.config, racks=self._tree),
@@ -222,6 +223,7 @@ class LocalityManager:
             first=not self._started or not self._pairs.has_older,
             fresh=fresh,
             early=early,
+            resized=resized,
             buckets=[homes.buckets for homes in self._homes],
             fixed=self.fixed,
             free=self.free,

@@ -25,7 +25,10 @@ from weir.locality.partition import partition, relabel
 from weir.locality.stats import Edge
 
 Servers = NDArray[np.int32]
-STARTS = 24  # of a fresh partition
+STARTS, HASTY_STARTS = (
+    24,
+    2,
+)  # of a fresh partition; of one that a young stream, or one on new servers, waits for
 SURE = 2.0  # standard deviations by which a candidate of newer pairs must be ahead: it is made of fewer rows
 
 
@@ -51,6 +54,7 @@ class Snapshot:
     first: bool = False
     fresh: bool = False
     early: bool = False
+    resized: bool = False  # whether the servers have changed since the last proposal
     # per operator: the server of each bucket of hashes, where keys without an entry live by these
     buckets: Sequence[Servers | None] = ()
     # operators whose keys live where a given function says: vertices that attract others and never move
@@ -98,7 +102,12 @@ def propose(snapshot: Snapshot) -> Proposal:
     if refines:
         candidates.append(("refine", cut(graph, held, warm=warm, stay_bonus=config.stay_bonus)))
     if not candidates or snapshot.fresh:
-        fresh = cut(graph, held, method=config.partitioner, starts=STARTS)
+        fresh = cut(
+            graph,
+            held,
+            method=config.partitioner,
+            starts=HASTY_STARTS if snapshot.early or snapshot.resized else STARTS,
+        )
         if config.racks is None and held is None:
             fresh = relabel(fresh, live, None, n)
         candidates.append(("fresh", fresh))

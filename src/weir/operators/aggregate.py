@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean
 from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups
 from weir.operators.base import Operator
-from weir.operators.instance import Context, Instance, among, conformed, keyed_schema, one_array
+from weir.operators.instance import Context, Instance, among, conformed, keyed_schema, naming, one_array
 from weir.operators.windows import WINDOW_START
 from weir.rows import Rows
 from weir.state.index import group_rows
@@ -115,25 +116,29 @@ class Aggregate(Operator):
 
     def begin(self, column: Callable[[str], pa.Array], groups: Groups, n: int) -> Columns:
         """Return the partial state of each of ``n`` groups of rows."""
-        return [
-            array
-            for s in self.specs
-            for array in s.rule.begin([column(c) for c in s.rule.columns], groups, n)
-        ]
+        out: Columns = []
+        for s in self.specs:
+            with _naming(s):
+                out += s.rule.begin([column(c) for c in s.rule.columns], groups, n)
+        return out
 
     def merge(self, states: Sequence[pa.Array], groups: Groups, n: int) -> Columns:
         """Merge partial states: rows of equal group become one."""
-        return [array for rule, own in self._apart(states) for array in rule.merge(own, groups, n)]
+        out: Columns = []
+        for s, own in zip(self.specs, self._apart(states), strict=True):
+            with _naming(s):
+                out += s.rule.merge(own, groups, n)
+        return out
 
     def finish(self, states: Sequence[pa.Array]) -> Columns:
         """Return the values that users see, from states."""
-        return [rule.finish(own) for rule, own in self._apart(states)]
+        return [s.rule.finish(own) for s, own in zip(self.specs, self._apart(states), strict=True)]
 
-    def _apart(self, states: Sequence[pa.Array]) -> Iterator[tuple[AggregateFunction, Columns]]:
-        """Yield each function and its own state columns."""
+    def _apart(self, states: Sequence[pa.Array]) -> Iterator[Columns]:
+        """Yield the state columns of each function."""
         columns = iter(states)
         for s in self.specs:
-            yield s.rule, [next(columns) for _ in s.rule.suffixes]
+            yield [next(columns) for _ in s.rule.suffixes]
 
     def updates(self, schema: pa.Schema, heads: Sequence[pa.Field]) -> pa.Schema:
         values = self.emits(schema)
@@ -213,7 +218,8 @@ class AggregateInstance(Instance):
         h1, h2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
         groups, first = group_rows(h1, h2)
         keys = [rows.column(k).take(pa.array(first)) for k in self.node.key]
-        states = self.operator.begin(rows.column, groups, len(first))
+        with naming(self.node):
+            states = self.operator.begin(rows.column, groups, len(first))
         arrays = [pa.array(h1[first]), pa.array(h2[first]), *keys, *states]
         self._add(pa.Table.from_arrays(arrays, schema=self._wire))
 
@@ -236,7 +242,12 @@ class AggregateInstance(Instance):
         table = pa.concat_tables(self.pieces).combine_chunks()
         if len(self.pieces) == 1:
             return table
-        return self.operator.merge_entries(table, 2 + self.width)
+        return self._merged(table)
+
+    def _merged(self, table: pa.Table) -> pa.Table:
+        """Return one entry per key."""
+        with naming(self.node):
+            return self.operator.merge_entries(table, 2 + self.width)
 
     def hold(self, held: StateView) -> pa.Table | None:
         """Partial states stay on this server until their aggregation: as entries, merged with what waits here."""
@@ -245,9 +256,7 @@ class AggregateInstance(Instance):
         table = self._reduced()
         self.report.pairs += table.num_rows
         before, _ = held.take(*held.find(table[H1].to_numpy(), table[H2].to_numpy()))
-        merged = self.operator.merge_entries(
-            pa.concat_tables([before.select(self._wire.names), table]), 2 + self.width
-        )
+        merged = self._merged(pa.concat_tables([before.select(self._wire.names), table]))
         self.pieces = []
         return entries(merged.select(self.schema.names), merged[H1].to_numpy(), merged[H2].to_numpy())
 
@@ -291,8 +300,7 @@ class AggregateInstance(Instance):
             if node.ttl is not None and prior.num_rows:
                 living = prior.filter(pc.greater(prior[DEADLINE], context.clock))
             if living.num_rows:
-                parts = pa.concat_tables([living.select(self._wire.names), table])
-                merged = self.operator.merge_entries(parts, 2 + self.width)
+                merged = self._merged(pa.concat_tables([living.select(self._wire.names), table]))
             else:
                 merged = table
             self.report.keys_delta += merged.num_rows - prior.num_rows
@@ -310,7 +318,7 @@ class AggregateInstance(Instance):
         self._written = pa.concat_tables(written) if written else None
         if results:
             self._result = pa.concat_tables(results).combine_chunks()
-        out = None if self.operator.emit == "rows" else self.updates()
+        out = None if self.operator.emit == "rows" else self._told()
         if out is not None and out.num_rows:
             self.report.rows_out += out.num_rows
             yield Rows(out)
@@ -327,6 +335,10 @@ class AggregateInstance(Instance):
         return due if touched is None else due.filter(pa.array(~among(due, *touched)))
 
     def updates(self) -> pa.RecordBatch | None:
+        return self._told() if self.operator.emit == "rows" else None
+
+    def _told(self) -> pa.RecordBatch | None:
+        """Return the keys of this batch and their values."""
         if self._result is None:
             return None
         table, node = self._result, self.node
@@ -337,6 +349,15 @@ class AggregateInstance(Instance):
 
     def written(self) -> pa.Table | None:
         return self._written
+
+
+@contextlib.contextmanager
+def _naming(spec: _Spec) -> Iterator[None]:
+    """Let errors name the value that they are about."""
+    try:
+        yield
+    except OperatorError as error:
+        raise OperatorError(f"{spec.name}={spec}: {error}") from None
 
 
 def _kinds(spec: _Spec, schema: pa.Schema) -> list[pa.DataType]:

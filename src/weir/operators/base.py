@@ -31,6 +31,7 @@ class Operator:
       (``aggregate_every``).
     * ``sides``: it takes so many different streams. Rows of each come with their own columns; where one schema stands
       for all of them, a column ``c`` of side 1 is called ``1:c`` there, unless it belongs to the key.
+    * ``outer_sides``: sides whose rows go on even without a key: nothing is kept of them.
     * ``takes_side``: its functions can get a side input with their rows. ``side``: the one they get.
     * ``lateness``: how late rows may be, in µs of event time, if it knows event time without a window; and
       ``time_columns``: the column of each side that it takes event time from.
@@ -44,6 +45,7 @@ class Operator:
     timers: Sequence[str] = ()
     defers_merging: ClassVar[bool] = False
     sides: ClassVar[int] = 1
+    outer_sides: Sequence[int] = ()
     takes_side: ClassVar[bool] = False
     lateness: int | None = None
     time_columns: Sequence[str] = ()

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import OperatorError
+from weir.values import to_columns
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,7 @@ def emitted_batch(name: str, schema: pa.Schema, emitted: list[Any]) -> pa.Record
             'declare it: output={"column": "type"}'
         )
     try:
-        if isinstance(emitted[0], dict):
-            columns = [[row[column] for row in emitted] for column in schema.names]
-        else:
-            columns = [list(c) for c in zip(*emitted, strict=True)]
-            if len(columns) != len(schema):
-                raise ValueError(f"rows of {len(columns)} values for {len(schema)} columns")
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-    except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
-        raise OperatorError(
-            f"operator {name!r} declares the output {', '.join(f'{f.name} {f.type}' for f in schema)}, "
-            f"but emitted {emitted[0]!r}: {type(error).__name__}: {error}"
-        ) from None
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        columns = to_columns(emitted, schema, "it emitted")
+    except ValueError as error:
+        raise OperatorError(f"operator {name!r}: {error}") from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -14,7 +14,7 @@ from weir.state.segment import H1, H2
 class ChangesInstance(AggregateInstance):
     """Emits one row per key that has changed, with the values from before and after."""
 
-    def updates(self) -> pa.RecordBatch | None:
+    def _told(self) -> pa.RecordBatch | None:
         parts = []
         if self._result is not None and self._result.num_rows:
             assert self._prior is not None

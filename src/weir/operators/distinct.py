@@ -56,7 +56,10 @@ def _sums(registers, powers, sums, zeros):  # type: ignore[no-untyped-def]
 def _hashes(column: pa.Array) -> NDArray[np.uint64]:
     kind = column.type
     if pa.types.is_floating(kind):
-        column = pa.array(column.cast(pa.float64()).fill_null(0).to_numpy().view(np.int64))
+        # as in Spark, −0.0 equals 0.0, and NaN equals NaN
+        numbers = column.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        column = pa.array(numbers.view(np.int64))
     elif pa.types.is_decimal(kind) or pa.types.is_time(kind) or pa.types.is_unsigned_integer(kind):
         column = pc.cast(column, pa.string())
     return hash_columns([column], _SEED)

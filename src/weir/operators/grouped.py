@@ -10,14 +10,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.compiled import compiled
+from weir.errors import OperatorError
 
 Groups = NDArray[np.int64]
 _OPERATIONS = {"sum": 0, "min": 1, "max": 2}
 
 
-@compiled("T[]", "bool[]", "int64[]", "out T[]", "out bool[]", "int64", T=("int64", "float64"))
-def _reduce(values, valid, groups, out, seen, operation):  # type: ignore[no-untyped-def]
-    """Add values up per group, or keep the least or greatest; a NaN gives way to any number."""
+@compiled("T[]", "bool[]", "int64[]", "out T[]", "out bool[]", "out int64[]", "int64", T=("int64", "float64"))
+def _reduce(values, valid, groups, out, seen, carry, operation):  # type: ignore[no-untyped-def]
+    """Add values up per group, or keep the least or greatest, NaN being greater than any number.
+
+    ``carry`` counts how often a sum has left the 64 bits: then it has another sign than both of its terms.
+    """
     for i in range(len(values)):
         if len(valid) and not valid[i]:
             continue
@@ -26,8 +30,14 @@ def _reduce(values, valid, groups, out, seen, operation):  # type: ignore[no-unt
             seen[g] = True
             out[g] = v
         elif operation == 0:
+            before = out[g]
             out[g] += v
-        elif out[g] != out[g] or (v < out[g] if operation == 1 else v > out[g]):
+            if (before < 0) == (v < 0) != (out[g] < 0):
+                carry[g] += -1 if v < 0 else 1
+        elif operation == 1:
+            if v < out[g] or out[g] != out[g]:
+                out[g] = v
+        elif v > out[g] or v != v:
             out[g] = v
 
 
@@ -56,12 +66,29 @@ def reduce_groups(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Arra
     >>> reduce_groups(pa.array([1, 2, None, 4]), np.array([0, 2, 1, 0]), 3, "sum").to_pylist()
     [5, None, 2]
     """
+    if how == "sum" and pa.types.is_decimal(column.type):
+        # Arrow's sums of 128 bits wrap
+        wide = _by_arrow(column.cast(pa.decimal256(76, column.type.scale)), groups, n, how)
+        try:
+            return wide.cast(column.type)
+        except pa.ArrowInvalid:
+            raise _too_large(column.type) from None
     values = _numbers(column) if how in _OPERATIONS else None
     if values is None or (how == "sum" and column.type not in (pa.int64(), pa.float64())):
         return _by_arrow(column, groups, n, how)
     out, seen = np.zeros(n, values.dtype), np.zeros(n, np.bool_)
-    _reduce(values, _valid(column), groups, out, seen, _OPERATIONS[how])
+    carry = np.zeros(n, np.int64)
+    _reduce(values, _valid(column), groups, out, seen, carry, _OPERATIONS[how])
+    if out.dtype.kind == "i" and carry.any():
+        raise _too_large(column.type)
     return _like(out, column.type, ~seen)
+
+
+def _too_large(kind: pa.DataType) -> OperatorError:
+    wider = "a double" if pa.types.is_decimal(kind) else "a double or a decimal(38, 0)"
+    return OperatorError(
+        f"a sum is too large for {kind}: cast the column to {wider} before, or aggregate in windows"
+    )
 
 
 def extreme_rows(orders: pa.Array, values: pa.Array, groups: Groups, n: int, greatest: bool) -> Groups:
@@ -105,8 +132,8 @@ def _by_arrow(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Array:
 def _numbers(column: pa.Array) -> Any:
     """Return a column as numbers of 64 bits that compare as its values do; None if it has no such."""
     kind, t = column.type, pa.types
-    if kind == pa.float64():
-        width = kind
+    if kind in (pa.float64(), pa.float32()):
+        width = pa.float64()
     elif t.is_signed_integer(kind) or t.is_timestamp(kind) or t.is_date(kind):
         width = pa.int64()
         if t.is_date32(kind):

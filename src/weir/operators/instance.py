@@ -7,6 +7,7 @@ What it must remember it returns as state entries; the server saves them.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -139,7 +140,10 @@ class Instance(ABC):
         return None
 
     def updates(self) -> pa.RecordBatch | None:
-        """Return what a sink gets of this step."""
+        """Return rows for the operator's sink alone; asked once per batch, when its state is final.
+
+        What it yields reaches its sink anyway, unless it passes the rows on that came in (``passes_rows``).
+        """
         return None
 
     def written(self) -> pa.Table | None:
@@ -153,6 +157,15 @@ class Instance(ABC):
     def release(self, held: StateView) -> pa.Table | None:
         """Add all that waits here to what goes to the keys' homes now; return what marks it as gone."""
         raise NotImplementedError
+
+
+@contextlib.contextmanager
+def naming(node: Node) -> Iterator[None]:
+    """Let errors name the operator that they are about."""
+    try:
+        yield
+    except OperatorError as error:
+        raise OperatorError(f"operator {node.name!r}: {error}") from None
 
 
 def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:

@@ -84,6 +84,8 @@ class Join(Operator):
         if bounds is not None and (min(bounds) < 0 or lateness < 0):
             raise TopologyError("join: within= and lateness= cannot be negative")
         self.how, self.bounds, self.times, self.suffix = how, bounds, times, suffix
+        # the sides whose rows are emitted alone when they never had a partner
+        self.outer_sides = {"inner": (), "left": (0,), "full": (0, 1)}[how]
         self.lateness, self.time_columns = None if bounds is None else lateness, times or ()
 
     @property
@@ -179,9 +181,17 @@ class _JoinInstance(Instance):
         raise NotImplementedError("a join tells its sides apart")
 
     def push_side(self, rows: Rows, side: int) -> Iterator[Rows]:
+        missing = rows.nulls(self.node.key)
+        if missing is not None:  # as in SQL, null equals nothing: no partner will ever come
+            batch = rows.select(missing).to_batch(self.node.sides[side])
+            alone = self._entries(batch, np.zeros(batch.num_rows, np.int64), side)
+            positions = np.arange(batch.num_rows)
+            at, partner = (positions, None) if side == 0 else (None, positions)
+            self.report.rows_out += batch.num_rows
+            yield Rows(self._batch(alone, at, alone, partner))
+            rows = rows.select(~missing)
         if len(rows):
             self.batches[side].append(rows.to_batch(self.node.sides[side]))
-        return iter(())
 
     def finish(self) -> Iterator[Rows]:
         context, node = self.context, self.node
@@ -318,16 +328,11 @@ class _JoinInstance(Instance):
 
     # ------------------------------------------------------------------ state
 
-    @property
-    def _outer(self) -> tuple[int, ...]:
-        """The sides whose rows are emitted alone when they never had a partner."""
-        return {"inner": (), "left": (0,), "full": (0, 1)}[self.operator.how]
-
     def _remembered(self, side: _Side) -> pa.Table:
         """Return the entries that change: saved rows that found their first partner, then the new rows."""
         rows = side.rows
         changed = np.arange(side.saved, len(side))
-        if self._outer:
+        if self.operator.outer_sides:
             before = rows[MATCHED].to_numpy()
             newly_matched = np.flatnonzero(side.matched[: side.saved] & ~before[: side.saved])
             changed = np.concatenate([newly_matched, changed])
@@ -349,7 +354,7 @@ class _JoinInstance(Instance):
         if until is None:
             return None, []
         # only rows that may have to go on alone are read
-        columns = None if self._outer else (H1, H2)
+        columns = None if self.operator.outer_sides else (H1, H2)
         due = context.view().due(NO_TIME if after is None else after, until, columns)
         if met:
             changed = tuple(np.concatenate(part) for part in zip(*met, strict=True))
@@ -360,13 +365,13 @@ class _JoinInstance(Instance):
             return None, []
         self.report.keys_delta -= due.num_rows
         gone = tombstones(due[H1].to_numpy(), due[H2].to_numpy(), node.state)
-        return self._alone(due) if self._outer else None, [gone]
+        return self._alone(due) if self.operator.outer_sides else None, [gone]
 
     def _alone(self, due: pa.Table) -> pa.RecordBatch | None:
         of, matched = due[SIDE].to_numpy(), due[MATCHED].to_numpy()
-        rows = [np.flatnonzero((of == side) & ~matched) for side in self._outer]
+        rows = [np.flatnonzero((of == side) & ~matched) for side in self.operator.outer_sides]
         parts = [self._batch(due, rows[0], due, None)]
-        if len(self._outer) == 2:
+        if len(self.operator.outer_sides) == 2:
             parts.append(self._batch(due, None, due, rows[1]))
         parts = [part for part in parts if part.num_rows]
         return one_batch(parts) if parts else None

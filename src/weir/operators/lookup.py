@@ -54,6 +54,7 @@ class Lookup(Operator):
         if how not in ("inner", "left"):
             raise TopologyError(f'lookup: how is "inner" or "left", not {how!r}')
         self.how, self.latest, self.deleted, self.suffix = how, latest, deleted, suffix
+        self.outer_sides = (0,) if how == "left" else ()
 
     @property
     def waits(self) -> bool:

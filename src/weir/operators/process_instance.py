@@ -25,11 +25,12 @@ from weir.operators.part_entries import STATE, PartEntries
 from weir.operators.partial_states import PartialStates
 from weir.operators.parts import decode_part, encode_part
 from weir.operators.process_hooks import ProcessHooks
-from weir.operators.state_types import decoder_of
+from weir.operators.state_types import attributes_check, decoder_of
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.columns import completed
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
+from weir.values import to_python
 
 
 class ProcessInstance(Instance):
@@ -45,6 +46,7 @@ class ProcessInstance(Instance):
         kind = self.operator.state
         self._decode = decoder_of(kind, decode_part) if kind else None
         self._encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=encode_part)
+        self._check_attributes = attributes_check(kind)
         self._parts = PartEntries(kind, self.node.state, context.view)
         self._written: pa.Table | None = None
         self._partials: pa.Table | None = None
@@ -161,7 +163,7 @@ class ProcessInstance(Instance):
             batch.column(k).take(pa.array(first)).cast(self.node.state.field(k).type) for k in self.node.key
         ]
         make = namedtuple("Row", batch.schema.names, rename=True)._make  # type: ignore[misc, attr-defined]
-        everything = list(map(make, zip(*(c.to_pylist() for c in batch.columns), strict=True)))
+        everything = list(map(make, zip(*map(to_python, batch.columns), strict=True)))
         names = [k.to_pylist() for k in keys]
         labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
         bounds = [*first.tolist(), len(everything)]
@@ -318,7 +320,10 @@ class ProcessInstance(Instance):
         return self._decode.decode(data) if self._decode else None
 
     def _save(self, state: Any) -> bytes:
-        return self._encode.encode(state) if self._decode else b""
+        if self._decode is None:
+            return b""
+        self._check_attributes(state)
+        return self._encode.encode(state)
 
     def _data(self, heads: Sequence[pa.Array], names: Sequence[str], states: list[bytes]) -> pa.Table:
         """Return states behind the columns that are before them; they are neither parts nor alarms."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.columns import to_type
+from weir.errors import OperatorError
 from weir.operators.aggregate_functions import (
     AggregateFunction,
     Columns,
@@ -21,6 +22,7 @@ from weir.operators.aggregate_functions import (
     merge_saved,
     valid_rows,
 )
+from weir.values import to_array
 
 
 class PythonAggregate(AggregateFunction):
@@ -104,7 +106,10 @@ class PythonAggregate(AggregateFunction):
     def finish(self, states: Columns) -> pa.Array:
         finish = self._finish or (lambda state: state)
         values = [None if s is None else finish(msgspec.msgpack.decode(s)) for s in states[0].to_pylist()]
-        return pa.array(values, self._result)
+        try:
+            return to_array(values, self._result)
+        except ValueError as error:
+            raise OperatorError(f"the finish of PythonAggregate({self.columns[0]}): {error}") from None
 
     @staticmethod
     def _write(state: Any) -> bytes:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from weir.errors import TopologyError
 from weir.operators.stateless import Filter, Map
+from weir.values import to_columns, to_python
 
 RowFunction = Callable[..., Any]  # of a row, and of the side input if there is one
 PARENT = "__parent__"
@@ -94,7 +95,7 @@ def check_function(function: Any, method: str) -> None:
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Any]:
     """Return the rows of a batch as named tuples."""
-    columns = [column.to_pylist() for column in batch.columns]
+    columns = [to_python(column) for column in batch.columns]
     return map(_row_type(tuple(batch.schema.names)), zip(*columns, strict=True))
 
 
@@ -109,7 +110,7 @@ def _mapped(
     function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch, *side: Any
 ) -> dict[str, pa.Array]:
     results = [function(row, *side) for row in rows_of(batch)]
-    return _columns(results, schema or batch.schema, "a map returns one row")
+    return _columns(results, schema or batch.schema)
 
 
 def _flat_mapped(
@@ -131,7 +132,7 @@ def _flat_mapped(
                 f"a flat_map returns several rows, e.g. in a list; it returned {returned!r}"
             ) from None
         parents += [number] * (len(results) - before)
-    columns = _columns(results, schema or batch.schema, "each result of a flat_map is a row")
+    columns = _columns(results, schema or batch.schema)
     return {**columns, PARENT: pa.array(np.array(parents, np.int64))}
 
 
@@ -143,23 +144,9 @@ def _kept(function: RowFunction, batch: pa.RecordBatch, *side: Any) -> pa.Array:
     return pa.array([bool(mark) for mark in marks], pa.bool_())
 
 
-def _columns(results: Sequence[Any], schema: pa.Schema, expected: str) -> dict[str, pa.Array]:
+def _columns(results: Sequence[Any], schema: pa.Schema) -> dict[str, pa.Array]:
     """Return the columns of rows that a user's function returned."""
-    names = schema.names
-    for result in results:
-        if isinstance(result, Mapping):
-            missing = [name for name in names if name not in result]
-            if missing:
-                raise TopologyError(f"it returned {result!r}, without {missing[0]!r}, which its schema has")
-        elif not isinstance(result, tuple | list):
-            raise TopologyError(f"{expected}, as a dict or a tuple; it returned {result!r}")
-        elif len(result) != len(names):
-            raise TopologyError(f"it returned {result!r}, but its schema has the columns {', '.join(names)}")
-    values = [[r[name] for name in names] if isinstance(r, Mapping) else r for r in results]
-    columns = {}
-    for position, field in enumerate(schema):
-        try:
-            columns[field.name] = pa.array([value[position] for value in values], field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-            raise TopologyError(f"column {field.name!r} is declared as {field.type}: {error}") from None
-    return columns
+    try:
+        return dict(zip(schema.names, to_columns(results, schema, "it returned"), strict=True))
+    except ValueError as error:
+        raise TopologyError(str(error)) from None

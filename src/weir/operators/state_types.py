@@ -22,6 +22,40 @@ def decoder_of(kind: Any, hook: Callable[[type, Any], Any]) -> msgspec.msgpack.D
         return msgspec.msgpack.Decoder(kind, dec_hook=hook)
 
 
+def attributes_check(kind: Any) -> Callable[[Any], None]:
+    """Return what raises an AttributeError if a state has an attribute that its dataclass does not declare.
+
+    It would vanish with the batch. Attributes that the class itself has (cached properties) may.
+    """
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)) or "__dict__" not in dir(kind):
+        return lambda state: None
+    fields = {field.name for field in dataclasses.fields(kind)}
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:
+        hints = {}
+    inner = [(name, attributes_check(hint)) for name, hint in hints.items() if _is_open(hint)]
+
+    def check(state: Any) -> None:
+        own = getattr(state, "__dict__", ())
+        if len(own) > len(fields):
+            for name in own:
+                if name not in fields and not hasattr(type(state), name):
+                    raise AttributeError(
+                        f"{type(state).__name__} declares no {name!r}, so it would not be saved; declare it, e.g. "
+                        f"`{name}: int = 0`"
+                    )
+        for name, below in inner:
+            below(getattr(state, name))
+
+    return check
+
+
+def _is_open(kind: Any) -> bool:
+    """Whether objects of a type take attributes that nobody declared."""
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
 def forget_caches(kind: Any, seen: set[int] | None = None) -> None:
     """Remove what msgspec notes on dataclasses that it has met.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.aggregate import AggregateInstance
 from weir.operators.alarms import ALARM, EARLY, alarm_entries, alarm_hash, alarms_in, second_hash, states_in
-from weir.operators.instance import NO_TIME, Context, among, one_array
+from weir.operators.instance import NO_TIME, Context, among, naming, one_array
 from weir.operators.windows import WINDOW_END, WINDOW_START, Window, merge_sessions, timely
 from weir.rows import Rows
 from weir.state.index import group_rows
@@ -54,7 +54,7 @@ class WindowedAggregate(AggregateInstance):
             return self._table(h1[first], second_hash(key2[first], starts), columns, starts)
         columns = [column.take(pa.array(at)) for column in columns]
         table = self._table(h1[first][at], second_hash(key2[first][at], starts), columns, starts)
-        return self.operator.merge_entries(table, 2 + self.width)  # a window has several panes
+        return self._merged(table)  # a window has several panes
 
     def _by_session(self, rows: Rows, times: NDArray[np.int64]) -> pa.Table:
         """Return partial states of rows, one per key and session."""
@@ -66,7 +66,8 @@ class WindowedAggregate(AggregateInstance):
 
     def _columns(self, rows: Rows, groups: NDArray[np.int64], first: NDArray[np.int64]) -> list[pa.Array]:
         keys = [rows.column(k).take(pa.array(first)) for k in self.node.key]
-        return [*keys, *self.operator.begin(rows.column, groups, len(first))]
+        with naming(self.node):
+            return [*keys, *self.operator.begin(rows.column, groups, len(first))]
 
     def _table(self, h1: Hashes, h2: Hashes, columns: list[pa.Array], *times: NDArray[np.int64]) -> pa.Table:
         """Return a table of windows from their hashes, keys and states, and when they start and end."""
@@ -100,7 +101,8 @@ class WindowedAggregate(AggregateInstance):
         first = _firsts(groups, len(starts))
         keys = [one_array(table[k]).take(pa.array(first)) for k in self.node.key]
         states = [one_array(c) for c in table.columns[2 + self.width :]]
-        columns = [*keys, *self.operator.merge(states, groups, len(first))]
+        with naming(self.node):
+            columns = [*keys, *self.operator.merge(states, groups, len(first))]
         merged = self._table(h1[first], second_hash(key2[first], starts), columns, starts, ends)
         return merged, groups
 
@@ -145,7 +147,7 @@ class WindowedAggregate(AggregateInstance):
             saved = saved.select(self._wire.names)
             if not saved.num_rows:
                 return table, saved
-            return self.operator.merge_entries(pa.concat_tables([saved, table]), 2 + self.width), saved
+            return self._merged(pa.concat_tables([saved, table])), saved
         saved = states_in(view.all_of(np.unique(h1))).select(self._wire.names)
         if not saved.num_rows:
             return table, saved

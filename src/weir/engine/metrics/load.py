@@ -6,9 +6,9 @@ neither can be read off directly:
 * The **processing rate** comes from busy time (:class:`~weir.elasticity.Meter`): rows per second of work, times
   the seconds that its instances could have worked. Operators that share a server leave each other less.
 * The **input rate** is what wants to come in. While the stream leaves the servers time to rest, that is rows per
-  second of wall clock. When batch follows on batch, more wants to come in than gets through; then it is what the
-  first operators could take, or what all servers could if work were spread evenly over them, whichever is more. An
-  operator is congested if each of its instances has more work than that leaves time for.
+  second of wall clock. When batch follows on batch, and some server is busy, more wants to come in than gets
+  through; then it is what the first operators could take, or what all servers could if work were spread evenly over
+  them, whichever is more. An operator is congested if each of its instances has more work than that leaves time for.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from weir.graph.model import Topology
 
 REST = 1.0  # seconds without a batch that count as rest; less is Spark's own book-keeping between batches
 REST_PART = 0.25  # and at least this part of the batch's length
+BUSY = 0.25  # share of the time that the busiest server works, below which no server holds the stream up
 
 
 class Load:
@@ -72,7 +73,8 @@ class Load:
         self.utilisation = min(1.0, total / max(n * apart, 1e-9))
         if total <= 0 or not rows.any():
             return
-        self._rests = rested > max(REST, REST_PART * seconds)
+        busiest = max(busy.sum(axis=0).max(), outside.max())
+        self._rests = rested > max(REST, REST_PART * seconds) or busiest < BUSY * apart
         span = apart if self._rests else total / n
         on_server = busy.sum(axis=0)
         samples = {}

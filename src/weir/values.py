@@ -1,0 +1,209 @@
+"""Python values as Arrow columns that hold exactly these values, or an error that names the first that they can't hold.
+
+Arrow itself is more generous: it cuts the fraction off a number for an integer column, the time off a date, takes a
+text for a list of letters, and passes over fields of a struct that it does not know.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_FLOAT32 = float(np.finfo(np.float32).max)
+_NUMBERS = (float, Decimal, np.floating)
+
+
+def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as a column of a type; raise a ValueError that names the first that it can't hold as it is.
+
+    A float that is a whole number may stand for an integer.
+
+    >>> to_array([1, 2.0, None], pa.int64()).to_pylist()
+    [1, 2, None]
+    >>> to_array([1, 19.99], pa.int64())
+    Traceback (most recent call last):
+    ValueError: 19.99 is no whole number
+    >>> to_array(["FR"], pa.list_(pa.string()))
+    Traceback (most recent call last):
+    ValueError: 'FR' is a text, not a list
+    """
+    check = _check_of(kind)
+    if check is not None:
+        check(values)
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if len(values) > 1:  # which one is it?
+            for value in values:
+                to_array([value], kind)
+        raise ValueError(f"{values[0]!r} does not fit: {error}" if len(values) else str(error)) from None
+
+
+Check = Callable[[Iterable[Any]], None]
+
+
+def _check_of(kind: pa.DataType) -> Check | None:
+    """Return what looks for values that Arrow would change on their way into a type; None if there are none."""
+    t = pa.types
+    if t.is_integer(kind):
+        return _whole
+    if t.is_float32(kind):
+        return _within_float32
+    if t.is_date(kind):
+        return _dates
+    if t.is_timestamp(kind):
+        return _times if kind.tz else _local_times
+    if t.is_list(kind) or t.is_large_list(kind):
+        return _lists(kind.value_type)
+    if t.is_struct(kind):
+        return _structs(kind)
+    if t.is_map(kind):
+        return _maps(kind)
+    return None
+
+
+def _odd(values: Iterable[Any], *usual: type) -> list[Any]:
+    """Return the values that are of none of the usual types; in most batches none is, which is seen at once."""
+    odd = set(map(type, values)) - {type(None), *usual}
+    return [value for value in values if type(value) in odd] if odd else []
+
+
+def _whole(values: Iterable[Any]) -> None:
+    for value in _odd(values, int):
+        if isinstance(value, _NUMBERS) and not (np.isfinite(float(value)) and value == int(value)):
+            raise ValueError(f"{value!r} is no whole number")
+
+
+def _within_float32(values: Iterable[Any]) -> None:
+    for value in values:
+        if isinstance(value, float) and _FLOAT32 < abs(value) < float("inf"):
+            raise ValueError(f"{value!r} is beyond what a float holds; declare a double")
+
+
+def _dates(values: Iterable[Any]) -> None:
+    for value in _odd(values, datetime.date, int):
+        if isinstance(value, datetime.datetime) and value.time() != datetime.time():
+            raise ValueError(f"{value!r} has a time of day, a date has none; declare a timestamp")
+        if isinstance(value, _NUMBERS):
+            raise ValueError(f"{value!r} is a number, not a date")
+
+
+def _times(values: Iterable[Any]) -> None:
+    for value in _odd(values, datetime.datetime, int):
+        if isinstance(value, _NUMBERS):
+            raise ValueError(f"{value!r} is a number, not a time; use datetime.fromtimestamp")
+
+
+def _local_times(values: Iterable[Any]) -> None:
+    _times(values)
+    for value in values:
+        if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+            raise ValueError(f"{value!r} has a time zone, a timestamp_ntz has none; declare a timestamp")
+
+
+def _lists(kind: pa.DataType) -> Check:
+    inner = _check_of(kind)
+
+    def check(values: Iterable[Any]) -> None:
+        for value in values:
+            if value is None:
+                continue
+            if isinstance(value, str | bytes):
+                raise ValueError(f"{value!r} is a text, not a list")
+            if isinstance(value, set | frozenset):
+                raise ValueError(f"{value!r} is a set, which has no order; return sorted(…)")
+            if inner is not None and isinstance(value, Iterable):
+                inner(list(value))
+
+    return check
+
+
+def _structs(kind: pa.DataType) -> Check:
+    fields = {field.name: _check_of(field.type) for field in kind}
+
+    def check(values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, Mapping):
+                if unknown := [name for name in value if name not in fields]:
+                    raise ValueError(f"{value!r} has a field {unknown[0]!r}, the declared struct has none")
+                parts: Iterable[Any] = ((inner, value.get(name)) for name, inner in fields.items())
+            elif isinstance(value, tuple | list):
+                parts = zip(fields.values(), value, strict=False)
+            else:
+                continue
+            for inner, part in parts:
+                if inner is not None:
+                    inner([part])
+
+    return check
+
+
+def _maps(kind: pa.DataType) -> Check:
+    inner = _check_of(kind.key_type), _check_of(kind.item_type)
+
+    def check(values: Iterable[Any]) -> None:
+        for value in values:
+            pairs = value.items() if isinstance(value, Mapping) else value or ()
+            for pair in pairs:
+                for one, part in zip(inner, pair, strict=True):
+                    if one is not None:
+                        one([part])
+
+    return check
+
+
+def to_python(column: pa.Array) -> list[Any]:
+    """Return the values of a column as Python's: maps as dicts.
+
+    >>> to_python(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())))
+    [{'a': 1}]
+    """
+    return (
+        column.to_pylist(maps_as_pydicts="strict") if pa.types.is_nested(column.type) else column.to_pylist()
+    )
+
+
+def to_columns(rows: Sequence[Any], schema: pa.Schema, maker: str) -> list[pa.Array]:
+    """Return rows, each a dict or a tuple in the order of the schema, as columns; a ValueError says what is wrong.
+
+    ``maker`` is who made them, for the message.
+    """
+    names = schema.names
+    kinds = set(map(type, rows))
+    for kind in kinds:
+        if not issubclass(kind, Mapping | tuple | list):
+            row = next(row for row in rows if type(row) is kind)
+            raise ValueError(
+                f"{maker} {row!r}, which is no row: a row is a dict or a tuple of {', '.join(names)}"
+                + (f"; for one column, ({row!r},)" if len(names) == 1 else "")
+            )
+    if not any(issubclass(kind, Mapping) for kind in kinds):
+        for row in rows:
+            if len(row) != len(names):
+                raise ValueError(f"{maker} {row!r}, but the declared columns are {', '.join(names)}")
+        values: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    else:
+        expected = set(names)
+        rows = [row if isinstance(row, Mapping) else dict(zip(names, row, strict=True)) for row in rows]
+        for row in rows:
+            if row.keys() != expected:
+                absent = [name for name in names if name not in row]
+                if absent:
+                    raise ValueError(f"{maker} {row!r}, without {absent[0]!r}, which is declared")
+                unknown = [name for name in row if name not in expected]
+                raise ValueError(
+                    f"{maker} {row!r}, with {unknown[0]!r}, which is not declared ({', '.join(names)})"
+                )
+        values = [[row[name] for row in rows] for name in names]
+    columns = []
+    for field, column in zip(schema, values, strict=True):
+        try:
+            columns.append(to_array(column, field.type))
+        except ValueError as error:
+            raise ValueError(f"column {field.name!r} is declared as {field.type}: {error}") from None
+    return columns

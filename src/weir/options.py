@@ -17,6 +17,7 @@ from weir.sinks.parquet import Parquet
 
 OneSink = Sink | Callable[[Any, int], Any] | str  # a sink, a callable (DataFrame, batch_id), or a path
 SinkLike = OneSink | Sequence[OneSink]
+TRIGGERS = ("processingTime", "availableNow", "once")
 EXECUTIONS = ("live", "jobs", "auto")
 ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint", "watch")
 
@@ -163,6 +164,11 @@ class Options:
             raise TopologyError(
                 f'trigger={self.trigger!r}: expected what writeStream.trigger takes, e.g. {{"availableNow": True}}'
             )
+        for key in self.trigger or ():
+            if key not in TRIGGERS:
+                raise TopologyError(
+                    f"trigger={self.trigger!r}: no {key!r}; {did_you_mean(str(key), TRIGGERS)}"
+                )
         if self.clock is not None and not callable(self.clock):
             raise TopologyError(
                 f"clock={self.clock!r}: expected a function that returns microseconds since 1970"

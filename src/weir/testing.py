@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import logging
 import os
 import re
@@ -94,6 +95,10 @@ class LocalQuery(QueryHandle):
         self._outputs: dict[str, dict[int, pa.Table]] = defaultdict(dict)
         self.deliveries: list[tuple[str, int, pa.Table]] = []  # every call of a sink: operator, batch, rows
         self._active, self._crashed = True, False
+        if importlib.util.find_spec("pyspark") is not None:
+            from weir.spark.failures import check_sendable  # what a test accepts, a cluster must, too
+
+            check_sendable(application.declared)
         super().__init__(self._open())
         self._page = page_of(options.watch, self._driver.storage)
 
@@ -142,6 +147,7 @@ class LocalQuery(QueryHandle):
         if self._driver.needs_end_of_input:
             self.feed(end_of_input=True)
         self._driver.status.message = "finished"
+        self._driver.ending.endless = False
 
     def restart(self, application: Application | Stream | None = None, **settings: Any) -> None:
         """Close the query and open it again on its checkpoint, with other settings or another application."""
@@ -249,9 +255,11 @@ class LocalQuery(QueryHandle):
         with without_flushing():
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
-            return open_driver(
+            driver = open_driver(
                 build, self._checkpoint, IN_PROCESS, runner, sinks, options, identity, app.feeds
             )
+        driver.ending.endless = True
+        return driver
 
     def _sink(self, name: str, also: Any) -> list[Any]:
         def collect(table: pa.Table, batch: int) -> None:

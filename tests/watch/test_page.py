@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ import weir
 from support import posts, two_counts
 from weir.testing import start
 from weir.watch.server import PageServer
+from weir_evaluation.bench.chaos import outside
+from weir_evaluation.bench.chaos.draw import draw
+from weir_evaluation.bench.pages import look_at
 from weir_evaluation.browser import DRAWN, browser, chromium
 
 pytestmark = pytest.mark.skipif(
@@ -204,3 +209,38 @@ CONTRAST = """() => {
   }
   return found;
 }"""
+
+
+@pytest.mark.parametrize("seed", [1, 7, 13])
+def test_the_page_of_any_application_is_drawn(chrome, seed):
+    """`weir bench pages` opens hundreds of them."""
+    with outside.reachable():
+        assert look_at(chrome, draw(random.Random(seed)), seed) == []
+
+
+def test_rows_that_come_too_late_have_a_sink_of_their_own_in_the_flow(tab, checkpoint):
+    source = weir.source("place string, at timestamp").event_time("at")
+    app = source.keyed("place", weir.Count(), window=weir.tumbling("at", "1 minute"), name="w")
+    with start(app, checkpoint, servers=2) as query, PageServer(checkpoint, port=0) as server:
+        query.feed([{"place": "a", "at": datetime(2024, 1, 1)}])
+        tab.goto(server.url)
+        tab.wait_for_selector(DRAWN)
+        shows(tab, "#graph .sink", "late rows")
+        query.finish()
+        query.stop()
+        shows(tab, "#verdict", "The query has finished.")
+
+
+def test_a_part_of_the_page_that_fails_says_so_and_the_others_are_drawn(chrome, live):
+    query, server = live
+    query.feed(posts(50, 0))
+    page = chrome.new_page()
+    page.route("**/static/flow.js", lambda route: route.fulfill(body=BROKEN, content_type="text/javascript"))
+    page.goto(server.url)
+    page.wait_for_selector(DRAWN)
+    shows(page, "#flow .broken", "could not be drawn (no flow today)")
+    assert page.locator("#grid *").count()
+    page.close()
+
+
+BROKEN = "export const legend = () => {}; export const draw = () => { throw new Error('no flow today'); };"

@@ -29,6 +29,7 @@ class Ending:
         self._status, self._ledger = status, ledger
         self.listeners = Listeners()
         self.stopping = False  # a batch that is under way then is given up, which is no failure
+        self.endless = False  # whether only somebody who stops it ends it
         self._ended = False
         self._lock = threading.RLock()  # a listener may stop the query
 
@@ -51,4 +52,7 @@ class Ending:
 
     def _note(self, error: Exception | None) -> None:
         last = self._ledger.last
-        self._ledger.fence.end(-1 if last is None else last.batch, None if error is None else str(error))
+        finished = error is None and not self.stopping and not self.endless
+        self._ledger.fence.end(
+            -1 if last is None else last.batch, None if error is None else str(error), finished
+        )

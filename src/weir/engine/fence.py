@@ -67,9 +67,12 @@ class Fence:
                 f"{other['host']}). This one stops; nothing that it has not committed counts. Stop one of the two."
             )
 
-    def end(self, batch: int, error: str | None) -> None:
-        """Note that this driver has ended, after which batch, and why: for those who look at the checkpoint."""
-        body = {"batch": batch, "error": error, "time": int(time.time())}
+    def end(self, batch: int, error: str | None, finished: bool = False) -> None:
+        """Note that this driver has ended, after which batch, and why: for those who look at the checkpoint.
+
+        ``finished`` says that its sources had no more to give, and that nobody stopped it.
+        """
+        body = {"batch": batch, "error": error, "finished": finished, "time": int(time.time())}
         with contextlib.suppress(CheckpointError):  # noted already, or the storage is what has failed
             self._storage.write_document(f"{DRIVERS}/{self.turn:08d}{ENDED}", "end", body)
 

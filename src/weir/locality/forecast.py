@@ -129,6 +129,8 @@ def forecast(
     topples = (excess_after > np.maximum(excess_before, 0.1) + 0.1) & (True if worsens is None else worsens)
     if (moved if changed is None else changed) == 0:
         pays, why = False, "nothing would move"
+    elif relieves and deviations >= costs.confidence:
+        pays, why = True, "keeps more rows on their server, and relieves an overloaded one"
     elif relieves:
         pays, why = True, "relieves an overloaded server"
     elif topples.any():

@@ -25,10 +25,10 @@ from weir.locality.partition import partition, relabel
 from weir.locality.stats import Edge
 
 Servers = NDArray[np.int32]
-STARTS, HASTY_STARTS = (
-    24,
-    2,
-)  # of a fresh partition; of one that a young stream, or one on new servers, waits for
+STARTS = 24  # of a fresh partition
+HASTY_EFFORT = (
+    200_000  # edges that all starts may look at where a young stream, or one on new servers, waits for it
+)
 SURE = 2.0  # standard deviations by which a candidate of newer pairs must be ahead: it is made of fewer rows
 
 
@@ -106,7 +106,7 @@ def propose(snapshot: Snapshot) -> Proposal:
             graph,
             held,
             method=config.partitioner,
-            starts=HASTY_STARTS if snapshot.early or snapshot.resized else STARTS,
+            starts=_starts(snapshot, graph),
         )
         if config.racks is None and held is None:
             fresh = relabel(fresh, live, None, n)
@@ -142,6 +142,13 @@ def propose(snapshot: Snapshot) -> Proposal:
         adopt,
         time.perf_counter() - began,
     )
+
+
+def _starts(snapshot: Snapshot, graph: KeyGraph) -> int:
+    """Return how often to start: less often on large graphs where keys wait for their first homes."""
+    if not (snapshot.early or snapshot.resized):
+        return STARTS
+    return int(np.clip(HASTY_EFFORT // max(1, len(graph.indices)), 2, STARTS))
 
 
 def _present(snapshot: Snapshot, graph: KeyGraph) -> tuple[Servers, Servers]:

@@ -174,6 +174,10 @@ def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
         error_text = str(error)
     else:
         error_text = f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            error_text = (
+                f"it called sys.exit({error.code!r}), which would end the worker; raise an error instead"
+            )
     what = row._asdict() if hasattr(row, "_asdict") else row
     about = f", key {key!r}" if key is not None else ""
     return OperatorError(

@@ -203,7 +203,7 @@ class ProcessInstance(Instance):
                 # a state that can't be saved fails here, with its key and rows at hand
                 saved, changes = self._save(state), self._parts.changes(state) if self._parts else ()
                 processed.append(Done(number, key, rows, emitted, saved, changes))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._failed(key, [row._asdict() for row in rows], handed.last, error)
         return processed
 

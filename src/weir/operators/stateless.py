@@ -145,7 +145,7 @@ class _StatelessInstance(Instance):
         batch = rows.to_batch(self.node.input)
         try:
             out = self._once(rows, batch)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if batch.num_rows > 1:
                 middle = batch.num_rows // 2
                 positions = np.arange(batch.num_rows)

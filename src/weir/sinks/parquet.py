@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.errors import CheckpointError, CheckpointMismatch, SinkUnavailable
+from weir.errors import CheckpointError, CheckpointMismatch, SinkError, SinkUnavailable
 from weir.faults import reach
 from weir.sinks.base import Delivery, Sink
 from weir.state.storage import Storage
 
+# waiting does not help: no right, no folder, on a local disk a path that can't be
+IMPOSSIBLE = (PermissionError, NotADirectoryError, IsADirectoryError)
+NEVER = (errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.EROFS)
 MARKER = "_weir"  # readers of Parquet pass over names that begin with an underscore
 
 
@@ -51,9 +56,11 @@ class Parquet(Sink):
         return f"Parquet({self.path!r})"
 
     def open(self, query: str, operator: str, schema: pa.Schema, fresh: bool) -> None:
+        storage = self._storage
+        if storage.is_local:
+            self._check_writable()
         if self.shared:
             return
-        storage = self._storage
         if storage.exists(MARKER):
             owner = storage.read(MARKER).to_pybytes().decode().strip()
             self._marked = owner == query
@@ -66,6 +73,16 @@ class Parquet(Sink):
                 "another folder, go on with the checkpoint that it was written from, or let runs share the folder with "
                 "weir.sinks.Parquet(path, shared=True)."
             )
+
+    def _check_writable(self) -> None:
+        """Refuse a folder that can never be written; it is made with the first rows."""
+        folder = os.path.abspath(self._storage.location)
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        if not os.path.isdir(folder):
+            raise SinkError(f"sink {self.path}: {folder} is no folder; use another path")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise SinkError(f"sink {self.path}: {folder} can't be written by this user; use another path")
 
     def deliver(self, delivery: Delivery) -> None:
         storage, folder = self._storage, f"batch_id={delivery.batch}"
@@ -86,9 +103,11 @@ class Parquet(Sink):
             storage.write(f"{folder}/_SUCCESS", b"")
         except (CheckpointError, OSError) as error:
             cause = error.__cause__ if isinstance(error, CheckpointError) else error
-            if isinstance(cause, OSError) and not isinstance(cause, PermissionError):
-                raise SinkUnavailable(f"{self!r}: {error}") from error
-            raise
+            if not isinstance(cause, OSError):
+                raise
+            if isinstance(cause, IMPOSSIBLE) or (storage.is_local and cause.errno in NEVER):
+                raise SinkError(f"{self!r}: {error}") from error
+            raise SinkUnavailable(f"{self!r}: {error}") from error
 
 
 def _write(storage: Storage, read: Callable[[int], pa.Table], names: list[str], part: int) -> int:

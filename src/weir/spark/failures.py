@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 from weir import errors
-from weir.errors import EngineError, WeirError
+from weir.errors import EngineError, TopologyError, WeirError
+from weir.graph.model import Declared
 from weir.operators.file_reader import vanished
 
 _OURS = re.compile(
     r"weir\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nDriver stacktrace|\Z| SQLSTATE)", re.DOTALL
 )
+_DIED = re.compile(r"Python worker exited unexpectedly|Python worker .*?(?:crashed|failed to connect back)")
 _GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] .*? reading file (.+?)\. File does not exist")
 
 
@@ -41,12 +44,31 @@ def translated(error: PySparkException | Py4JJavaError) -> Exception:
         return kind(ours[2].strip())
     if gone := _GONE.search(text):
         return vanished(unquote(gone[1]))
+    if _DIED.search(text):
+        return EngineError(
+            "a Python worker died while it ran a batch: killed for its memory, or by a function of yours (os._exit, a "
+            "crash in native code). Look at the worker's log; leave Python workers more memory "
+            "(spark.executor.memoryOverhead). The batch has not happened: start the query again, and it runs again."
+        )
     if re.search(r"No module named '(weir|pyarrow|numba|msgspec)", text):
         return EngineError(
             "the Python of the executors lacks Weir or what it needs. Install weir there, and start Spark with "
             "PYSPARK_PYTHON pointing to that Python (on one machine: the one that runs this)."
         )
     return error
+
+
+def check_sendable(declared: Iterable[Declared]) -> None:
+    """Raise a TopologyError that names the first operator whose functions can't be sent to the executors."""
+    for one in declared:
+        try:
+            cloudpickle.dumps(one.operator)
+        except Exception as error:
+            raise TopologyError(
+                f"operator {one.name!r} can't be sent to the executors ({type(error).__name__}: {error}). Its function "
+                "uses something that lives in this process alone: a connection, a lock, a SparkSession, an open file. "
+                "Create that inside the function, once per worker, or pass plain data."
+            ) from None
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.engine.documents import BatchPlan, Claim, Manifest
+from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.job import EntryLayout, Job, Pace
 from weir.engine.live.group import SILENCE, Group
 from weir.engine.live.loads import Gatherer
@@ -84,6 +84,17 @@ def obstacle(session: SparkSession, servers: int) -> str | None:
     return None
 
 
+def require_live(session: SparkSession, servers: int) -> None:
+    """Raise an EngineError if live servers can't run in a session."""
+    reason = obstacle(session, servers)
+    if reason is not None:  # a cluster may give more slots, if that is it
+        with contextlib.suppress(EngineError):
+            ensure_slots(session, servers + 1, SLOT_SECONDS)
+        reason = obstacle(session, servers)
+    if reason is not None:
+        raise EngineError(f'{reason}. Start Spark accordingly, or leave out execution="live".')
+
+
 def encrypted_network(session: SparkSession) -> str | None:
     """Return the setting by which Spark encrypts what travels between its processes, if there is one."""
     conf = session.sparkContext.getConf()
@@ -91,21 +102,17 @@ def encrypted_network(session: SparkSession) -> str | None:
 
 
 class LiveRunner(SparkRunner):
-    """Runs batches on live servers where it can, else as step jobs.
-
-    With ``insist``, a session that has no room for live servers is refused before the first batch.
-    """
+    """Runs batches on live servers where it can, else as step jobs."""
 
     def __init__(
         self,
         storage: Storage,
         parcels: bool = True,
         session: SparkSession | None = None,
-        insist: bool = False,
         silence: float = SILENCE,
     ) -> None:
         super().__init__(storage, parcels, session)
-        self._insist, self._silence = insist, silence
+        self._silence = silence
         self._group: Group | None = None
         self._lock = threading.Lock()  # of the group: a query is stopped from another thread
         self._closed = False
@@ -119,19 +126,6 @@ class LiveRunner(SparkRunner):
     @property
     def execution(self) -> str:
         return self._why
-
-    def start(self, rows: DataFrame, topology: Topology, learning: Learning | None, claim: Claim) -> None:
-        fresh = self._settled_in is None
-        super().start(rows, topology, learning, claim)
-        if fresh and self._insist:
-            reason = obstacle(self.session, topology.servers)
-            if reason is not None:  # a cluster may give more slots, if that is it
-                with contextlib.suppress(EngineError):
-                    ensure_slots(self.session, topology.servers + 1, SLOT_SECONDS)
-                reason = obstacle(self.session, topology.servers)
-            if reason is not None:
-                self._settled_in = None
-                raise EngineError(f'{reason}. Start Spark accordingly, or leave out execution="live".')
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Let the servers go: the batch that changes them starts the new ones, which exchange their states first."""

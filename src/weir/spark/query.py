@@ -18,9 +18,9 @@ from weir.engine.opening import check_sinks, open_driver
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
 from weir.graph.model import DEAD_LETTERS, Topology
 from weir.options import Options
-from weir.spark.failures import Stopped, translated
+from weir.spark.failures import Stopped, check_sendable, translated
 from weir.spark.job import SparkRunner, unite
-from weir.spark.live import LiveRunner
+from weir.spark.live import LiveRunner, require_live
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
@@ -155,6 +155,7 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
                 raise Stopped from None
             raise
 
+    driver.ending.endless = not {"availableNow", "once"} & {*(options.trigger or ())}
     location = _source_checkpoint(query, options)
     writer = rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", location)
     if options.trigger:
@@ -228,9 +229,11 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     parcels = options.parcels and not encrypts_files(session)
     storage = Storage(checkpoint, options.storage_options)
     # a bounded run has a batch or two, not worth the start of servers that stay
-    insist = options.execution == "live"
-    stays = insist or (options.execution == "auto" and mode == "streaming")
-    runner = LiveRunner(storage, parcels, own, insist) if stays else SparkRunner(storage, parcels, own)
+    stays = options.execution == "live" or (options.execution == "auto" and mode == "streaming")
+    if options.execution == "live":
+        require_live(session, options.servers)
+    check_sendable(application.declared)
+    runner = (LiveRunner if stays else SparkRunner)(storage, parcels, own)
     runner.announcing = feeds
     driver = open_driver(build, checkpoint, mode, runner, sinks, options, feeds=feeds)
     runner.template = unite(frames_of(application, session, streaming=mode == "streaming"), driver.topology)

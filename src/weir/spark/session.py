@@ -76,8 +76,12 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     """A DataFrame's columns as Arrow types, spelt one way."""
     fields: list[pa.Field] = []
     for field in frame.schema.fields:
-        if any(f.name == field.name for f in fields):
-            raise TopologyError(f"a source has two columns named {field.name!r}; rename one of them")
+        for other in fields:
+            if other.name.lower() == field.name.lower():
+                raise TopologyError(
+                    f"a source has two columns, {other.name!r} and {field.name!r}, that Spark does not tell apart; "
+                    "rename one of them"
+                )
         fields.append(pa.field(field.name, to_arrow(field.dataType, field.name)))
     return pa.schema(fields)
 

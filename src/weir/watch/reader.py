@@ -102,7 +102,8 @@ class CheckpointReader:
             if self.storage.exists(f"{DRIVERS}/{turns[-1]}{ENDED}"):
                 end = self.storage.read_document(f"{DRIVERS}/{turns[-1]}{ENDED}", "end")
                 if end["batch"] >= self.last:  # otherwise a batch has succeeded since
-                    state = "stopped" if end["error"] is None else "failed"
+                    ended = "finished" if end.get("finished") else "stopped"
+                    state = ended if end["error"] is None else "failed"
                     return {"state": state, "since": end["time"], "text": end["error"] or ""}
         except CheckpointError as error:  # another driver has just taken over, or the document is damaged
             return {"state": "presumed running", "since": None, "text": str(error)}

@@ -153,12 +153,22 @@ def _weight(op: OperatorProgress, server: int) -> float:
     return (op.execution[server] or 0.0) * op.rows_by_server[server]
 
 
+def _set_aside(did: Progress) -> list[str]:
+    return [
+        f"{operator.diverted:,} rows of {name} went to the dead letters in the last batch."
+        for name, operator in did.operators.items()
+        if operator.diverted
+    ]
+
+
 def health(did: Progress, status: dict[str, Any], servers: list[Any], congested: list[str]) -> dict[str, Any]:
     """Return how a query fares: ``level`` (good, warn, bad, idle), one sentence, and what else to know."""
     if status["state"] == "failed":
         return {"level": "bad", "text": "The query has failed.", "details": [status["text"]]}
     if status["state"] == "gone":
         return {"level": "bad", "text": "The query has stopped: it was killed.", "details": [status["text"]]}
+    if status["state"] in ("stopped", "finished"):
+        return {"level": "idle", "text": f"The query has {status['state']}.", "details": _set_aside(did)}
     details = []
     for name in congested:
         rates = did.load.rates.get(name, [0.0, 0.0])
@@ -173,14 +183,11 @@ def health(did: Progress, status: dict[str, Any], servers: list[Any], congested:
         slowest = int(np.argmax(paces)) if paces else 0
         if paces and paces[slowest] >= SLOW and _weight(operator, slowest) > NOTABLE * did.seconds.job:
             details.append(f"Server {slowest} is slow: {paces[slowest]:.1f} × the usual time in {name}.")
-        if operator.diverted:
-            details.append(f"{operator.diverted:,} rows of {name} went to the dead letters.")
+    details += _set_aside(did)
     if did.routing is not None and did.routing.stalled:
         details.append(f"Keys do not move: {did.routing.stalled}.")
     if did.ran_again:
         details.append(f"The last batch had to run twice: {did.ran_again}")
-    if status["state"] == "stopped":
-        return {"level": "idle", "text": "The query has stopped.", "details": details}
     if congested:
         return {"level": "warn", "text": "The stream is faster than the query.", "details": details}
     if details:

@@ -70,7 +70,7 @@ def _brief(mark: dict[str, Any]) -> dict[str, Any]:
 
 
 def decisions(points: Sequence[Point], marks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return reconfigurations and scalings, newest first: what was foretold, and what came of them.
+    """Return reconfigurations and scalings, newest first: what was predicted, and what was measured.
 
     The locality that a reconfiguration brought is that of all rows until the next change.
     """
@@ -114,6 +114,7 @@ class Steering:
         self._before = [0, 0]  # rows that stayed, and all
         self._since = [0, 0]
         self._chance = 0.0  # of the rows since, those that would have stayed by chance
+        self._first: int | None = None  # the first batch with a table
 
     def of(self, points: Sequence[Point]) -> dict[str, Any]:
         """Return the locality before and since, by chance, and the rows that did not have to be sent."""
@@ -122,6 +123,8 @@ class Steering:
             sums, rows = self._since if point.table_version else self._before, point.local + point.remote
             sums[0] += point.local
             sums[1] += rows
+            if point.table_version and self._first is None:
+                self._first = point.batch
             self._chance += rows / max(point.servers, 1) if point.table_version else 0.0
             self._last = point.batch
         kept, total = self._since
@@ -130,4 +133,5 @@ class Steering:
             "since": kept / total if total else None,
             "by_chance": self._chance / total if total else None,
             "kept_rows": max(0, round(kept - self._chance)),
+            "first": self._first,
         }

@@ -132,16 +132,19 @@ def test_rows_that_fail_in_a_later_piece_are_diverted_and_the_others_count():
     assert sum(rows for _, rows in rows_of(query.state("topics").select(["topic", "rows"]))) == 3000 - lost
 
 
+failed = threading.Event()
+
+
+def fails_once(key, rows, state):
+    if threading.current_thread().name.endswith("-1") and not failed.is_set():
+        failed.set()
+        raise MemoryError("just this once")
+    time.sleep(0.0003 * len(rows))
+    state.rows += len(rows)
+
+
 def test_a_server_that_fails_while_sources_wait_for_it_ends_the_batch_and_it_runs_again():
-    failed = threading.Event()
-
-    def fails_once(key, rows, state):
-        if threading.current_thread().name.endswith("-1") and not failed.is_set():
-            failed.set()
-            raise MemoryError("just this once")
-        time.sleep(0.0003 * len(rows))
-        state.rows += len(rows)
-
+    failed.clear()
     table = posts(3000, 1)
     query = run(tallies(fails_once, weir.Consistent()), [table], servers=SERVERS, execution="live")
     assert query.recent_progress[0].execution == "jobs"

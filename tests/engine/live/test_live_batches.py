@@ -197,22 +197,27 @@ def test_a_server_that_waits_for_others_is_not_taken_for_congested():
     assert max(first.operators["topics"].waiting) < 0.2
 
 
+begun, in_time = threading.Event(), []
+
+
+def waits(key, rows, state):
+    in_time.append(begun.wait(20))
+    state.rows += len(rows)
+
+
+def begins(key, rows, state):
+    begun.set()
+    state.rows += len(rows)
+
+
 def test_nobody_waits_for_an_operator_that_nothing_leaves():
     """``slow`` has all its rows in the first step, and only returns when ``topics`` has begun, in the second."""
-    begun, in_time = threading.Event(), []
-
-    def slow(key, rows, state):
-        in_time.append(begun.wait(20))
-        state.rows += len(rows)
-
-    def topics(key, rows, state):
-        begun.set()
-        state.rows += len(rows)
-
+    begun.clear()
+    in_time.clear()
     stream = weir.source(POSTS)
-    alone = stream.keyed("place", weir.Process(slow, state=Tally), name="slow", parallelism=1)
+    alone = stream.keyed("place", weir.Process(waits, state=Tally), name="slow", parallelism=1)
     places = stream.keyed("place", weir.Count(), name="places")
-    app = weir.Application(alone, places.keyed("topic", weir.Process(topics, state=Tally), name="topics"))
+    app = weir.Application(alone, places.keyed("topic", weir.Process(begins, state=Tally), name="topics"))
     query = run(app, TABLES[:2], servers=2, execution="live")
     assert set(ways(query)) == {"live"}
     assert in_time

@@ -30,5 +30,6 @@ SUBCOMMANDS = {
         "stela",
         "lab",
         "watch",
+        "pages",
     )
 }

@@ -1,4 +1,4 @@
-// Every reconfiguration and scaling: what was foretold, what came of it, and why.
+// Every reconfiguration and scaling: why, what was predicted, and what was measured.
 
 import { $, h } from "./dom.js";
 import { bytes, count, exact, moment, percent } from "./format.js";
@@ -21,15 +21,15 @@ export function draw(now) {
   }
   $("decided").replaceChildren(
     h("table", { class: "decisions" },
-      h("thead", {}, h("tr", {}, ...["when", "what", "why", "foretold", "came of it"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ...["when", "what", "why", "predicted", "measured"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, ...shown.map(row))),
   );
 }
 
 function row(one) {
   const scaling = one.kind.endsWith("scaled");
-  const cells = scaling ? [scalingWhat(one), scalingWhy(one), "–", came(one, true)] : [what(one), why(one), foretold(one), came(one, false)];
-  const named = ["what", "why", "foretold", "came of it"];
+  const cells = scaling ? [scalingWhat(one), scalingWhy(one), "–", measured(one, true)] : [what(one), why(one), predicted(one), measured(one, false)];
+  const named = ["what", "why", "predicted", "measured"];
   return h("tr", { class: one.kind.startsWith("not ") ? "not" : "" },
     h("td", { "data-name": "when" }, moment(one.time), h("span", { class: "dim" }, ` batch ${one.batch}`)),
     ...cells.map((cell, i) => h("td", { "data-name": named[i] }, cell)));
@@ -39,19 +39,21 @@ const what = (one) => h("span", {}, h("b", {}, one.adopted ? "◆ Reconfigured" 
 // the first tables are taken whatever their forecast says, since that rests on a few batches
 const why = (one) => one.error ?? (one.forecast ? `${one.adopted && !one.forecast.pays ? "taken in any case; " : ""}${one.forecast.why}` : "–");
 
-function foretold(one) {
+function predicted(one) {
   const f = one.forecast;
   if (!f) return "–";
   const gain = f.gain > 0 ? `, saves ${bytes(f.gain)} a batch` : "";
-  return `${percent(f.locality_now)} → ${percent(f.locality_then)} stay${gain}`;
+  return `of the latest rows ${percent(f.locality_now)} → ${percent(f.locality_then)} stay${gain}`;
 }
 
-function came(one, scaling) {
+const ENOUGH = 3; // batches after a scaling: the first ones do its work, too
+
+function measured(one, scaling) {
   const { before, after } = one;
-  if (!after) return one.kind.startsWith("not ") ? "–" : "not known yet";
+  if (!after || (scaling && after.batches < ENOUGH)) return one.kind.startsWith("not ") ? "–" : "not known yet";
   const parts = [];
   if (after.locality !== null) parts.push(`${before ? `${percent(before.locality)} → ` : ""}${percent(after.locality)} stay`);
-  if (scaling) parts.push(`${before ? `${count(before.rows_per_s)} → ` : ""}${count(after.rows_per_s)} rows/s`);
+  if (scaling) parts.push(`${before ? `${count(before.rows_per_s)} → ` : ""}${count(after.rows_per_s)} rows/s came in`);
   parts.push(`over ${count(after.batches)} ${after.batches === 1 ? "batch" : "batches"}`);
   return parts.join(", ");
 }

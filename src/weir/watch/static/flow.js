@@ -7,6 +7,10 @@ import { DISTANCES, bytes, count, percent, seconds } from "./format.js";
 const WIDTH = 216, SMALL = 132, LINE = 17, WIDEST = 26;
 let drawn = ""; // the shape that is on the page: when it is the same, only numbers change
 
+const LATE = "~late"; // ends the name of the sink that takes the rows which came too late for an operator
+const operatorOf = (sink) => (sink.endsWith(LATE) ? sink.slice(0, -LATE.length) : sink);
+const sinksOf = (now) => now.graph.sinks.filter((name) => operatorOf(name) in now.graph.operators);
+
 const wide = () => $("graph").clientWidth >= 640;
 
 export function legend() {
@@ -23,11 +27,11 @@ function cards(now) {
     lines: [`${count(Math.max(0, ...now.edges.filter((edge) => edge.source === name).map((edge) => edge.rows)) / now.span)} rows/s`, `lag ${seconds(now.lag)}`],
   }));
   const operators = Object.entries(now.graph.operators).map(([name, about]) => operatorCard(name, about, now));
-  const sinks = now.graph.sinks.map((name) => {
+  const sinks = sinksOf(now).map((name) => {
     const age = now.sinks[name];
     return {
       id: `sink ${name}`,
-      title: "sink",
+      title: name.endsWith(LATE) ? "late rows" : "sink",
       kind: "sink",
       lines: age ? [`p50 ${seconds(age.p50)}`, `p99 ${seconds(age.p99)}`] : ["no rows yet"],
     };
@@ -63,8 +67,8 @@ function links(now) {
     from: top.includes(edge.source) ? `source ${edge.source}` : edge.source,
     to: edge.target,
   }));
-  const out = now.graph.sinks.map((name) => ({
-    from: name,
+  const out = sinksOf(now).map((name) => ({
+    from: operatorOf(name),
     to: `sink ${name}`,
     rows: now.sink_rows[name] ?? 0,
     distance: {},

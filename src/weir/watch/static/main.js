@@ -27,7 +27,7 @@ function tiles() {
   $("tiles").replaceChildren(
     tile("rows per second", count(now.rows_per_s), `${exact(now.rows)} in batch ${now.batch}`, "tile-rows"),
     tile("stayed on their server", percent(now.locality), stayed, "tile-locality"),
-    tile("rows not sent", steering.since ? count(steering.kept_rows) : "–", steering.since ? "thanks to steering" : "homes are not learnt", "tile-kept"),
+    tile("rows not sent", steering.since ? count(steering.kept_rows) : "–", steering.since ? `more than by chance, since batch ${steering.first}` : "homes are not learnt", "tile-kept"),
     tile("latency p99", seconds(p99), `lag ${seconds(now.lag)}`, "tile-latency"),
     tile("busy", percent(now.utilisation), `${now.servers_count} servers, ${bytes(now.bytes_exchanged)} sent`, "tile-busy"),
     tile("state", bytes(state), `${exact(known)} keys`, "tile-state"),
@@ -57,14 +57,25 @@ function header() {
   $("where").textContent = `${now.checkpoint} · ${now.mode} run · begun ${moment(now.created)}`;
 }
 
+// Draws one part of the page; if that fails, the others are drawn all the same, and the part says so.
+function part(id, drawing) {
+  $(id).querySelector(".broken")?.remove();
+  try {
+    drawing();
+  } catch (error) {
+    console.error(error);
+    $(id).append(h("p", { class: "broken" }, `This part of the page could not be drawn (${error.message}). Please report it.`));
+  }
+}
+
 function draw() {
-  header();
-  steer.setUp(now.control);
+  part("health", header);
+  part("steer", () => steer.setUp(now.control));
   if (now.batch === null) return;
-  tiles();
-  flow.draw(now);
-  servers.draw(now);
-  decisions.draw(now);
+  part("tiles", tiles);
+  part("flow", () => flow.draw(now));
+  part("servers", () => servers.draw(now));
+  part("decisions", () => decisions.draw(now));
   if (seen !== now.batch && lines.due(now.time)) lines.load();
   keys.hottest(now.batch);
   seen = now.batch;

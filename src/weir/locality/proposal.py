@@ -26,9 +26,8 @@ from weir.locality.stats import Edge
 
 Servers = NDArray[np.int32]
 STARTS = 24  # of a fresh partition
-HASTY_EFFORT = (
-    200_000  # edges that all starts may look at where a young stream, or one on new servers, waits for it
-)
+# edges that all starts may look at where a young stream, or one on new servers, waits for its homes
+HASTY_EFFORT = 100_000
 SURE = 2.0  # standard deviations by which a candidate of newer pairs must be ahead: it is made of fewer rows
 
 
@@ -148,7 +147,7 @@ def _starts(snapshot: Snapshot, graph: KeyGraph) -> int:
     """Return how often to start: less often on large graphs where keys wait for their first homes."""
     if not (snapshot.early or snapshot.resized):
         return STARTS
-    return int(np.clip(HASTY_EFFORT // max(1, len(graph.indices)), 2, STARTS))
+    return int(np.clip(HASTY_EFFORT // (len(graph.indices) + len(graph) + 1), 2, STARTS))
 
 
 def _present(snapshot: Snapshot, graph: KeyGraph) -> tuple[Servers, Servers]:

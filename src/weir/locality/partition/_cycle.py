@@ -36,6 +36,11 @@ class Level:
         return len(self.weight)
 
     @property
+    def effort(self) -> int:
+        """What looking at it once costs, in edges: sorting vertices, of which many may have no edge, costs as well."""
+        return max(1, len(self.indices) + 8 * len(self))
+
+    @property
     def graph(self) -> Graph:
         return self.indptr, self.indices, self.edge, self.weight, self.home, self.bonus
 
@@ -123,7 +128,7 @@ def cycle(
 
 
 def _initial(level: Level, limit: NDArray[np.float64], given: Parts, seed: int, slack: float) -> Parts:
-    tries = int(np.clip(_EFFORT // max(1, len(level.indices)), 2, 60))
+    tries = int(np.clip(_EFFORT // level.effort, 2, 60))
     best, best_value = given, np.inf
     for attempt in range(tries):
         parts = given.copy()

@@ -10,7 +10,7 @@ from weir.locality.partition._cycle import Level, bottom_level, by_weight, cycle
 from weir.locality.partition._refine import grow, rebalance
 from weir.locality.partition.base import Limits, Parts, Terms
 
-_EFFORT = 800_000  # edges, both ways, that all starts together may look at
+_EFFORT = 1_200_000  # edges, both ways, that all starts together may look at, a vertex counting as eight
 _CLUSTERS = (1.5, 4.0, 10.0)
 _SLACK = (0.05, 0.2)
 _WORTH_EXCHANGING = (
@@ -80,7 +80,7 @@ def partition_multilevel(
 def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int, starts: int) -> Parts:
     """Partition several times where the graph is small enough, and combine the best result with the others."""
     thorough = starts > 1
-    starts = int(np.clip(_EFFORT // max(1, len(bottom.indices)), 1, starts))
+    starts = int(np.clip(_EFFORT // bottom.effort, 1, starts))
     results = []
     for i in range(starts):
         clusters, slack = _CLUSTERS[i % len(_CLUSTERS)], _SLACK[i % len(_SLACK)]

@@ -85,3 +85,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     listed = ", ".join(repr(n) for n in names) or "none"
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}? Known: {listed}" if close else f"known: {listed}"
+
+
+def said(error: BaseException) -> str:
+    """Return the text of an error, whatever its class makes of that.
+
+    >>> said(ValueError("no"))
+    'no'
+    """
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be read)"

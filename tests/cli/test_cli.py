@@ -138,7 +138,7 @@ def test_a_query_that_has_stopped_is_not_waited_for(tmp_path, capsys):
     weir.testing.run(app, [[{"place": "FR"}]], str(tmp_path), servers=2)
     assert main(["scale", str(tmp_path), "--out", "1", "--dry-run"]) == 0
     assert main(["scale", str(tmp_path), "--out", "1"]) == 1
-    assert "no query runs there (stopped)" in capsys.readouterr().err
+    assert "no query runs there (finished)" in capsys.readouterr().err
 
 
 def test_only_the_command_that_is_named_is_imported_and_none_needs_spark_to_be_parsed():

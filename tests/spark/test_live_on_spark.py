@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -300,9 +301,9 @@ def test_mistakes_and_sessions_without_room(spark, tmp_path, checkpoint):
         query.await_termination()
     eventually(lambda: not active(spark))
     plain = two_counts(stream(spark, folder, POSTS))
-    refused = plain.start(f"{checkpoint}-2", servers=4, trigger=NOW, execution="live")
     with pytest.raises(EngineError, match="need 5 task slots, and there are 4"):
-        refused.await_termination()
+        plain.start(f"{checkpoint}-2", servers=4, trigger=NOW, execution="live")
+    assert not Path(f"{checkpoint}-2").exists()
     auto = plain.start(f"{checkpoint}-3", servers=4, trigger=NOW, execution="auto")
     auto.await_termination()
     assert "as step jobs: 4 live servers and a source need 5 task slots, and there are 4" in auto.describe()

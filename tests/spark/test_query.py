@@ -69,7 +69,7 @@ def test_its_page_goes_on_when_it_ends_and_the_end_is_told(finished):
     connection.request("GET", "/api/now", headers={"authorization": f"Bearer {token}"})
     now = json.loads(connection.getresponse().read())
     assert (now["batch"], now["locality"]) == (2, finished.progress.locality)
-    assert now["status"]["state"] == "stopped"
+    assert now["status"]["state"] == "finished"
 
 
 def test_state_is_readable_from_elsewhere_by_path(spark, tables, finished):

@@ -13,7 +13,7 @@ from weir.engine.arrays import write_table
 from weir.engine.documents import MadeSegment, TaskReport
 from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.metrics.latency import count_age
-from weir.errors import OperatorError
+from weir.errors import OperatorError, said
 from weir.graph.model import DEAD_LETTERS, LATE, Node, Topology
 from weir.rows import Rows
 from weir.state.merge import merge_segments
@@ -81,7 +81,7 @@ class TaskOutputs:
                 "operator": node.name,
                 "key": "" if key is None else _text(str(key)),
                 "row": _readable(row),
-                "error": _text(f"{type(error).__name__}: {_said(error)}"),
+                "error": _text(f"{type(error).__name__}: {said(error)}"),
             }
         )
 
@@ -113,13 +113,6 @@ def _readable(row: Any) -> str:
         return msgspec.json.encode(row, enc_hook=str).decode()
     except Exception:
         return _text(repr(row))
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "(its message cannot be read)"
 
 
 def _text(text: str) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weir.errors import TopologyError
 from weir.operators.distinct import REGISTERS, estimate, fill, merge_registers
-from weir.operators.grouped import Groups, extreme_rows, reduce_groups
+from weir.operators.grouped import Groups, extreme_rows, reduce_groups, sort_key
 
 Columns = list[pa.Array]
 Kinds = Sequence[pa.DataType]
@@ -245,7 +245,8 @@ class Variance(AggregateFunction):
     def _merged(count: Any, mean: Any, squares: Any, groups: Groups, n: int) -> Columns:
         total = np.bincount(groups, count, n)
         average = np.bincount(groups, count * mean, n) / np.maximum(total, 1)
-        apart = np.bincount(groups, squares + count * (mean - average[groups]) ** 2, n)
+        with np.errstate(invalid="ignore"):  # infinite values have no variance
+            apart = np.bincount(groups, squares + count * (mean - average[groups]) ** 2, n)
         return [pa.array(total.astype(np.int64)), pa.array(average), pa.array(apart)]
 
     def finish(self, states: Columns) -> pa.Array:
@@ -346,7 +347,7 @@ class TopK(AggregateFunction):
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         rows = np.flatnonzero(valid_rows(columns))
-        table = pa.table({"g": groups, **{f"c{i}": c for i, c in enumerate(reversed(columns))}})
+        table = pa.table({"g": groups, **{f"c{i}": sort_key(c) for i, c in enumerate(reversed(columns))}})
         table = table.take(pa.array(rows))
         by = [("g", "ascending"), *((name, "descending") for name in table.column_names[1:])]
         order = pc.sort_indices(table, sort_keys=by).to_numpy()

@@ -102,8 +102,9 @@ def extreme_rows(orders: pa.Array, values: pa.Array, groups: Groups, n: int, gre
     """
     valid = np.asarray(pc.and_(orders.is_valid(), values.is_valid()).to_numpy(zero_copy_only=False))
     out = np.full(n, -1, np.int64)
+    orders, values = sort_key(orders), sort_key(values)
     numbers = [_numbers(column) for column in (orders, values)]
-    if not any(one is None or one.dtype.kind == "f" for one in numbers):
+    if not any(one is None for one in numbers):
         _extreme(*numbers, valid, groups, greatest, out)
         return out
     rows = np.flatnonzero(valid)
@@ -116,6 +117,25 @@ def extreme_rows(orders: pa.Array, values: pa.Array, groups: Groups, n: int, gre
     leads[1:] = numbered[1:] != numbered[:-1]
     out[numbered[leads]] = rows[order[leads]]
     return out
+
+
+def sort_key(column: pa.Array) -> pa.Array:
+    """Return a column that sorts as Spark sorts this one: of floats, NaN is the greatest, and there is one zero.
+
+    >>> sort_key(pa.array([float("nan"), 1.0, None])).is_valid().to_pylist()
+    [True, True, False]
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    bits = numbers.view(np.int64)
+    # the bits of a negative number grow as it gets smaller
+    return pa.array(bits ^ ((bits >> 63) & np.int64(2**63 - 1)), mask=~_there(column))
+
+
+def _there(column: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _by_arrow(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Array:
@@ -152,7 +172,7 @@ def _valid(column: pa.Array) -> Any:
     """Return which values are there; nothing at all if they all are."""
     if not column.null_count:
         return np.empty(0, np.bool_)
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    return _there(column)
 
 
 def _like(numbers: Any, kind: pa.DataType, missing: NDArray[np.bool_]) -> pa.Array:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.errors import OperatorError, WeirError
+from weir.errors import OperatorError, WeirError, said
 from weir.rows import Rows, one_batch
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2
@@ -173,7 +173,7 @@ def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
     if isinstance(error, WeirError) and not isinstance(error, OperatorError):
         error_text = str(error)
     else:
-        error_text = f"{type(error).__name__}: {error}"
+        error_text = f"{type(error).__name__}: {said(error)}"
         if isinstance(error, SystemExit):
             error_text = (
                 f"it called sys.exit({error.code!r}), which would end the worker; raise an error instead"

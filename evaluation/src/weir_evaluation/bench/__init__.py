@@ -12,6 +12,7 @@ SUBCOMMANDS = {
         "engine",
         "cold",
         "chaos",
+        "semantics",
         "fuzz",
         "invariants",
         "soak",

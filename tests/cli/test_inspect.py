@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -164,3 +167,20 @@ def test_before_the_first_batch(tmp_path, capsys):
     assert result["batches"] == []
     assert main(["inspect", str(tmp_path)]) == 0
     assert "no batch has been committed yet" in capsys.readouterr().out
+
+
+def test_no_number_is_cut_off_on_a_narrow_terminal(tmp_path):
+    app = weir.source("place string, n long").keyed(
+        "place", weir.Count(), name="a_rather_long_name_of_an_operator"
+    )
+    app = app.keyed("n", weir.Count(), name="and_another_name_that_is_long")
+    rows = [{"place": f"p{i}", "n": i} for i in range(3000)] + [{"place": None, "n": 1}] * 1234
+    with weir.testing.start(app, str(tmp_path), servers=3, routing=weir.Locality(period=1)) as query:
+        for _ in range(3):
+            query.feed(rows)
+    environment = {**os.environ, "COLUMNS": "60", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "weir.cli.main", "inspect", str(tmp_path)]
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
+    assert "…" not in shown
+    for number in ("4,234", "1,234", "3,000"):
+        assert number in shown

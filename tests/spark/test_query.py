@@ -200,3 +200,30 @@ def test_a_sink_gets_the_same_rows_whoever_reads_them(spark, tmp_path, monkeypat
     assert sorted(map(str, here.collect())) == sorted(map(str, by_tasks.collect()))
     assert here.count() == 3
     assert SparkSession._activeSession is spark
+
+
+def test_a_second_query_on_the_same_checkpoint_is_refused_and_the_first_goes_on(spark, tmp_path, checkpoint):
+    folder = write_batches(tmp_path / "posts", [posts(100, 0)])
+    app = two_counts(stream(spark, folder, POSTS))
+    first = app.start(checkpoint, servers=2, execution="jobs")
+    try:
+        with pytest.raises(
+            weir.errors.EngineError, match="a query of this program runs on this checkpoint; stop it first"
+        ):
+            app.start(checkpoint, servers=2, execution="jobs")
+        first.process_all_available()
+        assert first.is_active
+        assert first.progress.rows == 100
+    finally:
+        first.stop()
+    again = app.start(checkpoint, servers=2, execution="jobs", trigger={"availableNow": True})
+    again.await_termination()
+
+
+def test_columns_that_differ_in_case_alone_are_refused(spark):
+    with pytest.raises(
+        weir.errors.TopologyError, match="'place' and 'Place', that Spark does not tell apart"
+    ):
+        weir.source(spark.sql("select 1 as place, 2 as Place")).keyed("place", weir.Count()).run(
+            "unused", servers=1
+        )

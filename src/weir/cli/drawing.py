@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -62,6 +63,15 @@ def table(title: str | None = None, *columns: str) -> Table:
     style: Any = {"title_justify": "left", "title_style": "bold", "padding": (0, 1, 0, 0)}
     drawn = Table(title=title, box=box.SIMPLE_HEAD, **style)
     for column in columns:
-        bars: Any = {"no_wrap": True, "min_width": 17} if column[0] == "=" else {}
+        bars: Any = {"no_wrap": True, "min_width": 17} if column[0] == "=" else {"no_wrap": column[0] == ">"}
         drawn.add_column(column.lstrip("=>"), justify="right" if column[0] == ">" else "left", **bars)
     return drawn
+
+
+def show_table(console: Console, drawn: Table) -> None:
+    """Print a table; where the terminal is too narrow, lines run on rather than that numbers are cut off."""
+    natural = console.measure(drawn, options=console.options.update(max_width=1000)).maximum
+    if natural <= console.width:
+        console.print(drawn)
+    else:
+        Console(file=console.file, width=natural, no_color=console.no_color).print(drawn)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from weir.cli.drawing import number, plural, share_bar, size, table
+from weir.cli.drawing import number, plural, share_bar, show_table, size, table
 from weir.engine.inspection import inspect
 
 _SOUND, _NOTE, _WRONG = ("✓", "green"), ("·", "yellow"), ("✗", "red")
@@ -59,15 +59,15 @@ def show(result: dict[str, Any], console: Console) -> None:
     last = "no batch has been committed yet" if result["batch"] is None else f"last batch {result['batch']}"
     console.print(f"{result['mode']} run{on}, begun {_age(result['created'])}; {last}", highlight=False)
     if result["batches"]:
-        console.print(_batches(result["batches"]))
+        show_table(console, _batches(result["batches"]))
         if any(distance["rows"] for batch in result["batches"] for distance in batch["distance"].values()):
-            console.print(_distances(result["batches"]))
+            show_table(console, _distances(result["batches"]))
     if result["edges"]:
-        console.print(_edges(result["edges"]))
+        show_table(console, _edges(result["edges"]))
     for name, operator in result["operators"].items():
-        console.print(_operator(name, operator))
+        show_table(console, _operator(name, operator))
     if result["tables"]:
-        console.print(_routing_tables(result["tables"]))
+        show_table(console, _routing_tables(result["tables"]))
     for (mark, style), text in _health(result["health"]):
         console.print(Text.assemble((mark, style), f" {text}"), soft_wrap=True, highlight=False)
 

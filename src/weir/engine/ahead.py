@@ -28,6 +28,12 @@ class Ahead:
         """Find the keys of the named operators in the sources; refuse an application that changes rows before them."""
         unchanged: dict[str, set[str] | None] = {source: {source} for source in topology.sources}
         keys: dict[str, dict[int, tuple[str, ...]]] = {}
+        reading = next((n.name for n in topology.nodes if n.operator.reads_files), None)
+        if reading is not None:
+            raise TopologyError(
+                f"look_ahead=True: {reading!r} is read on the servers, after the batch is planned, so its keys are not "
+                "known before. Leave look_ahead out, or read with spark.readStream and weir.source(…)."
+            )
         for node in topology.nodes:
             above = [unchanged[e.source] for e in topology.edges if e.target == node.name]
             origins = None if None in above else set().union(*(a for a in above if a is not None))

@@ -140,6 +140,9 @@ class Grouping(ABC):
       ``scales_by_bucket``: by moving as few buckets of keys as balance needs; otherwise its own routers for the
       new number say where keys live.
 
+    Routers are given a key as its 64-bit hash (Spark's ``xxhash64``), never its value. So a grouping can't go by ranges
+    of keys; to route by a range, make it a column and a part of the key.
+
     A grouping of one's own, by the parity of the key's hash. It is routed in the JVM by its rule.
 
     >>> class Parity(Grouping):

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from weir.flow import Application
 
 logger = logging.getLogger("weir.spark")
+_running: WeakValueDictionary[str, Query] = WeakValueDictionary()  # by checkpoint
 
 
 class Query(QueryHandle):
@@ -137,8 +139,10 @@ class Query(QueryHandle):
 def start(application: Application, checkpoint: str, options: Options) -> Query:
     """Start a streaming query; see :meth:`weir.Application.start`."""
     _check_kind(application, streaming=True)
+    _check_alone(checkpoint, options)
     query, rows = _open(application, checkpoint, "streaming", options)
     driver = query._driver
+    _running[query.checkpoint] = query
 
     started = threading.Event()
 
@@ -238,6 +242,15 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     driver = open_driver(build, checkpoint, mode, runner, sinks, options, feeds=feeds)
     runner.template = unite(frames_of(application, session, streaming=mode == "streaming"), driver.topology)
     return Query(driver, session), runner.template
+
+
+def _check_alone(checkpoint: str, options: Options) -> None:
+    """Refuse a checkpoint that a query of this program runs on: Spark would stop that one without a word."""
+    running = _running.get(Storage(checkpoint, options.storage_options).location)
+    if running is not None and running.is_active:
+        raise EngineError(
+            f"{checkpoint}: a query of this program runs on this checkpoint; stop it first, or use another folder"
+        )
 
 
 def _session(application: Application) -> SparkSession:

@@ -7,6 +7,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
+from concurrent import futures
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -43,10 +44,13 @@ class Result:
     wrong: list[str] = field(default_factory=list)  # whatever else differs
     refused_wrongly: list[str] = field(default_factory=list)  # errors without a fault that explains them
     raw: list[str] = field(default_factory=list)  # errors that are no WeirError
+    stalls: list[str] = field(default_factory=list)  # steering that decides nothing any more
 
     @property
     def ok(self) -> bool:
-        return not (self.lost or self.doubled or self.wrong or self.refused_wrongly or self.raw)
+        return not (
+            self.lost or self.doubled or self.wrong or self.refused_wrongly or self.raw or self.stalls
+        )
 
 
 class Stuck(Exception):
@@ -115,17 +119,38 @@ class Story:
         for batch in range(total):
             if batch and rng.random() < 0.5:
                 self._steer()
-            table = rows(self.result.seed, batch, rng.choice([0, 30, 80, 150]))
-            Offset.batch = batch
-            self.truth.feed(table)
-            if self.topic is not None:
-                self.topic.write(table)
-            self._get_through(table, batch)
+            self._feed(batch, rng.choice([0, 30, 80, 150]))
         self.injector.calm()
+        total += self._await_decision(total)
         self._attempt(self.query.finish)
         self.result.batches = total
         self._compare()
         self.query.stop()
+
+    def _feed(self, batch: int, count: int) -> None:
+        table = rows(self.result.seed, batch, count)
+        Offset.batch = batch
+        self.truth.feed(table)
+        if self.topic is not None:
+            self.topic.write(table)
+        self._get_through(table, batch)
+
+    def _await_decision(self, batch: int) -> int:
+        """Feed two periods more, in which steering must decide something; return how many batches that were."""
+        learner: Any = self.query._driver.learner  # another one after a crash
+        if learner is None or learner.config.period is None or not learner.manager.edges:
+            return 0
+        before, fed = learner.manager.batch, 0
+        while fed < 2 * learner.config.period:
+            self._feed(batch + fed, 80)
+            fed += 1
+            learner = self.query._driver.learner
+            futures.wait([learner._pool.submit(int)])  # it computes as fast as batches come
+        if not any(decision["batch"] >= before for decision in self.query.decisions):
+            self.result.stalls.append(
+                f"no decision in {fed} batches: {learner.manager.stalled() or 'no reason given'}"
+            )
+        return fed
 
     def _get_through(self, table: pa.Table, batch: int) -> None:
         """Hand a batch over until it is committed and delivered."""

@@ -316,9 +316,10 @@ def compile_all(
     ``tell`` is called with the number of functions that are done, and of all, while this goes on.
     """
     missing = [function for function in declared(modules) if not function.ready]
-    if not missing:
+    if not missing or writable() is None:  # what can't be kept is compiled by whoever uses it
         return 0
-    jobs = min(len(missing), jobs or len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = min(len(missing), jobs or cores)
     command = [sys.executable, "-m", "weir.compiled", *(function.name for function in missing)]
     workers = [
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(jobs)

@@ -25,16 +25,16 @@ _UNITS = {name: size for size, names in _NAMES.items() for name in names.split()
 def microseconds(duration: Duration) -> int:
     """A duration in microseconds, from text, a number of seconds or a timedelta.
 
-    >>> microseconds("10 minutes"), microseconds("1h"), microseconds(2)
-    (600000000, 3600000000, 2000000)
+    >>> microseconds("10 minutes"), microseconds("1h"), microseconds("200 ms"), microseconds(2)
+    (600000000, 3600000000, 200000, 2000000)
     """
     if isinstance(duration, timedelta):
         return int(duration / timedelta(microseconds=1))
     if isinstance(duration, (int, float)) and not isinstance(duration, bool):
         return _whole(duration * 1_000_000, duration)
     text = duration.lower() if isinstance(duration, str) else ""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", text)
-    unit = match and (_UNITS.get(match[2]) or _UNITS.get(match[2] + "s"))
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text)
+    unit = match and (_UNITS.get(match[2]) or _UNITS.get(match[2].removesuffix("s")))
     if not match or not unit:
         raise TopologyError(
             f'cannot read the duration {duration!r}; write it like "10 minutes", "1h" or "7d"'

@@ -73,6 +73,12 @@ class LiveFailed(EngineError):
     """Live servers could not finish a batch; it runs again as step jobs."""
 
 
+def revived(kind: str, message: str) -> WeirError | None:
+    """Return an error of another process again, given its class and its message; None if it is not one of ours."""
+    cls = globals().get(kind)
+    return cls(message) if isinstance(cls, type) and issubclass(cls, WeirError) else None
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The part of a message that helps with a misspelt name.
 

@@ -22,6 +22,7 @@ def test_an_error_of_an_operator_comes_through(spark, tmp_path, checkpoint):
                 raise ZeroDivisionError("too big")
 
     app = weir.source(stream(spark, folder)).process("topic", fail, name="fragile")
+    before = failed_tasks(spark)
     query = app.start(checkpoint, servers=2, trigger=NOW)
     with pytest.raises(
         weir.errors.OperatorError, match=r"operator 'fragile', key 'topic \d+': ZeroDivisionError: too big"
@@ -30,6 +31,13 @@ def test_an_error_of_an_operator_comes_through(spark, tmp_path, checkpoint):
     assert "'n': 9" in str(caught.value)
     assert isinstance(query.exception(), weir.errors.OperatorError)
     assert query.status["message"] == "failed"
+    # each task that fails is logged several times, with a traceback of Spark's
+    assert failed_tasks(spark) == before
+
+
+def failed_tasks(spark):
+    executors = spark.sparkContext._jsc.sc().statusStore().executorList(False)
+    return sum(executors.apply(i).failedTasks() for i in range(executors.length()))
 
 
 def test_dead_letters_and_state_are_dataframes(spark, tmp_path, checkpoint):

@@ -163,6 +163,7 @@ class TaskReport(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     ] = {}  # operator → keys that its files add to the state, and that they end
     moved: dict[str, tuple[int, int]] = {}  # operator → keys that moves bring here, and that they take away
     event_times: dict[str, int] = {}  # where event time is read → the greatest, in µs
+    error: tuple[str, str] | None = None  # a user's function failed: the error's class and message
 
 
 def encode_report(report: TaskReport) -> bytes:

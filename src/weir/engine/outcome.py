@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weir.engine.documents import TaskReport, decode_report
 from weir.engine.exchange import wire
+from weir.errors import EngineError, revived
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,14 @@ class Outcome:
 
 
 def outcome_of(answers: Iterable[tuple[int, bytes]], execution: str = "jobs") -> Outcome:
-    """Return the outcome that tasks' answers, kind and payload, amount to."""
+    """Return the outcome that tasks' answers, kind and payload, amount to; raise what a user's function raised."""
     reports, stats = [], []
     for kind, payload in answers:
         if kind == wire.CONTROL:
-            reports.append(decode_report(payload))
+            report = decode_report(payload)
+            if report.error is not None:
+                raise revived(*report.error) or EngineError(report.error[1])
+            reports.append(report)
         elif kind == wire.STATISTICS:
             stats.append(payload)
     return Outcome(reports, stats, execution=execution)

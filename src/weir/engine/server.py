@@ -34,7 +34,7 @@ from weir.engine.state_keeper import StateKeeper, partial_schema
 from weir.engine.tables import buckets_in_force, homes_of
 from weir.engine.task_files import TaskFiles, TaskOutputs
 from weir.engine.whereabouts import places_of
-from weir.errors import NullKeyError
+from weir.errors import NullKeyError, OperatorError
 from weir.graph.model import Edge, Node
 from weir.operators.instance import Context, Instance, OperatorReport
 from weir.rows import Rows, row_hashes
@@ -91,10 +91,28 @@ class Server:
                     yield from self._read()
                     if self.outbox.full():
                         yield from self.outbox.flush()
-            with Busy(self.report):
-                self._finish()
-            self._send_reports()
+            if any(report.error for report in self.carried):  # the batch has failed in an earlier step
+                self._forward_failures()
+            else:
+                with Busy(self.report):
+                    self._finish()
+                self._send_reports()
             yield from self.outbox.flush()
+
+    def fail(self, error: OperatorError) -> Iterator[pa.RecordBatch]:
+        """Report to the driver that a user's function failed, in place of what this task would have sent.
+
+        Raised in a task, it would be tried again by Spark, and logged by each of its layers.
+        """
+        self.report.error = type(error).__name__, str(error)
+        self.carried.append(self.report)
+        self._forward_failures()
+        yield from self.outbox.flush()
+
+    def _forward_failures(self) -> None:
+        for report in self.carried:
+            if report.error is not None:
+                self.outbox.put(self._home, wire.CONTROL, 0, encode_report(report))
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         """Read the files that reached this server, chunk by chunk; what must leave leaves in between."""
@@ -408,12 +426,17 @@ class Server:
         self.report.left_bytes = self.depot.bytes if self.depot is not None else 0
         self.report.posted = [(*at, *sums) for at, sums in self.outbox.posted.items()]  # type: ignore[misc]
         self.report.received = [(*where, rows) for where, rows in self.received.items()]
-        home = self.server if self.server >= 0 else self.task % self.plan.servers
+        home = self._home
         reports = [*self.carried, self.report]
         for report in condensed(reports, self.server, self.topology) if self.last else reports:
             self.outbox.put(home, wire.CONTROL, 0, encode_report(report))
         if self.sightings is not None and (stats := self.sightings.stats(self.last)) is not None:
             self.outbox.put(home, wire.STATISTICS, 0, stats.encode())
+
+    @property
+    def _home(self) -> int:
+        """The server whose reports in the next step carry those of this task."""
+        return self.server if self.server >= 0 else self.task % self.plan.servers
 
     def _step_of(self, node: Node) -> int:
         """Return the step of an operator's running copy."""

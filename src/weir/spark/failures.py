@@ -11,8 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
-from weir import errors
-from weir.errors import EngineError, TopologyError, WeirError
+from weir.errors import EngineError, TopologyError, revived
 from weir.graph.model import Declared
 from weir.operators.file_reader import vanished
 
@@ -39,9 +38,8 @@ def translated(error: PySparkException | Py4JJavaError) -> Exception:
     """Return the error that a task raised, if it was one of ours; else the one that Spark raised."""
     text = str(error)
     ours = _OURS.search(text)
-    kind = getattr(errors, ours[1], None) if ours else None
-    if ours and isinstance(kind, type) and issubclass(kind, WeirError):
-        return kind(ours[2].strip())
+    if ours and (again := revived(ours[1], ours[2].strip())) is not None:
+        return again
     if gone := _GONE.search(text):
         return vanished(unquote(gone[1]))
     if _DIED.search(text):

@@ -28,7 +28,7 @@ from weir.engine.rescale import move_home
 from weir.engine.server import Server
 from weir.engine.sightings import Learning
 from weir.engine.tables import grouping_in_force
-from weir.errors import EngineError, ParcelLost
+from weir.errors import EngineError, OperatorError, ParcelLost
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
 from weir.locality.stats import BatchStats
@@ -387,9 +387,17 @@ def _step_task(job: Job, step: int) -> Task:
         number = partition()
         reach("step-started", job.plan.batch * 100 + step)
         server = Server(job, step, number, folder=local_folder())
-        yield from server.run(_addressed(batches, job, number))
+        yield from _reporting(server, _addressed(batches, job, number))
 
     return task
+
+
+def _reporting(server: Server, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a task; an error of the user's own code becomes part of its report."""
+    try:
+        yield from server.run(batches)
+    except OperatorError as error:
+        yield from server.fail(error)
 
 
 def partition() -> int:
@@ -414,7 +422,7 @@ def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iter
 def _source_task(job: Job) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle(job)
-        yield from Server(job, 0, -1, partition(), local_folder()).run(batches)
+        yield from _reporting(Server(job, 0, -1, partition(), local_folder()), batches)
 
     return task
 

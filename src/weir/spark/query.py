@@ -157,6 +157,8 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
             traceback.clear_frames(error.__traceback__)
             if driver.ending.stopping:
                 raise Stopped from None
+            if isinstance(error, WeirError):  # what it says is enough: Spark logs a traceback several times
+                raise error.with_traceback(None) from None
             raise
 
     driver.ending.endless = not {"availableNow", "once"} & {*(options.trigger or ())}

@@ -65,6 +65,9 @@ class Stream(Joining):
         How many instances, or on which servers; one on every server if neither is given.
     on_error
         ``"fail"``, or ``"divert"`` the rows that the operator fails on to the dead letters.
+    timeout
+        How long one call of your function may take, by default 10 minutes. A Python function that does not return fails
+        as if it had raised an error. One that blocks in native code is not interrupted.
     side
         A :class:`~weir.SideInput`: the functions of ``map``, ``filter``, ``process`` … get it as one more argument.
     key
@@ -102,7 +105,7 @@ class Stream(Joining):
         aggregate_every
             Behind a grouping that splits keys: batches after which the partial states of a key are merged at
             its home. Sinks get a key's value when it is merged; ``query.state`` always shows merged values.
-        key, name, routing, parallelism, placement, on_error
+        key, name, routing, parallelism, placement, on_error, timeout
             See :class:`Stream`.
         """
         return self._then(operator, "keyed", KeyedOptions, {"key": key, **options})

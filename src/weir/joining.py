@@ -64,7 +64,7 @@ class Joining:
             How much later than newer ones rows may arrive. Rows later than that are dropped and counted.
         suffix
             Appended to columns of the other stream that this one has, too.
-        null_keys, ttl, name, routing, parallelism, placement, on_error
+        null_keys, ttl, name, routing, parallelism, placement, on_error, timeout
             See :meth:`keyed`.
 
         See :class:`weir.operators.Join` for what is guaranteed.

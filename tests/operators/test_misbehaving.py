@@ -113,6 +113,55 @@ def test_a_map_that_misbehaves_is_named_with_its_row(function, why):
         run(mapped, [ROWS], servers=1)
 
 
+def loops(key, rows, state):
+    while True:
+        len(rows)
+
+
+@pytest.mark.parametrize("execution", ["jobs", "live"])
+def test_a_function_that_never_returns_is_ended_and_named(execution):
+    stuck = weir.source("k string, n long").process(
+        "k", loops, state=Tally, output="k string, n long", name="mine", timeout="200 ms"
+    )
+    with pytest.raises(
+        OperatorError, match=r"'mine', key 'a': it did not return within 0\.2 s.*test_misbehaving"
+    ):
+        run(stuck, [ROWS], servers=1, execution=execution)
+
+
+def test_or_its_rows_go_to_the_dead_letters_while_other_keys_are_served():
+    def sometimes(key, rows, state):
+        if key == "a":
+            yield from loops(key, rows, state)
+        yield key, len(rows)
+
+    stuck = weir.source("k string, n long").process(
+        "k", sometimes, state=Tally, output="k string, n long", on_error="divert", timeout="200 ms"
+    )
+    query = run(stuck, [ROWS], servers=1)
+    a = sum(row["k"] == "a" for row in ROWS)
+    assert query.dead_letters.num_rows == a
+    assert query.output().column("n").to_pylist() == [len(ROWS) - a]
+
+
+def test_a_map_that_never_returns_is_ended_and_named():
+    stuck = weir.source("k string, n long").map(
+        lambda row: loops(row.k, [row], None), "k string", name="mine", timeout=0.2
+    )
+    with pytest.raises(OperatorError, match=r"'mine': it did not return within 0\.2 s.*at one of \d rows"):
+        run(stuck, [ROWS], servers=1)
+
+
+def test_a_limit_of_nothing_is_refused():
+    with pytest.raises(TopologyError, match="timeout=0: expected more than nothing"):
+        weir.source("k string, n long").map(lambda row: row, "k string, n long", timeout=0)
+
+
+def test_an_error_says_where_in_your_code_it_was_raised():
+    with pytest.raises(OperatorError, match=r"KeyError: 'half-way' \(test_misbehaving\.py, line \d+\)"):
+        run(app(half_way), [ROWS], servers=1)
+
+
 def test_what_cannot_be_sent_to_executors_is_refused_by_tests_too():
     lock = threading.Lock()
 

@@ -134,7 +134,8 @@ def test_rows_through_all_three_in_an_application():
         )
 
     with pytest.raises(
-        OperatorError, match=r"'flat_map': ValueError: seven; at row \{'topic': 'TOPIC .*'n': 7\}"
+        OperatorError,
+        match=r"'flat_map': ValueError: seven \(test_rowwise\.py, line \d+\); at row \{'topic': 'TOPIC .*'n': 7\}",
     ):
         run(application(), [table], servers=2)
 

@@ -64,6 +64,7 @@ class OperatorOptions(TypedDict, total=False):
     parallelism: int | None
     placement: Iterable[int] | None
     on_error: str
+    timeout: Duration
 
 
 class StatelessOptions(OperatorOptions, total=False):
@@ -102,6 +103,7 @@ def operator_step(
     placement: Iterable[int] | None = None,
     null_keys: str = "drop",
     on_error: str = "fail",
+    timeout: Duration = "10 minutes",
     window: Window | None = None,
     ttl: Duration | None = None,
     aggregate_every: int = 1,
@@ -136,6 +138,7 @@ def operator_step(
         placement=_placement(placement, where),
         null_keys=null_keys,
         on_error=on_error,
+        timeout=_positive(timeout, where),
         window=window,
         ttl=None if ttl is None else microseconds(ttl),
         aggregate_every=aggregate_every,
@@ -280,6 +283,13 @@ def _same(one: Declared, other: Declared) -> bool:
         return mine is theirs or vars(mine) == vars(theirs)
     except ValueError:  # attributes that cannot be compared, such as arrays
         return False
+
+
+def _positive(timeout: Duration, where: str) -> int:
+    micros = microseconds(timeout)
+    if micros <= 0:
+        raise TopologyError(f"{where}timeout={timeout!r}: expected more than nothing")
+    return micros
 
 
 def _placement(placement: Any, where: str) -> tuple[int, ...] | None:

@@ -44,6 +44,7 @@ class Declared:
     placement: tuple[int, ...] | None = None
     null_keys: str = "drop"
     on_error: str = "fail"
+    timeout: int = 600_000_000  # for one call of a function, in µs
     window: Window | None = None
     ttl: int | None = None
     aggregate_every: int = 1

@@ -8,9 +8,11 @@ What it must remember it returns as state entries; the server saves them.
 from __future__ import annotations
 
 import contextlib
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -27,6 +29,7 @@ from weir.state.view import StateView
 if TYPE_CHECKING:
     from weir.graph.model import Node
 
+_PACKAGE = str(Path(__file__).parents[1])
 KEYED = (pa.field(H1, pa.uint64(), nullable=False), pa.field(H2, pa.uint64(), nullable=False))
 
 
@@ -168,6 +171,14 @@ def naming(node: Node) -> Iterator[None]:
         raise OperatorError(f"operator {node.name!r}: {error}") from None
 
 
+def _where(error: BaseException) -> str:
+    """Return the file and the line of the user's own code that an error comes from."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_PACKAGE) and "site-packages" not in frame.filename:
+            return f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return ""
+
+
 def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
     """Return the error that a user sees when a function of theirs fails."""
     if isinstance(error, WeirError) and not isinstance(error, OperatorError):
@@ -178,10 +189,14 @@ def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
             error_text = (
                 f"it called sys.exit({error.code!r}), which would end the worker; raise an error instead"
             )
-    what = row._asdict() if hasattr(row, "_asdict") else row
+        if isinstance(error, TimeoutError) and not error.args:
+            seconds = node.declared.timeout / 1e6
+            error_text = f"it did not return within {seconds:g} s, its timeout="
+        error_text += _where(error)
+    what = f"row {row._asdict() if hasattr(row, '_asdict') else row!r}" if not isinstance(row, str) else row
     about = f", key {key!r}" if key is not None else ""
     return OperatorError(
-        f"operator {node.name!r}{about}: {error_text}; at row {what!r}. "
+        f"operator {node.name!r}{about}: {error_text}; at {what}. "
         'Mend the function, or set on_error="divert" to send such rows to the dead letters.'
     )
 

@@ -26,6 +26,7 @@ from weir.operators.partial_states import PartialStates
 from weir.operators.parts import decode_part, encode_part
 from weir.operators.process_hooks import ProcessHooks
 from weir.operators.state_types import attributes_check, decoder_of
+from weir.operators.time_limit import TimeLimit
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.columns import completed
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
@@ -192,19 +193,21 @@ class ProcessInstance(Instance):
     ) -> list[Done]:
         """Call the user's function for each key; those that fail are diverted, or raise."""
         processed = []
-        for number, (key, rows) in enumerate(calls):
-            handed = Handed(rows)
-            try:
-                state = self._load(prior[number]) if number in prior else self._new()
-                if self._parts:
-                    self._parts.bind(state, int(h1[number]), int(h2[number]))
-                out = self._process(number, key, handed, state)
-                emitted = [] if out is None else list(out)
-                # a state that can't be saved fails here, with its key and rows at hand
-                saved, changes = self._save(state), self._parts.changes(state) if self._parts else ()
-                processed.append(Done(number, key, rows, emitted, saved, changes))
-            except (Exception, SystemExit) as error:
-                self._failed(key, [row._asdict() for row in rows], handed.last, error)
+        with TimeLimit(self.node.declared.timeout) as limit:
+            for number, (key, rows) in enumerate(calls):
+                limit.calls = number
+                handed = Handed(rows)
+                try:
+                    state = self._load(prior[number]) if number in prior else self._new()
+                    if self._parts:
+                        self._parts.bind(state, int(h1[number]), int(h2[number]))
+                    out = self._process(number, key, handed, state)
+                    emitted = [] if out is None else list(out)
+                    # a state that can't be saved fails here, with its key and rows at hand
+                    saved, changes = self._save(state), self._parts.changes(state) if self._parts else ()
+                    processed.append(Done(number, key, rows, emitted, saved, changes))
+                except (Exception, SystemExit) as error:
+                    self._failed(key, [row._asdict() for row in rows], handed.last, error)
         return processed
 
     def _failed(self, key: Any, lost: list[Any], row: Any, error: BaseException) -> None:

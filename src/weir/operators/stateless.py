@@ -15,6 +15,7 @@ from weir.columns import column_names, to_schema
 from weir.errors import OperatorError, TopologyError, did_you_mean
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, failed
+from weir.operators.time_limit import TimeLimit
 from weir.rows import Rows
 
 ArrowFunction = Callable[..., Any]  # of a RecordBatch, and of the side input if there is one
@@ -144,7 +145,12 @@ class _StatelessInstance(Instance):
     def _apply(self, rows: Rows) -> Iterator[Rows]:
         batch = rows.to_batch(self.node.input)
         try:
-            out = self._once(rows, batch)
+            with TimeLimit(self.node.declared.timeout):
+                out = self._once(rows, batch)
+        except (
+            TimeoutError
+        ) as error:  # to look for the row that it waits at would take as long again, many times
+            raise failed(self.node, None, f"one of {batch.num_rows} rows", error) from error
         except (Exception, SystemExit) as error:
             if batch.num_rows > 1:
                 middle = batch.num_rows // 2

@@ -15,6 +15,7 @@ from weir.operators.alarms import ALARM, EVENT, PROCESSING, alarm_entries, alarm
 from weir.operators.calls import Done, emitted_batch
 from weir.operators.instance import NO_TIME, Context, one_array
 from weir.operators.process_instance import ProcessInstance
+from weir.operators.time_limit import TimeLimit
 from weir.operators.timers import CLOCKS, Timer, Timers, from_micros
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2, entries, tombstones
@@ -112,8 +113,9 @@ class TimedProcess(ProcessInstance):
             try:
                 state = self._load(prior[number]) if number in prior else self._new()
                 out: list[Any] = []
-                for timer in timers:
-                    out += self.operator.on_timer(key, timer, state, handle, *self.extra) or ()
+                with TimeLimit(self.node.declared.timeout):
+                    for timer in timers:
+                        out += self.operator.on_timer(key, timer, state, handle, *self.extra) or ()
                 emitted_batch(
                     self.node.name, self.node.rows_out, out
                 )  # rows that do not fit the output fail here, with their key at hand

@@ -87,6 +87,7 @@ def summary(results: list[trial.Result]) -> dict[str, Any]:
         "refused_wrongly": sum(len(r.refused_wrongly) for r in results),
         "stalls": sum(len(r.stalls) for r in results),
         "raw_errors": sum(len(r.raw) for r in results),
+        "logged_errors": sum(len(r.logged) for r in results),
         "recovery_s": percentiles(recovery),
         "failures": [failure(r) for r in results if not r.ok],
     }
@@ -94,8 +95,7 @@ def summary(results: list[trial.Result]) -> dict[str, Any]:
 
 def failure(result: trial.Result) -> dict[str, Any]:
     """Describe a run that failed; its seed repeats it."""
-    said = [*result.wrong, *result.refused_wrongly, *result.raw, *result.stalls]
-    what = f"{result.lost} rows lost, {result.doubled} doubled; " + "; ".join(said[:3])
+    what = f"{result.lost} rows lost, {result.doubled} doubled; " + "; ".join(result.complaints[:3])
     return {"seed": result.seed, "what": what, "application": result.drawn}
 
 
@@ -122,9 +122,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(name, str(result[name]))
     console.print(table)
     console.print("drawn: " + ", ".join(f"{name} {times}" for name, times in result["used"].items()))
-    outcome = {
-        name: result[name] for name in ("lost", "doubled", "wrong", "refused_wrongly", "raw_errors", "stalls")
-    }
+    names = ("lost", "doubled", "wrong", "refused_wrongly", "raw_errors", "logged_errors", "stalls")
+    outcome = {name: result[name] for name in names}
     console.print(", ".join(f"{name} {count}" for name, count in outcome.items()))
     if result["recovery_s"]:
         console.print(f"from a kill to the commit of its batch: {result['recovery_s']} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import shutil
@@ -45,12 +46,28 @@ class Result:
     refused_wrongly: list[str] = field(default_factory=list)  # errors without a fault that explains them
     raw: list[str] = field(default_factory=list)  # errors that are no WeirError
     stalls: list[str] = field(default_factory=list)  # steering that decides nothing any more
+    logged: list[str] = field(default_factory=list)  # errors in the log that no failure of the query explains
 
     @property
     def ok(self) -> bool:
-        return not (
-            self.lost or self.doubled or self.wrong or self.refused_wrongly or self.raw or self.stalls
-        )
+        return not (self.lost or self.doubled or self.complaints)
+
+    @property
+    def complaints(self) -> list[str]:
+        """All that was wrong besides the numbers of rows."""
+        return [*self.wrong, *self.refused_wrongly, *self.raw, *self.stalls, *self.logged]
+
+
+class ErrorLog(logging.Handler):
+    """Collects errors that Weir logs, but for the end of a query: that is raised, and judged by who catches it."""
+
+    def __init__(self, into: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._into = into
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if ": failed: " not in record.getMessage():
+            self._into.append(self.format(record))
 
 
 class Stuck(Exception):
@@ -64,6 +81,8 @@ def run(seed: int) -> Result:
     result = Result(seed, drawn.describe())
     injector = Injector(rng)
     folder = tempfile.mkdtemp(prefix="weir-chaos-")
+    log, errors = logging.getLogger("weir"), ErrorLog(result.logged)
+    log.addHandler(errors)
     try:
         with (
             injector.loose(),
@@ -74,6 +93,7 @@ def run(seed: int) -> Result:
     except Stuck as error:
         result.refused_wrongly.append(str(error))
     finally:
+        log.removeHandler(errors)
         shutil.rmtree(folder, ignore_errors=True)
         result.happened = injector.happened
         Offset.batch = 0

@@ -133,10 +133,8 @@ def test_rows_through_all_three_in_an_application():
             .keyed("word", weir.Count())
         )
 
-    with pytest.raises(
-        OperatorError,
-        match=r"'flat_map': ValueError: seven \(test_rowwise\.py, line \d+\); at row \{'topic': 'TOPIC .*'n': 7\}",
-    ):
+    where = r"\(test_rowwise\.py, line \d+\); at row \{'topic': 'TOPIC .*'n': 7\}"
+    with pytest.raises(OperatorError, match=rf"'flat_map': ValueError: seven {where}"):
         run(application(), [table], servers=2)
 
     query = run(application(on_error="divert"), [table], servers=2)

@@ -65,7 +65,7 @@ MODULES = (
     "weir.routing.dkg",
     "weir.elasticity.keys",
     "weir.locality._hashmap",
-    "weir.locality.company",
+    "weir.locality.key_affinity",
     "weir.locality.placement",
     "weir.locality.partition._coarsen",
     "weir.locality.partition._refine",

@@ -65,7 +65,7 @@ class EngineError(WeirError):
     """The engine cannot run here or was asked for something impossible in its present state."""
 
 
-class ParcelLost(EngineError):
+class HandoffLost(EngineError):
     """Rows that a server left on its host for another one are not there; the batch runs again without such."""
 
 

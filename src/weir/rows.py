@@ -22,21 +22,21 @@ Index = NDArray[np.int64]
 class Rows:
     """A view of some rows of a batch; columns are taken when asked for."""
 
-    __slots__ = ("_taken", "batch", "born", "h1", "index", "origin")
+    __slots__ = ("_taken", "batch", "index", "key_hash", "origin", "source_time")
 
     def __init__(
         self,
         batch: pa.RecordBatch,
         index: Index | None = None,
-        h1: NDArray[np.uint64] | None = None,
+        key_hash: NDArray[np.uint64] | None = None,
         origin: tuple[str, NDArray[np.uint64]] | None = None,
-        born: int = 0,
+        source_time: int = 0,
     ) -> None:
         self.batch = batch
         self.index = index
-        self.h1 = h1  # hash of the receiving operator's key, if known already
+        self.key_hash = key_hash  # hash of the receiving operator's key, if known already
         self.origin = origin  # the last keyed operator they passed, and their keys' hashes there
-        self.born = born  # when the oldest of them left its source, in µs; 0 if not known
+        self.source_time = source_time  # when the oldest of them left its source, in µs; 0 if not known
         self._taken: dict[str, pa.Array] = {}
 
     def __len__(self) -> int:
@@ -52,9 +52,11 @@ class Rows:
 
     def hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
         """Return the hash of each row's key; 0 for all without a key."""
-        if self.h1 is None:
-            self.h1 = hash_columns([self.column(k) for k in key]) if key else np.zeros(len(self), np.uint64)
-        return self.h1
+        if self.key_hash is None:
+            self.key_hash = (
+                hash_columns([self.column(k) for k in key]) if key else np.zeros(len(self), np.uint64)
+            )
+        return self.key_hash
 
     def second_hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
         return hash_columns([self.column(k) for k in key], SECOND_SEED)
@@ -71,9 +73,9 @@ class Rows:
         return self._part(self.batch, self.index[start:end], slice(start, end))
 
     def _part(self, batch: pa.RecordBatch, index: Index | None, positions: Any) -> Rows:
-        h1 = None if self.h1 is None else self.h1[positions]
+        key_hash = None if self.key_hash is None else self.key_hash[positions]
         origin = None if self.origin is None else (self.origin[0], self.origin[1][positions])
-        return Rows(batch, index, h1, origin, self.born)
+        return Rows(batch, index, key_hash, origin, self.source_time)
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows themselves, with the columns of a schema."""

@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
+from weir.engine.bootstrap import check_sinks, open_driver
 from weir.engine.driver import Driver
 from weir.engine.handle import QueryHandle
 from weir.engine.in_process import InProcessRunner, TaskFailed
 from weir.engine.ledger import IN_PROCESS
-from weir.engine.live.in_process import LiveThreads
-from weir.engine.opening import check_sinks, open_driver
+from weir.engine.live.in_process_live import LiveThreads
 from weir.engine.saved_state import state_table
 from weir.errors import EngineError, SourceError, did_you_mean
 from weir.faults import POINTS, watching
@@ -53,7 +53,7 @@ from weir.options import Options, Settings, sinks_of
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
 from weir.values import to_array
-from weir.watch.server import page_of
+from weir.watch.page_server import page_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,7 +139,7 @@ class LocalQuery(QueryHandle):
             except Crash:
                 self._crashed = True
             except Exception as error:
-                self._driver.ending.fail(error)
+                self._driver.lifecycle.fail(error)
                 raise
 
     def finish(self) -> None:
@@ -147,7 +147,7 @@ class LocalQuery(QueryHandle):
         if self._driver.needs_end_of_input:
             self.feed(end_of_input=True)
         self._driver.status.message = "finished"
-        self._driver.ending.endless = False
+        self._driver.lifecycle.endless = False
 
     def restart(self, application: Application | Stream | None = None, **settings: Any) -> None:
         """Close the query and open it again on its checkpoint, with other settings or another application."""
@@ -157,8 +157,8 @@ class LocalQuery(QueryHandle):
             self._application = _application(application)
         if settings:
             self._options = Options.of(self._options, settings)
-        listeners, self._driver = self._driver.ending.listeners, self._open()
-        self._driver.ending.listeners = listeners
+        listeners, self._driver = self._driver.lifecycle.listeners, self._open()
+        self._driver.lifecycle.listeners = listeners
         self._crashed = False
 
     @property
@@ -218,7 +218,7 @@ class LocalQuery(QueryHandle):
             self._page.stop()
         self._active = False
         self._driver.status.message = "stopped"
-        self._driver.ending.end()
+        self._driver.lifecycle.end()
 
     def __enter__(self) -> LocalQuery:
         return self
@@ -258,7 +258,7 @@ class LocalQuery(QueryHandle):
             driver = open_driver(
                 build, self._checkpoint, IN_PROCESS, runner, sinks, options, identity, app.feeds
             )
-        driver.ending.endless = True
+        driver.lifecycle.endless = True
         return driver
 
     def _sink(self, name: str, also: Any) -> list[Any]:

@@ -39,7 +39,7 @@ def codes(result):
 def test_planted_communities_are_found_and_last(advised):
     result = advised
     assert result["hash"]["locality"] == pytest.approx(0.25, abs=0.07)
-    # nine in ten keep company, and one in four of the others meets it by chance
+    # nine in ten keep affinity, and one in four of the others meets it by chance
     assert result["table"]["locality"] == pytest.approx(0.925, abs=0.03)
     assert result["drift"]["late"]["locality"] > 0.89
     assert result["live"]["locality"] > 0.89
@@ -59,7 +59,7 @@ def test_no_communities_means_hash_even_where_the_bound_flatters(tmp_path):
     assert result["bound"]["locality"] > 0.4
     assert result["table"]["locality"] < 0.3
     assert result["recommendation"]["verdict"] == "hash"
-    assert "no company" in result["recommendation"]["words"]
+    assert "no affinity" in result["recommendation"]["words"]
 
 
 def test_keys_that_never_return_mean_hash(tmp_path):

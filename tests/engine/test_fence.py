@@ -14,7 +14,7 @@ from weir.state.storage import Storage
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(fence, "PATIENCE", 0.0)
+    monkeypatch.setattr(fence, "VISIBLE_WITHIN", 0.0)
 
 
 def test_another_place_of_the_same_name_is_refused(tmp_path):

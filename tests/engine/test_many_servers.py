@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import weir
 import weir.testing
 from support import POSTS, counts, posts, rows_of
-from weir.engine import in_process, learning, sightings
+from weir.engine import in_process, key_counting, learning
 from weir.engine.exchange import wire
-from weir.engine.sightings import Learning
+from weir.engine.key_counting import Learning
 from weir.engine.tables import load_table
 from weir.locality.config import Locality
 from weir.locality.manager import LocalityManager
@@ -29,14 +29,14 @@ def app(routing=None):
 def answers_of(monkeypatch, application, tables, **options):
     """Return what the driver was sent in each batch, by kind, and the query."""
     seen = []
-    real = in_process.outcome_of
+    real = in_process.result_of
 
     def of(answers, *about):
         answers = list(answers)
         seen.append({k: [p for kind, p in answers if kind == k] for k in (wire.CONTROL, wire.STATISTICS)})
         return real(answers, *about)
 
-    monkeypatch.setattr(in_process, "outcome_of", of)
+    monkeypatch.setattr(in_process, "result_of", of)
     return seen, weir.testing.run(application, tables, **options)
 
 
@@ -44,9 +44,10 @@ def answers_of(monkeypatch, application, tables, **options):
 def test_servers_share_what_the_driver_takes_in(servers, operators, capacity):
     edges = [(o, o + 1) for o in range(operators - 1)]
     made = Learning.of([f"o{o}" for o in range(operators)], edges, servers, Locality(capacity=capacity))
-    assert 1 <= made.capacity <= min(capacity, sightings.SERVER_ENTRIES)
+    assert 1 <= made.capacity <= min(capacity, key_counting.SERVER_ENTRIES)
     assert (
-        made.capacity == 1 or servers * (operators + len(edges)) * made.capacity <= sightings.DRIVER_ENTRIES
+        made.capacity == 1
+        or servers * (operators + len(edges)) * made.capacity <= key_counting.DRIVER_ENTRIES
     )
 
 
@@ -66,7 +67,7 @@ def test_a_report_is_as_long_with_many_servers_as_with_few(monkeypatch, routing)
 
 
 def test_the_summaries_of_a_batch_stay_within_the_budget(monkeypatch):
-    monkeypatch.setattr(sightings, "DRIVER_ENTRIES", 60)
+    monkeypatch.setattr(key_counting, "DRIVER_ENTRIES", 60)
     tables = [posts(4000, seed) for seed in range(3)]
     _, query = answers_of(monkeypatch, app(), tables, servers=4, routing=weir.Locality(period=1))
     assert query._driver.learner.learning.capacity == 5

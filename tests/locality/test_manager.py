@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weir.errors import CheckpointMismatch, TopologyError
 from weir.hashing import mix, spark_mod
 from weir.locality import BatchStats, Locality, LocalityManager, propose
-from weir.locality.company import Company
+from weir.locality.key_affinity import KeyAffinity
 from weir.locality.placement import place, place_for_next
 from weir.routing.table import Table
 
@@ -247,40 +247,40 @@ def test_keys_go_where_their_next_rows_are_if_that_pays_and_there_is_room(keys, 
 
 def test_company_that_an_older_version_saved_as_a_matrix_is_read():
     matrix = np.array([[0.0, 2.0], [1.0, 0.0]], np.float32)
-    old, again = (Company(half_life=5, age=5, capacity=10) for _ in range(2))
+    old, again = (KeyAffinity(half_life=5, age=5, capacity=10) for _ in range(2))
     old.restore({"entry": np.array([3, 8]), "born": np.array([1, 2]), "ties": matrix})
     again.restore(old.state())
     again.renumber(np.array([8, 3]))
-    for company, keys in ((old, [8, 3]), (again, [0, 1])):
-        servers, rows, _ = company.of(np.array(keys), batch=2)
+    for affinity, keys in ((old, [8, 3]), (again, [0, 1])):
+        servers, rows, _ = affinity.of(np.array(keys), batch=2)
         assert (servers[:, 0].tolist(), rows[:, 0].tolist()) == ([0, 1], [1.0, 2.0])
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=20), max_size=12))
 @settings(deadline=None)
 def test_company_is_what_was_added_and_the_longest_unseen_keys_leave(batches):
-    company, truth, seen = Company(half_life=1e12, age=3, capacity=8), {}, {}
+    affinity, truth, seen = KeyAffinity(half_life=1e12, age=3, capacity=8), {}, {}
     for number, pairs in enumerate(batches):
         entries = np.array(sorted({key for key, _ in pairs}), np.int64)
-        company.forget()
-        truth = {key: rows for key, rows in truth.items() if company.has(np.array([key]))[0]}
-        company.touch(entries, number, np.full(len(entries), -1, np.int32))
+        affinity.forget()
+        truth = {key: rows for key, rows in truth.items() if affinity.has(np.array([key]))[0]}
+        affinity.touch(entries, number, np.full(len(entries), -1, np.int32))
         seen.update(dict.fromkeys(entries.tolist(), number))
         keys, servers = np.array(pairs, np.int64).reshape(-1, 2).T
-        company.add(keys, servers.astype(np.int32), np.ones(len(keys)))
+        affinity.add(keys, servers.astype(np.int32), np.ones(len(keys)))
         for key, server in pairs:
             truth.setdefault(key, {}).setdefault(server, 0)
             truth[key][server] += 1
         kept = np.array(sorted(truth), np.int64)
-        assert len(company) == len(kept)
-        servers, rows, _ = company.of(kept, number)
+        assert len(affinity) == len(kept)
+        servers, rows, _ = affinity.of(kept, number)
         for at, key in enumerate(kept.tolist()):
             held = {int(s): int(r) for s, r in zip(servers[at], rows[at], strict=True) if s >= 0 and r}
             assert held == truth[key]
-    company.forget()
-    if len(company) < len(truth):
-        left = [k for k in truth if not company.has(np.array([k]))[0]]
-        stay = [k for k in truth if company.has(np.array([k]))[0]]
+    affinity.forget()
+    if len(affinity) < len(truth):
+        left = [k for k in truth if not affinity.has(np.array([k]))[0]]
+        stay = [k for k in truth if affinity.has(np.array([k]))[0]]
         assert max(seen[k] for k in left) <= min(seen[k] for k in stay)
         assert len(stay) == 8
 

@@ -36,7 +36,7 @@ def reconfigured(query, tables, when=(1, 3)):
     return query
 
 
-@pytest.mark.parametrize("new_keys", ["company", "first_seen", "hash"])
+@pytest.mark.parametrize("new_keys", ["affinity", "first_seen", "hash"])
 def test_locality_rises_results_stay_right_and_every_key_has_one_home(tables, checkpoint, new_keys):
     routing = weir.Locality(period=3, new_keys=new_keys)
     query = reconfigured(start(two_counts(), checkpoint, servers=3, routing=routing), tables)

@@ -188,7 +188,7 @@ def test_messages_that_the_brokers_have_deleted_stop_the_query_or_are_skipped(br
 
 
 def test_a_broker_that_is_away_is_waited_for(caplog, monkeypatch):
-    monkeypatch.setattr("weir.engine.patience.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("weir.engine.retry.FIRST_PAUSE", 0.05)
     monkeypatch.setattr("weir.messages.topics.CALL", 0.3)
     with Brokers() as own:
         topic = own.topic(1)
@@ -197,15 +197,15 @@ def test_a_broker_that_is_away_is_waited_for(caplog, monkeypatch):
         with weir.testing.start(app, servers=1) as query:
             query.feed()
             own.do("down 1")
-            real = query._driver.patience._say
+            real = query._driver.retry._say
 
-            def mend(message):
+            def repair(message):
                 real(message)
                 if message:
                     assert "waiting for the sources" in query.status["message"]
                     own.do("up 1")
 
-            monkeypatch.setattr(query._driver.patience, "_say", mend)
+            monkeypatch.setattr(query._driver.retry, "_say", repair)
             query.feed()
             assert query.status["message"] == "waiting for data"
     assert "the sources is back" in caplog.text
@@ -219,10 +219,12 @@ def test_batches_are_as_large_as_their_time_allows(brokers, monkeypatch):
         "place", weir.Count()
     )
     query = weir.testing.start(app, servers=2, target_batch="2 s")
-    real = query._driver.intake.reached  # a machine that takes a second for two thousand rows
-    taken = query._driver.intake._taken
+    real = query._driver.source_batching.reached  # a machine that takes a second for two thousand rows
+    taken = query._driver.source_batching._taken
     monkeypatch.setattr(
-        query._driver.intake, "reached", lambda positions, _: real(positions, taken["kafka (paths)"] / 2000)
+        query._driver.source_batching,
+        "reached",
+        lambda positions, _: real(positions, taken["kafka (paths)"] / 2000),
     )
     query.feed()
     rows = [p.rows for p in query.recent_progress]

@@ -16,8 +16,8 @@ import pytest
 import weir
 from support import POSTS, counts, places_and_topics, rows_of, sums, write_parts
 from weir.engine.documents import BatchPlan, Input
-from weir.engine.intake import Intake, next_input
 from weir.engine.ledger import read_commit
+from weir.engine.source_batching import SourceBatching, next_input
 from weir.faults import watching
 from weir.graph.declare import LISTED
 from weir.operators.file_feed import FileFeed
@@ -295,10 +295,10 @@ def test_a_round_that_was_read_before_files_were_cut_up_is_not_read_again(tmp_pa
 
 def test_a_batch_that_was_planned_before_files_were_cut_up_reads_them_all(tmp_path):
     feed, files = FileFeed(1), list_files(batches_of(write_parts(tmp_path / "posts", batches=1))[0], "folder")
-    intake = Intake({"files": feed})
-    intake.begin(None, 0, {"files": files})
-    intake._limits["files"] = None
-    planned = next_input(intake, None, True, Input({}))
+    source_batching = SourceBatching({"files": feed})
+    source_batching.begin(None, 0, {"files": files})
+    source_batching._limits["files"] = None
+    planned = next_input(source_batching, None, True, Input({}))
     assert sorted(planned.listing["files"]["path"]) == sorted(files["path"].to_pylist())
     assert feed.size(planned.positions["files"]) == 0
 

@@ -11,14 +11,14 @@ import pytest
 
 import weir
 import weir.testing
-from weir.engine import ledger, opening
+from weir.engine import bootstrap, ledger
 from weir.errors import CheckpointError, CheckpointMismatch, EngineError
 
 SCHEMA = "place string, topic string, n long"
 
 
 def drifting(batches, rows=600, places=30, topics=240, every=3, seed=0):
-    """Rows whose topics keep company with other places every few batches."""
+    """Rows whose topics keep affinity with other places every few batches."""
     rng = np.random.default_rng(seed)
     out = []
     for batch in range(batches):
@@ -228,7 +228,7 @@ def test_a_driver_that_starts_while_another_goes_on_is_refused_before_it_does_an
             query.feed(tables[4])
 
     # either between reading the last commit and claiming the checkpoint, or before it is read for the second time
-    module, name = (ledger, "Fence") if meanwhile == "batches" else (opening, "Clock")
+    module, name = (ledger, "Fence") if meanwhile == "batches" else (bootstrap, "Clock")
     real = getattr(module, name)
 
     def late(*terms):

@@ -29,7 +29,7 @@ APP = Path(sink_app.__file__)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr("weir.engine.patience.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("weir.engine.retry.FIRST_PAUSE", 0.01)
 
 
 class Target:
@@ -173,10 +173,10 @@ def test_a_query_that_waits_can_be_stopped_and_owes_the_batch(checkpoint, monkey
     def stop(message):
         if "tried 2" in message:
             assert "the lights are out" in query.status["message"]
-            query._driver.patience.stop()
+            query._driver.retry.stop()
 
     real = query._driver._say
-    monkeypatch.setattr(query._driver.patience, "_say", lambda message: (real(message), stop(message)))
+    monkeypatch.setattr(query._driver.retry, "_say", lambda message: (real(message), stop(message)))
     with pytest.raises(EngineError, match="Nothing is lost"):
         query.feed(sink_app.BATCHES[0])
     sink.tries = 0

@@ -25,10 +25,10 @@ from support import (
     two_counts,
     write_batches,
 )
-from weir.engine.live.group import Group
+from weir.engine.live.coordinator import LiveCoordinator
 from weir.errors import EngineError, OperatorError
-from weir.spark.job import MOST_BYTES, SETTINGS
-from weir.spark.live import NO_LIMIT, obstacle
+from weir.spark.live_runner import NO_LIMIT, obstacle
+from weir.spark.runner import MOST_BYTES, SETTINGS
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -124,7 +124,9 @@ def test_small_batches_come_over_the_driver_and_large_ones_from_tasks(
     spark, tmp_path, checkpoint, monkeypatch
 ):
     data, fed = tmp_path / "posts", []
-    monkeypatch.setattr(Group, "feed", lambda *args, feed=Group.feed: (fed.append(1), feed(*args))[1])
+    monkeypatch.setattr(
+        LiveCoordinator, "feed", lambda *args, feed=LiveCoordinator.feed: (fed.append(1), feed(*args))[1]
+    )
     schema = f"{POSTS}, at timestamp, price decimal(9,2)"
 
     def table(rows, seed):
@@ -190,8 +192,8 @@ def test_servers_may_work_long_after_their_sources_have_ended(spark, tmp_path, c
         assert pushed.wait(60)
         stopped.append(time.monotonic())
 
-    monkeypatch.setattr("weir.spark.live._watch_sources", watch)
-    monkeypatch.setattr("weir.spark.live.SMALL_BATCH", -1)
+    monkeypatch.setattr("weir.spark.live_runner._watch_sources", watch)
+    monkeypatch.setattr("weir.spark.live_runner.SMALL_BATCH", -1)
 
     def works_long(key, rows, state):
         time.sleep(0.05)
@@ -224,7 +226,7 @@ def test_functions_at_a_source_never_run_in_the_driver(spark, tmp_path, checkpoi
 
 
 def test_a_source_that_finds_no_slot_gets_those_of_the_servers(spark, tmp_path, checkpoint, monkeypatch):
-    monkeypatch.setattr("weir.spark.live.STARVING", (2, 0.5))
+    monkeypatch.setattr("weir.spark.live_runner.STARVING", (2, 0.5))
     folder, gate = write_batches(tmp_path / "posts", TABLES[:1]), tmp_path / "gate"
 
     def waits(batches):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import weir
 from support import NOW, POSTS, counts, posts, rows_of, stream, two_counts, write_batches
-from weir.engine.exchange.parcels import AT_LEAST
+from weir.engine.exchange.host_handoff import AT_LEAST
 from weir.spark.session import encrypts_files
 
 LONG_POSTS = f"{POSTS}, body string"

@@ -16,8 +16,8 @@ def random_entries(
     """Entries of some of the keys 0 … keys − 1; with windows, several of one ``h1``."""
     key = rng.choice(keys, min(rows, keys), replace=False)
     window = rng.integers(0, windows, len(key))
-    h1 = _mixed(key // windows)
-    h2 = _mixed(key.astype(np.uint64) * np.uint64(1000) + window.astype(np.uint64) + np.uint64(7))
+    key_hash = _mixed(key // windows)
+    key_check = _mixed(key.astype(np.uint64) * np.uint64(1000) + window.astype(np.uint64) + np.uint64(7))
     gone = rng.random(len(key)) < dead
     data = pa.table(
         {
@@ -28,8 +28,8 @@ def random_entries(
         schema=SCHEMA,
     )
     deadline = rng.integers(0, 1000, int((~gone).sum()))
-    living = entries(data, h1[~gone], h2[~gone], deadline=deadline)
-    return newest(pa.concat_tables([living, tombstones(h1[gone], h2[gone], SCHEMA)]))
+    living = entries(data, key_hash[~gone], key_check[~gone], deadline=deadline)
+    return newest(pa.concat_tables([living, tombstones(key_hash[gone], key_check[gone], SCHEMA)]))
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
@@ -48,12 +48,14 @@ def assert_same(one: pa.Table, other: pa.Table) -> None:
 
 def assert_same_answers(view, model, asked: pa.Table, rng: np.random.Generator) -> None:
     """Two views answer alike: what they find of some keys, what comes due, what keys have, everything."""
-    h1, h2 = asked[H1].to_numpy(), asked[H2].to_numpy()
-    assert_same(view.take(*view.find(h1, h2))[0], model.take(*model.find(h1, h2))[0])
-    positions = view.take(*view.find(h1, h2))[1]
-    assert sorted(positions) == sorted(model.take(*model.find(h1, h2))[1])
+    key_hash, key_check = asked[H1].to_numpy(), asked[H2].to_numpy()
+    assert_same(
+        view.take(*view.find(key_hash, key_check))[0], model.take(*model.find(key_hash, key_check))[0]
+    )
+    positions = view.take(*view.find(key_hash, key_check))[1]
+    assert sorted(positions) == sorted(model.take(*model.find(key_hash, key_check))[1])
     after, until = sorted(rng.integers(0, 1000, 2).tolist())
     assert_same(view.due(after, until), model.due(after, until))
-    assert_same(view.all_of(h1), model.all_of(h1))
+    assert_same(view.all_of(key_hash), model.all_of(key_hash))
     assert_same(view.everything(), model.everything())
     assert_same(view.everything(keep_dead=True), model.everything(keep_dead=True))

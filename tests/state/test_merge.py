@@ -61,10 +61,12 @@ def test_merging_by_ranges_equals_merging_at_once(
         rest = refs[: len(refs) - len(run)]
         asked = random_entries(rng, keys, 50, 0.0, windows)
         view, model = StateView(storage, [*rest, merged], SCHEMA), StateView(storage, refs, SCHEMA)
-        h1, h2 = asked[H1].to_numpy(), asked["__h2"].to_numpy()
-        assert_same(view.take(*view.find(h1, h2))[0], model.take(*model.find(h1, h2))[0])
+        key_hash, key_check = asked[H1].to_numpy(), asked["__h2"].to_numpy()
+        assert_same(
+            view.take(*view.find(key_hash, key_check))[0], model.take(*model.find(key_hash, key_check))[0]
+        )
         assert_same(view.due(100, 700), model.due(100, 700))
-        assert_same(view.all_of(h1), model.all_of(h1))
+        assert_same(view.all_of(key_hash), model.all_of(key_hash))
         assert_same(view.everything(), model.everything())
 
 

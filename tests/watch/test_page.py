@@ -13,7 +13,7 @@ import pytest
 import weir
 from support import posts, two_counts
 from weir.testing import start
-from weir.watch.server import PageServer
+from weir.watch.page_server import PageServer
 from weir_evaluation.bench.chaos import outside
 from weir_evaluation.bench.chaos.draw import draw
 from weir_evaluation.bench.pages import look_at

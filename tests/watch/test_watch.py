@@ -17,8 +17,8 @@ from support import posts, two_counts
 from weir.errors import CheckpointError, EngineError
 from weir.testing import start
 from weir.watch.keys import find_key, hottest_keys
+from weir.watch.page_server import PageServer
 from weir.watch.reader import CheckpointReader
-from weir.watch.server import PageServer
 from weir.watch.snapshot import snapshot
 from weir.watch.timeline import Steering, decisions, timeline
 
@@ -123,7 +123,7 @@ def test_a_key_is_found_with_its_home_company_and_state(steered):
     assert home["state"] == [r for r in query.state("places").to_pylist() if r["place"] == "place 1"]
     assert (home["by"], home["since_batch"] >= 1) == ("table", True)
     # by how posts are made, most topics of place 1 are those numbered 10 to 19
-    assert home["company"][0]["key"] in {f"topic {n}" for n in range(10, 20)}
+    assert home["affinity"][0]["key"] in {f"topic {n}" for n in range(10, 20)}
     assert json.loads(ask(server, "/api/key?key=nowhere")[1]) == []
 
 

@@ -100,7 +100,7 @@ def _why_hash(figures: dict[str, Any]) -> str:
             "so there is nothing to learn from."
         )
     return (
-        "Stay with hash: keys have no company that lasts. "
+        "Stay with hash: keys have no affinity that lasts. "
         f"On rows it has not seen, a table keeps {figures['table']['locality']:.0%} local, "
         f"hash {figures['hash']['locality']:.0%}."
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from weir.watch.server import LOOPBACK, PORT, PageServer
+from weir.watch.page_server import LOOPBACK, PORT, PageServer
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,5 +6,5 @@
 * :mod:`~weir.engine.learning`, :mod:`~weir.engine.rescale`: how routing tables and servers change
 * :mod:`~weir.engine.metrics`: what a batch did
 * :mod:`~weir.engine.handle`: what every query offers its user
-* :mod:`~weir.engine.in_process`: batches in this process; those on Spark are run by :mod:`weir.spark.job`
+* :mod:`~weir.engine.in_process`: batches in this process; those on Spark are run by :mod:`weir.spark.runner`
 """

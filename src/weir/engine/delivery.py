@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from weir.engine.arrays import read_table, table_schema
+from weir.engine.batch_context import DEAD_LETTER_SCHEMA
 from weir.engine.documents import Commit, FileRef
-from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.ledger import Ledger
-from weir.engine.patience import Patience
+from weir.engine.retry import Retry
 from weir.errors import CheckpointMismatch
 from weir.faults import reach
 from weir.graph.model import DEAD_LETTERS, LATE, Topology
@@ -35,10 +35,10 @@ class Deliveries:
     """Delivers batches of one query."""
 
     def __init__(
-        self, sinks: Sinks, storage: Storage, ledger: Ledger, runner: TaskRunner, patience: Patience
+        self, sinks: Sinks, storage: Storage, ledger: Ledger, runner: TaskRunner, retry: Retry
     ) -> None:
         self.sinks, self.storage, self.ledger = sinks, storage, ledger
-        self._runner, self._patience = runner, patience
+        self._runner, self._patience = runner, retry
         self._recovering = ledger.last  # a commit that an earlier driver made may have been delivered by it
 
     def open(self, topology: Topology, dropped: set[str]) -> None:

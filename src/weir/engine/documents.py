@@ -76,7 +76,7 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """What a batch takes from sources that the driver cuts up, see :mod:`weir.engine.intake`."""
+    """What a batch takes from sources that the driver cuts up, see :mod:`weir.engine.source_batching`."""
 
     positions: dict[str, dict[str, int]]  # source → where the next batch goes on
     listing: dict[str, dict[str, list[Any]]] = {}  # source → what this batch reads; only in plans
@@ -145,7 +145,7 @@ class TaskReport(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     bytes: int = 0
     read_rows: int = 0  # from files that were read here
     read_bytes: int = 0
-    left_bytes: int = 0  # left in files for other servers on this host, see weir.engine.exchange.parcels
+    left_bytes: int = 0  # left in files for other servers on this host, see weir.engine.exchange.host_handoff
     spilled_bytes: int = 0  # that waited in files for their turn, on live servers
     busy: float = 0.0
     operators: dict[str, OperatorReport] = {}

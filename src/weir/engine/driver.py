@@ -1,6 +1,6 @@
 """The batch loop: plan → run → commit → deliver. It knows a :class:`Runner`, not Spark.
 
-A runner runs the tasks of a batch somewhere: as Spark jobs (:mod:`weir.spark.job`), or in this process
+A runner runs the tasks of a batch somewhere: as Spark jobs (:mod:`weir.spark.runner`), or in this process
 (:mod:`weir.testing`). Everything that makes a batch happen exactly once is here and in the ledger.
 """
 
@@ -15,27 +15,27 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from weir.compiled import compile_all, declared
-from weir.engine.ahead import Ahead
-from weir.engine.alarms import NextAlarms
-from weir.engine.continuity import check_names, check_next, check_source
 from weir.engine.delivery import Deliveries, Sinks
 from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
-from weir.engine.ending import Ending, Status
-from weir.engine.intake import Intake, next_input
+from weir.engine.due_timers import DueTimers
 from weir.engine.invariants import check
+from weir.engine.key_counting import Learning
 from weir.engine.learning import learner_of
 from weir.engine.ledger import Ledger
+from weir.engine.lifecycle import Lifecycle, QueryStatus
+from weir.engine.lookahead import Ahead
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.load import Load
 from weir.engine.metrics.progress import Progress, Seconds
 from weir.engine.metrics.summary import summarise
-from weir.engine.outcome import Outcome
-from weir.engine.patience import Patience
 from weir.engine.relayout import lay_out
+from weir.engine.reports import BatchResult
 from weir.engine.rescale import Build, change, moved_keys
+from weir.engine.restart_checks import check_names, check_next, check_source
+from weir.engine.retry import Retry
 from weir.engine.scaler import Pending, Scaler
-from weir.engine.sightings import Learning
-from weir.engine.whereabouts import Whereabouts
+from weir.engine.server_locations import ServerLocations
+from weir.engine.source_batching import SourceBatching, next_input
 from weir.errors import WeirError
 from weir.faults import reach
 from weir.graph.model import Topology
@@ -93,7 +93,7 @@ class Runner(Protocol):
     def no_rows(self, topology: Topology) -> Any:
         """Return what the source would hand over if it had nothing."""
 
-    def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
+    def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         """Run a batch."""
 
     def committed(self, progress: Progress) -> None:
@@ -125,26 +125,26 @@ class Driver:
         options: Options,
         build: Build,
         declared: str,
-        intake: Intake | None = None,
+        source_batching: SourceBatching | None = None,
     ) -> None:
-        self.intake = intake
+        self.source_batching = source_batching
         self.topology, self.storage, self.ledger, self.runner = topology, storage, ledger, runner
         self.sinks = sinks
-        self.status = Status()
-        self.patience = Patience(self._say)
-        self.deliveries = Deliveries(sinks, storage, ledger, runner, self.patience)
-        self.ending = Ending(self.status, ledger)
+        self.status = QueryStatus()
+        self.retry = Retry(self._say)
+        self.deliveries = Deliveries(sinks, storage, ledger, runner, self.retry)
+        self.lifecycle = Lifecycle(self.status, ledger)
         self.learner = learner_of(topology, storage)
         self.load = Load(topology)
         reconfigure = None if self.learner is None else self.learner.request
         self.scaler = Scaler(storage, self.load, runner, options.autoscale, reconfigure)
         by_hosts = self.learner is not None and self.learner.config.racks == "hosts"
         racks = None if options.racks is None else Racks.of(options.racks)
-        self.whereabouts = Whereabouts(topology, racks, wants_places=by_hosts or racks is not None)
+        self.server_locations = ServerLocations(topology, racks, wants_places=by_hosts or racks is not None)
         self._build, self._declared = build, declared
         self._dropped = set(options.drop_state)
         self.source = ""  # whose batches it is handed: the id of Spark's own query
-        self.alarms = NextAlarms(storage, intake)
+        self.due_timers = DueTimers(storage, source_batching)
         self._busy = threading.RLock()  # one batch at a time, whoever asks for it
         self._compiled = self._started = False
         self._ended = 0.0
@@ -190,18 +190,20 @@ class Driver:
             if fresh:
                 check_next(self.storage.root, last, number)
                 self._keep_offsets(number)
-            intake = None if end_of_input else self.intake
-            if intake is not None:
-                rows = self._begin(intake, rows, number)
-            while fresh or (intake is not None and intake.behind):
+            source_batching = None if end_of_input else self.source_batching
+            if source_batching is not None:
+                rows = self._begin(source_batching, rows, number)
+            while fresh or (source_batching is not None and source_batching.behind):
                 self._carry_out(rows if fresh else self.runner.without(rows), number, end_of_input)
                 fresh = False
 
-    def _begin(self, intake: Intake, rows: Any, number: int) -> Any:
+    def _begin(self, source_batching: SourceBatching, rows: Any, number: int) -> Any:
         """Look how far the sources reach that are cut up; return the rows of the others."""
-        listings = self.runner.listings(rows, intake.feeds)
-        self.patience.persist("the sources", lambda again: intake.begin(self.ledger.last, number, listings))
-        return self.runner.without(rows, intake.feeds)
+        listings = self.runner.listings(rows, source_batching.feeds)
+        self.retry.persist(
+            "the sources", lambda again: source_batching.begin(self.ledger.last, number, listings)
+        )
+        return self.runner.without(rows, source_batching.feeds)
 
     def tick(self, waited: int = 0) -> bool:
         """Run a batch without rows if time is up for something: a window closes, a timer goes off.
@@ -216,7 +218,7 @@ class Driver:
             last, asked = self.ledger.last, self.ledger.read_clock() - waited
             if last is None or last.end_of_input:
                 return False
-            quiet_until = self.alarms.quiet_until(self.ledger, asked)
+            quiet_until = self.due_timers.quiet_until(self.ledger, asked)
             due = quiet_until is not None and not self._owes_reading(last.batch + 1)
             if due or not self._started:
                 rows = self.runner.no_rows(self.topology)
@@ -241,21 +243,21 @@ class Driver:
         self.status.message = f"batch {batch}"
         plan, scaling = self._plan(rows, batch, end_of_input, quiet_until)
         planned = time.perf_counter()
-        outcome = self.runner.run(rows, plan, self.ledger.manifest, self._before)
-        counts = check(self.topology, outcome.reports, self.ledger.manifest, self.ledger.counts)
+        result = self.runner.run(rows, plan, self.ledger.manifest, self._before)
+        counts = check(self.topology, result.reports, self.ledger.manifest, self.ledger.counts)
         reach("job-done", batch)
         ran = time.perf_counter()
         rested = began - self._ended if self._ended else 0.0
-        progress = self._progress(plan, outcome, ran - began, rested)
+        progress = self._progress(plan, result, ran - began, rested)
         progress.seconds = Seconds(waiting=rested, plan=planned - began, job=ran - planned)
         progress.scalings = self.scaler.news(scaling, progress.scaled) or None
         memory = self._memory(batch)
-        commit = self.ledger.commit(plan, outcome.reports, progress, counts, memory, self.source, number)
+        commit = self.ledger.commit(plan, result.reports, progress, counts, memory, self.source, number)
         committed = time.perf_counter()
         progress.seconds.commit = committed - ran
-        self.ending.listeners.tell_of(self.storage.location, progress)
-        if self.learner is not None and outcome.stats:
-            self.learner.observe(outcome.stats)
+        self.lifecycle.listeners.tell_of(self.storage.location, progress)
+        if self.learner is not None and result.stats:
+            self.learner.observe(result.stats)
         self.runner.committed(progress)
         self.scaler.committed(scaling, [server.host for server in progress.servers], progress.scaled)
         self._before = None
@@ -266,8 +268,8 @@ class Driver:
         self._ended = time.perf_counter()
         progress.seconds.deliver, progress.seconds.batch = self._ended - committed, self._ended - began
         self._last_seconds = progress.seconds
-        if self.intake is not None and plan.input is not None and plan.input.listing:
-            self.intake.reached(plan.input.positions, progress.seconds.batch)
+        if self.source_batching is not None and plan.input is not None and plan.input.listing:
+            self.source_batching.reached(plan.input.positions, progress.seconds.batch)
         self.status.recent.append(progress)
         self.status.message = "waiting for data"
 
@@ -277,7 +279,7 @@ class Driver:
         if self._started:
             return
         last = self.ledger.last
-        check_names({} if self.intake is None else self.intake.feeds, last, self._dropped)
+        check_names({} if self.source_batching is None else self.source_batching.feeds, last, self._dropped)
         self.deliveries.open(self.topology, self._dropped)
         if self.ledger.needs_migration:
             assert last is not None
@@ -295,14 +297,14 @@ class Driver:
         last = self.ledger.last
         if last is None or (self.needs_end_of_input and not last.end_of_input):
             return False
-        if self.intake is not None and self.intake.ended_in_between(last):
+        if self.source_batching is not None and self.source_batching.ended_in_between(last):
             return False
         return not self.sinks or self.ledger.was_delivered(last.batch)
 
     @property
     def needs_end_of_input(self) -> bool:
         """Whether something is left to do when a bounded input has ended: windows to close, states to merge."""
-        if self.intake is not None and self.intake.grows:
+        if self.source_batching is not None and self.source_batching.grows:
             return True
         return any(n.times or n.held is not None for n in self.topology.stateful)
 
@@ -313,26 +315,26 @@ class Driver:
 
     def _locate(self) -> None:
         """Find out where servers are, and what distances cost, if somebody routes by it or leaves rows on hosts."""
-        if not self.whereabouts.wants_places and self.runner.knows_hosts:
+        if not self.server_locations.wants_places and self.runner.knows_hosts:
             return
         self.status.message = "locating servers"
-        places = self.whereabouts.start(self.runner.locate())
-        if self.whereabouts.wants_profile:
+        places = self.server_locations.start(self.runner.locate())
+        if self.server_locations.wants_profile:
             self.status.message = "probing the network"
-            self.whereabouts.measured(*self.runner.measure(places))
+            self.server_locations.measured(*self.runner.measure(places))
 
-    def _progress(self, plan: BatchPlan, outcome: Outcome, seconds: float, rested: float) -> Progress:
-        reports, learner = outcome.reports, self.learner
-        self.whereabouts.observe(plan.servers, reports)
+    def _progress(self, plan: BatchPlan, result: BatchResult, seconds: float, rested: float) -> Progress:
+        reports, learner = result.reports, self.learner
+        self.server_locations.observe(plan.servers, reports)
         before = self.ledger.last.keys if self.ledger.last else {}
-        progress = summarise(self.topology, plan, reports, before, self.whereabouts.locator)
+        progress = summarise(self.topology, plan, reports, before, self.server_locations.locator)
         progress.time, progress.before = now() / 1e6, self._last_seconds
         progress.restarted = not self._ended and self.ledger.last is not None
-        progress.moved_servers = self.whereabouts.moved
-        progress.probe = self.whereabouts.probed or None
-        progress.ran_again, progress.execution = outcome.ran_again, outcome.execution
-        if self.intake is not None and plan.input is not None and plan.input.listing:
-            progress.sources = self.intake.about(plan.input.positions)
+        progress.moved_servers = self.server_locations.moved
+        progress.probe = self.server_locations.probed or None
+        progress.ran_again, progress.execution = result.ran_again, result.execution
+        if self.source_batching is not None and plan.input is not None and plan.input.listing:
+            progress.sources = self.source_batching.about(plan.input.positions)
         self.load.observe(reports, seconds, rested)
         progress.load = self.load.summary()
         if plan.origin is not None:
@@ -359,13 +361,16 @@ class Driver:
         planned = self.ledger.planned(batch, end_of_input)
         reads = not end_of_input and quiet_until is None
         if planned is None:
-            terms = {"end_of_input": end_of_input, "input": next_input(self.intake, self.ledger.last, reads)}
+            terms = {
+                "end_of_input": end_of_input,
+                "input": next_input(self.source_batching, self.ledger.last, reads),
+            }
             pending = self.scaler.next()
             if pending is not None and (plan := self._scaling_plan(batch, pending, terms)) is not None:
                 return plan, pending
             return self._ordinary_plan(rows, batch, {**terms, "quiet_until": quiet_until}), None
         if reads:
-            planned.input = next_input(self.intake, self.ledger.last, reads, planned.input)
+            planned.input = next_input(self.source_batching, self.ledger.last, reads, planned.input)
         if planned.origin is not None:
             if self.ledger.layout != planned.layout:  # else this batch has failed before, in this very run
                 self._change_servers(planned)
@@ -405,7 +410,7 @@ class Driver:
             table_version=last.table_version + 1,
             layout=changed.layout,
             origin=changed.origin,
-            network=self.whereabouts.network(changed.layout.servers),
+            network=self.server_locations.network(changed.layout.servers),
         )
         self._change_servers(plan)
         return plan
@@ -424,12 +429,12 @@ class Driver:
 
     def _ordinary_plan(self, rows: Any, batch: int, terms: dict[str, Any]) -> BatchPlan:
         ledger, learner = self.ledger, self.learner
-        network = self.whereabouts.network(self.topology.servers)
+        network = self.server_locations.network(self.topology.servers)
         if learner is None:
             return ledger.plan(batch, **terms, network=network)
         last = ledger.last
         if learner.config.racks == "hosts":
-            learner.manager.set_racks(self.whereabouts.tree(learner.manager.servers))
+            learner.manager.set_racks(self.server_locations.tree(learner.manager.servers))
         coming = None if learner.ahead is None else self.runner.count_ahead(rows, learner.ahead)
         tables, version, moves = learner.next_plan(
             batch, dict(last.tables) if last else {}, last.table_version if last else 0, coming
@@ -457,7 +462,7 @@ class Driver:
 
     def close(self) -> None:
         """Stop what runs in the background, and let go of sinks."""
-        self.patience.stop()
+        self.retry.stop()
         self.deliveries.close()
         self.runner.close()
         if self.learner is not None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from weir.engine.batch_context import Pace
 from weir.engine.documents import BatchPlan, TaskReport
-from weir.engine.job import Pace
 from weir.graph.model import Node, Topology
 from weir.routing.base import PERIODS, InstanceLoad
 

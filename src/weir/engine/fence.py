@@ -8,14 +8,14 @@ import time
 import uuid
 from collections.abc import Callable
 
+from weir.engine.batch_context import host_name
 from weir.engine.documents import Claim
-from weir.engine.job import host_name
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 
 DRIVERS = "drivers"
 ENDED, PREPARING = "-ended", "-preparing"
-PATIENCE = 2.0  # seconds within which a file system that is shared shows a new file everywhere
+VISIBLE_WITHIN = 2.0  # seconds within which a file system that is shared shows a new file everywhere
 _seen: set[tuple[str, str]] = set()  # location and nonce of claims that this process has seen
 
 
@@ -114,7 +114,7 @@ def check_shared(storage: Storage, claim: Claim) -> None:
     if proof in _seen:
         return
     name = f"{DRIVERS}/{claim.turn:08d}"
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + VISIBLE_WITHIN
     while not storage.exists(name):
         if time.monotonic() > end:
             if any(int(n) > claim.turn for n in storage.names(DRIVERS) if n.isdigit()):

@@ -91,11 +91,11 @@ class QueryHandle(ABC):
 
         It is called on the thread that runs the batches, so it should return soon. What it raises is logged.
         """
-        self._driver.ending.listeners.add(listener)
+        self._driver.lifecycle.listeners.add(listener)
 
     def remove_listener(self, listener: Listener) -> None:
         """Call a listener no more."""
-        self._driver.ending.listeners.remove(listener)
+        self._driver.lifecycle.listeners.remove(listener)
 
     def explain(self) -> None:
         """Print the application as it is placed, and the steps of a batch."""

@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from weir.engine import invariants
-from weir.engine.ahead import Ahead
 from weir.engine.arrays import read_table
+from weir.engine.batch_context import SOURCE_NUMBER, BatchContext, EntryLayout, Segments, column_name
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.fence import check_shared
-from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, Segments, column_name
+from weir.engine.key_counting import Learning
+from weir.engine.lookahead import Ahead
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
-from weir.engine.outcome import Outcome, outcome_of
+from weir.engine.reports import BatchResult, result_of
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
-from weir.engine.sightings import Learning
 from weir.errors import EngineError
 from weir.faults import reach
 from weir.graph.model import Topology
@@ -127,7 +127,7 @@ class InProcessRunner:
     def close(self) -> None:
         pass
 
-    def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
+    def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         """Run one batch, step by step."""
         topology, job = self.topology, self._job(plan, manifest, before)
         cut = enumerate(self._cut(rows))
@@ -140,10 +140,10 @@ class InProcessRunner:
             sent = [
                 b for server, inbox in inboxes for b in self._attempt(self._step, job, step, server, inbox)
             ]
-        return self._placed(outcome_of(wire.answers_in(sent)))
+        return self._placed(result_of(wire.answers_in(sent)))
 
-    def _job(self, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Job:
-        return Job(
+    def _job(self, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchContext:
+        return BatchContext(
             self.topology,
             plan,
             Segments(manifest),
@@ -184,7 +184,9 @@ class InProcessRunner:
             except TaskFailed:
                 continue
 
-    def _step(self, job: Job, step: int, server: int, inbox: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def _step(
+        self, job: BatchContext, step: int, server: int, inbox: list[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
         if self._rng is not None:
             inbox = [inbox[i] for i in self._rng.permutation(len(inbox))]
         running = Server(job, step, server, host=self._place(server)[0])
@@ -200,13 +202,13 @@ class InProcessRunner:
                 inboxes[slot].append(batch.slice(row, 1))
         return inboxes
 
-    def _placed(self, outcome: Outcome) -> Outcome:
+    def _placed(self, result: BatchResult) -> BatchResult:
         """Let servers have run where they pretend to live."""
-        for report in outcome.reports:
+        for report in result.reports:
             if report.server >= 0:
                 report.host, report.process = self._place(report.server)
-        return outcome
+        return result
 
 
-def _source(job: Job, task: int, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _source(job: BatchContext, task: int, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return Server(job, 0, -1, task).run([part])

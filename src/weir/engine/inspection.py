@@ -211,7 +211,7 @@ class _Files:
 
     def _check_keys(self, name: str, servers: list[Hashes], expected: int | None) -> None:
         """Compare the number of keys with the one on record, and look for keys on two servers."""
-        counted = sum(len(h1) for h1, _ in servers)
+        counted = sum(len(key_hash) for key_hash, _ in servers)
         if expected is not None and counted != expected:
             self.wrong.append(f"operator {name!r} has {counted:,} keys, but the commit counts {expected:,}")
         pairs = [np.stack(hashes, axis=1) for hashes in servers]
@@ -240,13 +240,13 @@ def _live_keys(segments: list[pa.Table]) -> Hashes:
     if not segments:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     table = pa.concat_tables([segment.select([H1, H2, DEAD]) for segment in segments])
-    h1, h2, dead = (table[column].to_numpy() for column in (H1, H2, DEAD))
-    order = np.lexsort((h2, h1))  # stable: of equal keys the newest comes last
-    h1, h2, dead = h1[order], h2[order], dead[order]
-    newest = np.ones(len(h1), np.bool_)
-    newest[:-1] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
+    key_hash, key_check, dead = (table[column].to_numpy() for column in (H1, H2, DEAD))
+    order = np.lexsort((key_check, key_hash))  # stable: of equal keys the newest comes last
+    key_hash, key_check, dead = key_hash[order], key_check[order], dead[order]
+    newest = np.ones(len(key_hash), np.bool_)
+    newest[:-1] = (key_hash[1:] != key_hash[:-1]) | (key_check[1:] != key_check[:-1])
     alive = newest & ~dead
-    return h1[alive], h2[alive]
+    return key_hash[alive], key_check[alive]
 
 
 def _batches(commits: list[Commit], last: int) -> list[dict[str, Any]]:

@@ -128,11 +128,11 @@ def _keys_on(
 ) -> int | None:
     """Return the keys of an operator on a server after the batch; None if nobody knows how many there were."""
     said = sum(r.operators[name].keys_delta for r in reports if name in r.operators)
-    born, gone = (sum(r.entries.get(name, (0, 0))[i] for r in reports) for i in (0, 1))
+    added, gone = (sum(r.entries.get(name, (0, 0))[i] for r in reports) for i in (0, 1))
     where = f"operator {name!r} on server {server}"
-    if said != born - gone:
+    if said != added - gone:
         raise EngineError(
-            f"{where}: says that its keys change by {said}, but its files add {born} and end {gone}. Nothing was "
+            f"{where}: says that its keys change by {said}, but its files add {added} and end {gone}. Nothing was "
             "committed. Please report this; for an operator of your own, see keys_delta of weir.operators.Instance."
         )
     for written in (written for r in reports for written in r.segments if written.replaces is not None):
@@ -146,8 +146,8 @@ def _keys_on(
             before = merged
     if before is None:
         return None
-    if before + born - gone < 0:
+    if before + added - gone < 0:
         raise EngineError(
-            f"{where}: {gone} keys went, but there were {before} and {born} came. Nothing was committed."
+            f"{where}: {gone} keys went, but there were {before} and {added} came. Nothing was committed."
         )
-    return before + born - gone
+    return before + added - gone

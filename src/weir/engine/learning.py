@@ -1,6 +1,6 @@
 """What the engine does for locality-aware routing: tasks count, the driver learns, plans change tables.
 
-The counterparts of the paper's messages: a task's :class:`Sightings` answer GET_METRICS with every batch; the
+The counterparts of the paper's messages: a task's :class:`KeyCounter` answer GET_METRICS with every batch; the
 :class:`Learner` is the manager; a plan with a new table and its moves is RECONFIGURE, saved before anything
 happens; the batch that carries it is PROPAGATE and MIGRATE in one, and its commit is the acknowledgement.
 """
@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.ahead import Ahead
 from weir.engine.arrays import load_arrays, save_arrays, write_table
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
+from weir.engine.key_counting import Learning
+from weir.engine.lookahead import Ahead
 from weir.engine.metrics.progress import RoutingProgress
-from weir.engine.sightings import Learning
 from weir.engine.tables import buckets_in_force, changed_table, load_table
 from weir.errors import CheckpointError, CheckpointMismatch, TopologyError
 from weir.graph.model import Node, Topology
@@ -52,7 +52,7 @@ def governed(topology: Topology) -> list[Node]:
 
 def sources(topology: Topology) -> list[Node]:
     """Files that are read on servers: where, is learnt like any key's home, or given and learnt from."""
-    return [n for n in topology.nodes if n.operator.reads_files and n.operator.recurs]
+    return [n for n in topology.nodes if n.operator.reads_source and n.operator.recurs]
 
 
 def consecutive(topology: Topology) -> list[tuple[str, str]]:
@@ -65,7 +65,7 @@ def consecutive(topology: Topology) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for node in topology.nodes:
         last = {p for e in topology.edges if e.target == node.name for p in before[e.source]}
-        if node.operator.stateful or node.operator.reads_files:
+        if node.operator.stateful or node.operator.reads_source:
             pairs += [(a, node.name) for a in sorted(last) if a in names and node.name in names]
             before[node.name] = {node.name}
         else:
@@ -300,7 +300,7 @@ class Learner:
         plan, failures = None, self.manager.failures
         with self._steering("plan the next tables"):
             if coming is not None:
-                self.manager.foresee(coming)
+                self.manager.look_ahead(coming)
             plan = self.manager.plan_next()
         self._astray = self.manager.failures > failures
         self._listed = {name: self.manager.listed(o) for o, name in enumerate(self.names)}

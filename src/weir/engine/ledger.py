@@ -39,7 +39,6 @@ import numpy as np
 
 from weir.engine import history
 from weir.engine.clock import Clock
-from weir.engine.compatibility import compare
 from weir.engine.documents import (
     BatchPlan,
     Commit,
@@ -59,6 +58,7 @@ from weir.engine.event_times import heard, watermarks
 from weir.engine.feedback import feedback
 from weir.engine.fence import Fence
 from weir.engine.metrics.progress import Progress
+from weir.engine.restart_checks import compare
 from weir.engine.side_inputs import refresh
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach

@@ -1,17 +1,47 @@
-"""The reports of one server's steps, put together on their way: the driver reads one per server, not one per task."""
+"""What the tasks of a batch report, and what that amounts to.
+
+The reports of one server's steps are put together on their way: the driver reads one per server, not one per task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from weir.engine.documents import EdgeReport, TaskReport
+from weir.engine.documents import EdgeReport, TaskReport, decode_report
+from weir.engine.exchange import wire
 from weir.engine.metrics.latency import merged as merged_ages
+from weir.errors import EngineError, revived
 from weir.graph.model import Topology
 from weir.operators.instance import OperatorReport
 
 _ADDED = ("busy", "left_bytes", "read_rows", "read_bytes", "spilled_bytes")
 _ADDED_BY_OPERATOR = tuple(set(OperatorReport.__struct_fields__) - {"ages", "merging"})
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What the tasks of a batch reported and counted. Nothing has happened until it is committed."""
+
+    reports: list[TaskReport]
+    stats: list[bytes]  # as they came: BatchStats.decode adds them up
+    ran_again: str | None = None  # why the batch had to run twice, if it did
+    execution: str = "jobs"  # or "live"
+
+
+def result_of(answers: Iterable[tuple[int, bytes]], execution: str = "jobs") -> BatchResult:
+    """Return what tasks' answers, kind and payload, amount to; raise what a user's function raised."""
+    reports, stats = [], []
+    for kind, payload in answers:
+        if kind == wire.CONTROL:
+            report = decode_report(payload)
+            if report.error is not None:
+                raise revived(*report.error) or EngineError(report.error[1])
+            reports.append(report)
+        elif kind == wire.STATISTICS:
+            stats.append(payload)
+    return BatchResult(reports, stats, execution=execution)
 
 
 def condensed(reports: Sequence[TaskReport], server: int, topology: Topology) -> list[TaskReport]:

@@ -24,9 +24,9 @@ from weir.elasticity.decision import Decision
 from weir.elasticity.graph import Graph
 from weir.elasticity.keys import carried, spread
 from weir.engine.arrays import save_arrays
+from weir.engine.batch_context import BatchContext
 from weir.engine.documents import FileRef, Layout, TableRef, TaskReport
 from weir.engine.exchange import wire
-from weir.engine.job import Job
 from weir.engine.server import Server
 from weir.engine.state_keeper import partial_schema
 from weir.engine.tables import buckets_in_force, homes_of, load_table, whole_table
@@ -39,7 +39,7 @@ from weir.state.segment import H1, H2, tombstones
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
-LEFT = -2  # the number of a server that goes, in its last report
+LEAVING_SERVER = -2  # the number of a server that goes, in its last report
 
 Build = Callable[[int, Mapping[str, Sequence[int]]], Topology]
 Weigh = Callable[[str, NDArray[np.uint64]], NDArray[np.float64]]
@@ -154,7 +154,7 @@ def _rehomed(
     return spread(homes, k, weights=weights, slack=float(k)).homes
 
 
-def move_home(job: Job, old: int) -> Iterator[pa.RecordBatch]:
+def move_home(job: BatchContext, old: int) -> Iterator[pa.RecordBatch]:
     """Send the states of all keys that no longer live on a server to their new homes.
 
     ``old`` is the server's number before the change. One that stays marks them as gone; one that goes takes
@@ -163,7 +163,7 @@ def move_home(job: Job, old: int) -> Iterator[pa.RecordBatch]:
     return Mover(job, old).leave()
 
 
-def leaving(job: Job, server: int) -> list[int]:
+def leaving(job: BatchContext, server: int) -> list[int]:
     """Return the numbers before a change of those whose states a server sends: its own, and some of those that go."""
     origin = job.plan.origin
     assert origin is not None
@@ -175,13 +175,13 @@ def leaving(job: Job, server: int) -> list[int]:
 class Mover(Server):
     """A server on the day of the move, before the batch's first exchange."""
 
-    def __init__(self, job: Job, old: int) -> None:
+    def __init__(self, job: BatchContext, old: int) -> None:
         origin = job.plan.origin
         assert origin is not None
         super().__init__(job, 0, origin.index(old) if old in origin else -1)
         self.old = old
         if self.server < 0:
-            self.report.server = LEFT
+            self.report.server = LEAVING_SERVER
 
     def leave(self) -> Iterator[pa.RecordBatch]:
         for node in self.topology.stateful:

@@ -9,10 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, save_arrays
-from weir.engine.job import Job
+from weir.engine.batch_context import BatchContext
+from weir.engine.server_locations import places_of
 from weir.engine.tables import grouping_in_force
 from weir.engine.task_files import TaskFiles
-from weir.engine.whereabouts import places_of
 from weir.graph.model import Edge, Node
 from weir.hashing import mix
 from weir.network.distance import distances
@@ -29,7 +29,7 @@ class Routers:
     ``server`` −1 stands for a source task.
     """
 
-    def __init__(self, job: Job, storage: Storage, server: int, task: int) -> None:
+    def __init__(self, job: BatchContext, storage: Storage, server: int, task: int) -> None:
         self._job, self._storage, self._server = job, storage, server
         self._source = server if server >= 0 else job.plan.servers + task
         self._routers: dict[int, Router] = {}

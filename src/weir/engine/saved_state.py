@@ -15,9 +15,9 @@ from weir.engine.tables import buckets_in_force
 from weir.errors import EngineError, did_you_mean
 from weir.graph.model import Topology
 from weir.hashing import hash_home
-from weir.operators.alarms import ALARM, states_in
 from weir.operators.base import Operator
 from weir.operators.saved import operator_of, readable_entries, readable_values
+from weir.operators.timer_entries import TIMER, states_in
 from weir.operators.windows import WINDOW_END, WINDOW_START
 from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
@@ -47,8 +47,8 @@ def merged_state(
     schema = state_schema(described)
     placement = np.asarray(described["placement"], np.int32)
 
-    def homes(h1: NDArray[np.uint64]) -> NDArray[np.int32]:
-        return placement[hash_home(h1, len(placement), buckets)]
+    def homes(key_hash: NDArray[np.uint64]) -> NDArray[np.int32]:
+        return placement[hash_home(key_hash, len(placement), buckets)]
 
     own = StateView(storage, segments, schema).everything()
     if not any(waiting):
@@ -80,7 +80,7 @@ def readable_state(described: dict[str, Any], table: pa.Table, operator: Operato
         start = table[WINDOW_START]
         micros = pa.compute.add(start.cast(pa.int64()), described["window"][1])
         out[WINDOW_END] = micros.cast(start.type)
-    states = table.select([name for name in schema.names[len(heads) :] if name != ALARM.name])
+    states = table.select([name for name in schema.names[len(heads) :] if name != TIMER.name])
     for name, values in readable_values(described["operator"], states, operator).items():
         out[name if name not in out else f"state.{name}"] = values
     return pa.table(out)

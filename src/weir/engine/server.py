@@ -19,21 +19,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.engine.batch_context import SOURCE_NUMBER, BatchContext, column_name, host_name
 from weir.engine.documents import EdgeReport, TaskReport, decode_report, encode_report
 from weir.engine.event_times import EventTimes
 from weir.engine.exchange import wire
-from weir.engine.exchange.parcels import Parcels
-from weir.engine.job import SOURCE_NUMBER, Job, column_name, host_name
+from weir.engine.exchange.host_handoff import HandoffReader
+from weir.engine.key_counting import KeyCounter, sent_by
 from weir.engine.metrics.latency import Busy, Groups, count_age, now
 from weir.engine.metrics.traffic import Distances
 from weir.engine.reports import condensed
 from weir.engine.routers import Routers
+from weir.engine.server_locations import places_of
 from weir.engine.side_inputs import value
-from weir.engine.sightings import Sightings, sent_by
 from weir.engine.state_keeper import StateKeeper, partial_schema
 from weir.engine.tables import buckets_in_force, homes_of
 from weir.engine.task_files import TaskFiles, TaskOutputs
-from weir.engine.whereabouts import places_of
 from weir.errors import NullKeyError, OperatorError
 from weir.graph.model import Edge, Node
 from weir.operators.instance import Context, Instance, OperatorReport
@@ -48,17 +48,23 @@ class Server:
     this host, rows may be left for other servers here.
     """
 
-    as_they_come: ClassVar[bool] = False  # whether routers that depend on order take rows as they come
+    arrival_order: ClassVar[bool] = False  # whether routers that depend on order take rows as they come
 
     def __init__(
-        self, job: Job, step: int, server: int, task: int = 0, folder: str | None = None, host: str = ""
+        self,
+        job: BatchContext,
+        step: int,
+        server: int,
+        task: int = 0,
+        folder: str | None = None,
+        host: str = "",
     ) -> None:
         self.job, self.topology, self.plan, self.storage = job, job.topology, job.plan, job.storage
         self.step, self.server, self.task, self.last = step, server, task, step == job.topology.steps
-        host, self.depot = host or host_name(), job.depot(folder)
-        self.outbox = wire.Outbox(job.slots, self.depot, wire.sender_name(server, host))
+        host, self.handoff = host or host_name(), job.handoff(folder)
+        self.outbox = wire.Outbox(job.slots, self.handoff, wire.sender_name(server, host))
         self.distances = Distances(places_of(job.plan.network), server, host)
-        self.parcels = Parcels()
+        self.handoff_reader = HandoffReader()
         self.report = TaskReport(server=server, step=step, host=host, process=f"{host}:{os.getppid()}")
         self.files = TaskFiles(self.storage, self.report, job.plan.batch, task)
         self.keeper = StateKeeper(job, self.storage, self.files, server)
@@ -69,7 +75,7 @@ class Server:
         self.waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
         self.outputs = TaskOutputs(self.files, self.topology)
         self.event_times = EventTimes(self.topology, self.plan, self.report)
-        self.sightings = Sightings(job.learning) if job.learning else None
+        self.key_counter = KeyCounter(job.learning) if job.learning else None
         self.unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
         self.began = time.perf_counter()
         self.oldest: dict[str, int] = {}  # operator → marker of the oldest row it has had in this step
@@ -80,7 +86,7 @@ class Server:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take what the exchange (in step 0: a source) delivers, yield what goes into the next exchange."""
         receive = self._receive_source if self.step == 0 else self._receive
-        with contextlib.closing(self.depot) if self.depot is not None else contextlib.nullcontext():
+        with contextlib.closing(self.handoff) if self.handoff is not None else contextlib.nullcontext():
             if self.step == 1:
                 self.routers.hand_out(self._deliver)
                 yield from self._read()
@@ -126,11 +132,11 @@ class Server:
                         rows = next(chunks, None)
                     if rows is None:
                         break
-                    rows.born = now()
+                    rows.source_time = now()
                     self.report.read_rows += len(rows)
                     self.report.read_bytes += rows.batch.nbytes
-                    if self.sightings is not None and rows.origin is not None:
-                        self.sightings.key(*rows.origin)
+                    if self.key_counter is not None and rows.origin is not None:
+                        self.key_counter.key(*rows.origin)
                     self._emit(node, rows)
                 if self.outbox.full():
                     yield from self.outbox.flush()
@@ -144,7 +150,7 @@ class Server:
                 whole = wire.normalised(part, schema, [column_name(number, c) for c in schema.names])
                 self._count_entry(source, whole)
                 for edge in self.topology.out_edges[source]:
-                    self._route(edge, Rows(whole, born=now()))
+                    self._route(edge, Rows(whole, source_time=now()))
 
     def _receive(self, batch: pa.RecordBatch) -> None:
         layout = self.job.layout
@@ -169,7 +175,7 @@ class Server:
         whole = wire.normalised(batch, schema, self.job.layout.native[source][1])
         self._count_entry(source, whole)
         for bit, edge in enumerate(self.topology.out_edges[source]):
-            rows = Rows(whole, born=self.job.began)
+            rows = Rows(whole, source_time=self.job.began)
             if edges is not None:
                 rows = rows.select((edges >> bit) & 1 == 1)
             kept = self._with_key(edge, rows)
@@ -184,27 +190,29 @@ class Server:
         self.report.bytes += batch.nbytes
 
     def _receive_wire(self, batch: pa.RecordBatch) -> None:
-        heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "born", "sender")]
-        for kind, edge, born, sender, payload in zip(*heads, wire.payloads(batch), strict=True):
-            self._receive_blob(kind, edge, born, payload, sender)
+        heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "source_time", "sender")]
+        for kind, edge, source_time, sender, payload in zip(*heads, wire.payloads(batch), strict=True):
+            self._receive_blob(kind, edge, source_time, payload, sender)
 
-    def _receive_blob(self, kind: int, edge: int, born: int, payload: pa.Buffer, sender: str = "") -> None:
+    def _receive_blob(
+        self, kind: int, edge: int, source_time: int, payload: pa.Buffer, sender: str = ""
+    ) -> None:
         if kind & wire.ADDRESSED:
-            kind, payload = kind - wire.ADDRESSED, self.parcels.fetch(payload)
+            kind, payload = kind - wire.ADDRESSED, self.handoff_reader.fetch(payload)
         if kind == wire.CONTROL:
             self.carried.append(self.keeper.hear(decode_report(payload)))
-        elif kind == wire.STATISTICS and self.sightings is not None:
-            self.sightings.add(payload.to_pybytes())
+        elif kind == wire.STATISTICS and self.key_counter is not None:
+            self.key_counter.add(payload.to_pybytes())
         elif kind == wire.DATA:
             target = self.topology.edges[edge]
             rows = self._unpack(kind, edge, payload, target.schema)
             self.report.rows += rows.num_rows
             self.report.bytes += payload.size
             self.distances.count(self._count(target).arrived, sender, rows.num_rows, payload.size)
-            self._deliver(target, Rows(rows, born=born))
+            self._deliver(target, Rows(rows, source_time=source_time))
         elif kind == wire.PARTIAL:
             node = self.topology.nodes[edge]
-            self._see(node, born)
+            self._see(node, source_time)
             part = self._unpack(kind, edge, payload, partial_schema(node))
             if node.splits and (node.held is None or self.step > node.level):
                 self.distances.count(self.report.partials, sender, part.num_rows, payload.size)
@@ -225,67 +233,67 @@ class Server:
         if not len(rows):
             return
         node = self.topology.by_name[edge.target]
-        if node.waits and self.step < node.level and not self.as_they_come:
-            self._send_batch(edge, self.server, rows.to_batch(edge.schema), rows.born)
+        if node.waits and self.step < node.level and not self.arrival_order:
+            self._send_batch(edge, self.server, rows.to_batch(edge.schema), rows.source_time)
             return
-        if node.operator.reads_files:
+        if node.operator.reads_source:
             self.unread.append((node, rows))
             return
         instance = self._instance(node)
         instance.report.rows_in += len(rows)
         origin = (node.name, rows.hash(node.key)) if node.operator.stateful else None
-        if self.sightings is not None and origin is not None:
-            self.sightings.key(*origin)
-        self._see(node, rows.born)
+        if self.key_counter is not None and origin is not None:
+            self.key_counter.key(*origin)
+        self._see(node, rows.source_time)
         began = time.perf_counter()
         out = list(instance.push_side(rows, edge.side))
-        group = (rows.born, len(rows), self.began)
-        if instance.works_at_end:
+        group = (rows.source_time, len(rows), self.began)
+        if instance.buffers_rows:
             self.unserved.setdefault(node.name, []).append(group)
-        self._served(instance, began, [] if instance.works_at_end else [group])
+        self._served(instance, began, [] if instance.buffers_rows else [group])
         for emitted in out:
             if origin is not None and emitted.batch is rows.batch:
                 emitted = Rows(emitted.batch, emitted.index, origin=origin)
-            emitted.born = rows.born
+            emitted.source_time = rows.source_time
             self._emit(node, emitted)
 
-    def _see(self, node: Node, born: int) -> None:
+    def _see(self, node: Node, source_time: int) -> None:
         """Remember the oldest row of an operator: what it emits at the end is as old as that."""
-        if born > 0:
-            self.oldest[node.name] = min(born, self.oldest.get(node.name, born))
+        if source_time > 0:
+            self.oldest[node.name] = min(source_time, self.oldest.get(node.name, source_time))
 
     def _served(self, instance: Instance, began: float, groups: Groups) -> None:
         """Count a call of an operator: busy time, how long rows waited (on average half of it), how old they are."""
         took = time.perf_counter() - began
         report, done = instance.report, now()
         report.busy += took
-        for born, rows, came in groups:
+        for source_time, rows, came in groups:
             report.waited += rows * (began - max(came, self.began) + took / 2)
-            count_age(report.ages, born, rows, done)
+            count_age(report.ages, source_time, rows, done)
 
     def _emit(self, node: Node, rows: Rows) -> None:
         self.event_times.read(node.name, rows)
-        if self.sightings is not None and rows.origin is None and node.operator.stateful:
+        if self.key_counter is not None and rows.origin is None and node.operator.stateful:
             rows.origin = sent_by(node, rows)
         passed = node.operator.stateful and node.passes
         if node.name in self.topology.sinks and not passed:
-            self.outputs.add(node.name, rows.to_batch(node.sink_out), rows.born)
+            self.outputs.add(node.name, rows.to_batch(node.sink_out), rows.source_time)
         for edge in self.topology.out_edges[node.name]:
             self._route(edge, rows)
 
     def _route(self, edge: Edge, rows: Rows) -> None:
         node = self.topology.by_name[edge.target]
         # hashes belong to the sender's key
-        rows = Rows(rows.batch, rows.index, origin=rows.origin, born=rows.born)
+        rows = Rows(rows.batch, rows.index, origin=rows.origin, source_time=rows.source_time)
         rows = self._with_key(edge, rows)
         if not len(rows):
             return
-        if self.sightings is not None and rows.origin is not None and node.operator.stateful:
-            self.sightings.pair(rows.origin, node.name, rows.hash(node.key))
+        if self.key_counter is not None and rows.origin is not None and node.operator.stateful:
+            self.key_counter.pair(rows.origin, node.name, rows.hash(node.key))
         if not edge.crosses and (self.server >= 0 or self.topology.runs_at_source(node)):
             self._count(edge).local += len(rows)
             self._deliver(edge, rows)
-        elif edge.grouping.order_free or self.as_they_come:
+        elif edge.grouping.order_free or self.arrival_order:
             self._dispatch(edge, rows, self.routers.router(edge, node).route(rows.hash(node.key)))
         else:
             self.waiting.setdefault(edge.index, []).append(rows)
@@ -301,13 +309,13 @@ class Server:
             batch, to = rows.select(order).to_batch(edge.schema), servers[order]
             cuts = np.flatnonzero(np.diff(to)) + 1
             for start, end in itertools.pairwise([0, *cuts.tolist(), len(to)]):
-                self._send_batch(edge, int(to[start]), batch[start:end], rows.born)
+                self._send_batch(edge, int(to[start]), batch[start:end], rows.source_time)
         if here.any():
             local = rows if here.all() else rows.select(here)
             self._count(edge).local += len(local)
             self._deliver(edge, local)
 
-    def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch, born: int) -> None:
+    def _send_batch(self, edge: Edge, server: int, batch: pa.RecordBatch, source_time: int) -> None:
         pieces = max(1, -(-batch.nbytes // self.outbox.longest(server)))
         step = -(-batch.num_rows // pieces)
         for start in range(0, batch.num_rows, step):
@@ -317,7 +325,7 @@ class Server:
                 count = self._count(edge)
                 count.remote += part.num_rows
                 count.bytes += payload.size
-            self.outbox.put(server, wire.DATA, edge.index, payload, born, part.num_rows)
+            self.outbox.put(server, wire.DATA, edge.index, payload, source_time, part.num_rows)
 
     def _with_key(self, edge: Edge, rows: Rows) -> Rows:
         """Without the rows that lack a key, by the operator's policy."""
@@ -370,7 +378,7 @@ class Server:
         out = list(work)
         self._served(instance, began, groups)
         for emitted in out:
-            emitted.born = self.oldest.get(node.name, 0)
+            emitted.source_time = self.oldest.get(node.name, 0)
             self._emit(node, emitted)
 
     def _write(self) -> None:
@@ -385,8 +393,8 @@ class Server:
             if not kept:
                 continue
             node = self.topology.by_name[edge.target]
-            born = min((r.born for r in kept if r.born > 0), default=0)
-            parts = [Rows(r.to_batch(edge.schema), born=born) for r in kept]
+            source_time = min((r.source_time for r in kept if r.source_time > 0), default=0)
+            parts = [Rows(r.to_batch(edge.schema), source_time=source_time) for r in kept]
             hashes = [row_hashes(part.batch) for part in parts]
             order = np.lexsort([np.concatenate(h) for h in zip(*hashes, strict=True)][::-1])
             keys = [part.hash(node.key) for part in parts]
@@ -400,17 +408,21 @@ class Server:
         table = instance.partials()
         if table is None or not table.num_rows:
             return
-        born = self.oldest.get(node.name, 0)
+        source_time = self.oldest.get(node.name, 0)
         if not node.splits or (node.held is not None and self.step < node.level):
             for batch in table.combine_chunks().to_batches():
-                self.outbox.put(self.server, wire.PARTIAL, node.index, wire.pack(batch), born, batch.num_rows)
+                self.outbox.put(
+                    self.server, wire.PARTIAL, node.index, wire.pack(batch), source_time, batch.num_rows
+                )
             return
         buckets = buckets_in_force(self.storage, self.plan.layout, node.name)
         homes = homes_of(node, self.routers.grouping(node), table[H1].to_numpy(), buckets)
         for server in np.unique(homes).tolist():
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():
-                self.outbox.put(server, wire.PARTIAL, node.index, wire.pack(batch), born, batch.num_rows)
+                self.outbox.put(
+                    server, wire.PARTIAL, node.index, wire.pack(batch), source_time, batch.num_rows
+                )
 
     def _save(self, node: Node, instance: Instance) -> None:
         table = instance.written()
@@ -423,14 +435,14 @@ class Server:
 
     def _send_reports(self) -> None:
         self.files.settle()
-        self.report.left_bytes = self.depot.bytes if self.depot is not None else 0
+        self.report.left_bytes = self.handoff.bytes if self.handoff is not None else 0
         self.report.posted = [(*at, *sums) for at, sums in self.outbox.posted.items()]  # type: ignore[misc]
         self.report.received = [(*where, rows) for where, rows in self.received.items()]
         home = self._home
         reports = [*self.carried, self.report]
         for report in condensed(reports, self.server, self.topology) if self.last else reports:
             self.outbox.put(home, wire.CONTROL, 0, encode_report(report))
-        if self.sightings is not None and (stats := self.sightings.stats(self.last)) is not None:
+        if self.key_counter is not None and (stats := self.key_counter.stats(self.last)) is not None:
             self.outbox.put(home, wire.STATISTICS, 0, stats.encode())
 
     @property
@@ -452,7 +464,7 @@ class Server:
                 report=self._operator(node),
                 batch=plan.batch,
                 step=step,
-                first=step == (node.level if self.as_they_come else 1),
+                first=step == (node.level if self.arrival_order else 1),
                 clock=plan.clock,
                 previous_clock=plan.previous_clock,
                 watermark=plan.watermarks.get(node.name),

@@ -6,8 +6,8 @@ from operator import itemgetter
 
 import pyarrow as pa
 
+from weir.engine.batch_context import BatchContext
 from weir.engine.documents import OperatorReport, TaskReport
-from weir.engine.job import Job
 from weir.engine.task_files import TaskFiles
 from weir.graph.model import Node
 from weir.operators.instance import Instance
@@ -20,7 +20,7 @@ from weir.state.view import StateView
 class StateKeeper:
     """Reads committed segments of a server and writes those of this batch."""
 
-    def __init__(self, job: Job, storage: Storage, files: TaskFiles, server: int) -> None:
+    def __init__(self, job: BatchContext, storage: Storage, files: TaskFiles, server: int) -> None:
         self._job, self._storage, self._files, self._server = job, storage, files, server
         # segments this server wrote in this batch, with the step: reports come in any order
         self._fresh: dict[str, list[tuple[int, SegmentRef]]] = {}
@@ -46,9 +46,9 @@ class StateKeeper:
         """Write entries, one per key, and count what they change."""
         if self._job.invariants and table.num_rows:
             counted = self._files.report.entries
-            born, gone = counted.get(node.name, (0, 0))
+            added, gone = counted.get(node.name, (0, 0))
             more, fewer = self.view(node).changes(table)
-            counted[node.name] = born + more, gone + fewer
+            counted[node.name] = added + more, gone + fewer
         ref = self._files.segment(node.name, table)
         if ref is not None:
             self._fresh.setdefault(node.name, []).append((self._files.report.step, ref))

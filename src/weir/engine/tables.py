@@ -103,14 +103,14 @@ def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared
 
 
 def homes_of(
-    node: Node, grouping: Grouping, h1: NDArray[np.uint64], buckets: Buckets | None = None
+    node: Node, grouping: Grouping, key_hash: NDArray[np.uint64], buckets: Buckets | None = None
 ) -> NDArray[np.int32]:
     """Return the server on which each key's state lives, also where its rows are worked on elsewhere.
 
     ``grouping`` is the one in force; ``buckets`` say where keys live that a grouping splits.
     """
     rule = grouping.home_rule or buckets or Hash()
-    return np.asarray(node.placement, np.int32)[rule.router(len(node.placement)).route(h1)]
+    return np.asarray(node.placement, np.int32)[rule.router(len(node.placement)).route(key_hash)]
 
 
 def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> Buckets | None:

@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 
 from weir.engine.arrays import write_table
+from weir.engine.batch_context import DEAD_LETTER_SCHEMA
 from weir.engine.documents import MadeSegment, TaskReport
-from weir.engine.job import DEAD_LETTER_SCHEMA
 from weir.engine.metrics.latency import count_age
 from weir.errors import OperatorError, said
 from weir.graph.model import DEAD_LETTERS, LATE, Node, Topology
@@ -69,10 +69,10 @@ class TaskOutputs:
         self._groups: dict[str, list[tuple[int, int]]] = {}  # sink → marker, rows
         self._diverted: list[dict[str, str]] = []
 
-    def add(self, sink: str, batch: pa.RecordBatch, born: int) -> None:
+    def add(self, sink: str, batch: pa.RecordBatch, source_time: int) -> None:
         """Add rows for a sink; ``born`` is their latency marker."""
         self._batches.setdefault(sink, []).append(batch)
-        self._groups.setdefault(sink, []).append((born, batch.num_rows))
+        self._groups.setdefault(sink, []).append((source_time, batch.num_rows))
 
     def divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
         """Add a row that an operator failed on to the dead letters."""
@@ -88,7 +88,7 @@ class TaskOutputs:
     def late(self, node: Node, rows: Rows) -> None:
         """Add rows that came too late for an operator, if somebody wants them."""
         if node.name + LATE in self._topology.sinks:
-            self.add(node.name + LATE, rows.to_batch(node.input), rows.born)
+            self.add(node.name + LATE, rows.to_batch(node.input), rows.source_time)
 
     def set_aside(self, node: Node, rows: Rows, why: str) -> None:
         """Add rows that an operator does not believe to the dead letters, if somebody takes these."""
@@ -101,8 +101,8 @@ class TaskOutputs:
         for sink, batches in self._batches.items():
             self._files.output(sink, pa.Table.from_batches(batches))
             ages = self._files.report.sink_ages.setdefault(sink, {})
-            for born, rows in self._groups[sink]:
-                count_age(ages, born, rows)
+            for source_time, rows in self._groups[sink]:
+                count_age(ages, source_time, rows)
         if self._diverted:
             self._files.output(DEAD_LETTERS, pa.Table.from_pylist(self._diverted, schema=DEAD_LETTER_SCHEMA))
 

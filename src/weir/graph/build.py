@@ -14,8 +14,8 @@ from weir.errors import TopologyError
 from weir.graph.checks import check_declared, check_grouping, check_names, check_sides, check_sinks
 from weir.graph.event_time import time_points
 from weir.graph.model import Declared, Edge, Node, Routing, TimePoint, Topology
-from weir.operators.alarms import ALARM
 from weir.operators.base import combined_schema, side_schema
+from weir.operators.timer_entries import TIMER
 from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime
 from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash
@@ -178,7 +178,7 @@ def _grouping(d: Declared, routing: Routing | None) -> Grouping:
     traits = OperatorTraits(d.name, d.operator.mergeable, timed, d.everywhere, explicit)
     if d.grouping is not None:
         grouping = d.grouping.for_operator(traits)
-    elif d.operator.reads_files:
+    elif d.operator.reads_source:
         # partitions are placed by learning, if at all: another routing is about the keys of operators
         chosen = None if routing is None else routing.for_operator(traits)
         grouping = chosen if chosen is not None and chosen.learnt else Hash()
@@ -242,8 +242,8 @@ def _state_schema(d: Declared, schema: pa.Schema) -> pa.Schema:
         fields.append(pa.field(WINDOW_START, kind))
         if d.window.session:
             fields.append(pa.field(WINDOW_END, kind))
-    alarms = [ALARM] if d.operator.timers or (d.window is not None and d.window.early is not None) else []
-    return pa.schema([*fields, *d.operator.state_schema(schema), *alarms])
+    timers = [TIMER] if d.operator.timers or (d.window is not None and d.window.early is not None) else []
+    return pa.schema([*fields, *d.operator.state_schema(schema), *timers])
 
 
 def _read_of(part: str, read_at: set[TimePoint]) -> set[str]:
@@ -293,7 +293,7 @@ def _rows_out(
     """Return the columns that leave an operator: of files, only those are read that somebody wants."""
     if d.passes:
         return _only(schema, keep)
-    if d.operator.reads_files and needed is not None and d.name not in sinks:
+    if d.operator.reads_source and needed is not None and d.name not in sinks:
         return _only(schema, _wanted_behind(d, order, needed) | _read_of(d.name, read_at))
     return schema
 

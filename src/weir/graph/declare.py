@@ -25,7 +25,7 @@ class Source:
     """A source: a DataFrame, or only the schema of one that is fed by :mod:`weir.testing`.
 
     Where files are fed, ``listing`` turns their paths into the rows of the source. With a ``feed`` the driver
-    itself plans what is read (see :mod:`weir.engine.intake`), and a frame only says when there is something.
+    itself plans what is read (see :mod:`weir.engine.source_batching`), and a frame only says when there is something.
     """
 
     name: str

@@ -149,7 +149,7 @@ class Node:
         return self.declared.ttl
 
     @property
-    def sets_alarms(self) -> bool:
+    def sets_timers(self) -> bool:
         """Whether its state has deadlines by the clock, for which a stream without rows wakes up."""
         early = self.window is not None and self.window.early is not None
         return early or "processing" in self.operator.timers
@@ -157,7 +157,7 @@ class Node:
     @property
     def wakes(self) -> bool:
         """Whether something in its state may come due on a stream without rows."""
-        return bool(self.times) or self.sets_alarms
+        return bool(self.times) or self.sets_timers
 
     def horizon(self, clock: int) -> int | None:
         """Return the time beyond which event times are not believed; None if all are."""
@@ -249,7 +249,7 @@ class Topology:
     @cached_property
     def listings(self) -> dict[str, int | None]:
         """Sources that list what servers read, and how many bytes of it a batch reads at most."""
-        read = {n.name: n.operator.max_bytes for n in self.nodes if n.operator.reads_files}
+        read = {n.name: n.operator.max_bytes for n in self.nodes if n.operator.reads_source}
         return {e.source: read[e.target] for e in self.edges if e.target in read}
 
     @cached_property

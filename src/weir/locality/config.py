@@ -14,7 +14,7 @@ from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash
 from weir.routing.locality_aware import LocalityAware, LocalityAwareSplit
 
-NEW_KEYS = ("company", "first_seen", "hash")
+NEW_KEYS = ("affinity", "first_seen", "hash")
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Locality:
     start
         A routing table to start with: a file, or one file per operator.
     new_keys
-        Where a key lives that no reconfiguration has seen: ``"company"`` places it at the next batch boundary
-        by the company it keeps; ``"first_seen"`` also lets it start, in its first batch, on the server that
+        Where a key lives that no reconfiguration has seen: ``"affinity"`` places it at the next batch boundary
+        by its affinity; ``"first_seen"`` also lets it start, in its first batch, on the server that
         sees it (operators whose states merge); ``"hash"`` leaves it where its hash says, as the paper does.
     split_hot
         Work on keys heavier than a server's fair share where their rows are, where the operator merges. With a
@@ -90,9 +90,9 @@ class Locality:
     --------
     >>> Locality(period=50).alpha
     1.03
-    >>> Locality(new_keys="compny")
+    >>> Locality(new_keys="affinty")
     Traceback (most recent call last):
-    weir.errors.TopologyError: new_keys='compny': did you mean 'company'? Known: 'company', 'first_seen', 'hash'
+    weir.errors.TopologyError: new_keys='affinty': did you mean 'affinity'? Known: 'affinity', 'first_seen', 'hash'
     """
 
     alpha: float = 1.03
@@ -102,7 +102,7 @@ class Locality:
     forecast: Costs | None = field(default_factory=Costs)
     racks: Tree | Literal["hosts"] | None = None
     start: str | Path | dict[str, str] | None = None
-    new_keys: str = "company"
+    new_keys: str = "affinity"
     split_hot: bool | Grouping = False
     memory: float = 8.0
     look_ahead: bool = False
@@ -122,6 +122,8 @@ class Locality:
             raise TopologyError("capacity and period must be at least 1")
         if not isinstance(self.look_ahead, bool):
             raise TopologyError(f"look_ahead={self.look_ahead!r}: expected True or False")
+        if self.new_keys == "company":
+            raise TopologyError('new_keys="company" is called new_keys="affinity" now')
         if self.memory <= 0:
             raise TopologyError(f"memory={self.memory}: the half-life of counts must be positive")
         if self.partitioner not in METHODS:
@@ -160,7 +162,7 @@ class Locality:
     def for_operator(self, operator: OperatorTraits) -> Grouping:
         """Return how a learning operator routes: keys stay with their rows at times only where states merge.
 
-        An operator that is not on every server cannot follow its keys' company; it stays with the hash.
+        An operator that is not on every server cannot follow its keys' affinity; it stays with the hash.
         """
         if not operator.everywhere:
             if operator.explicit:

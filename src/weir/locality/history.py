@@ -20,7 +20,7 @@ class PairHistory:
 
     The counts of the latest ``held_out`` batches are kept apart. Older batches are added to counts that fade with
     time, of which the heaviest ``capacity`` per edge are kept; and to others, of a quarter of that capacity, that fade
-    eight times as fast. Which of the two says more about the rows to come depends on how soon company changes.
+    eight times as fast. Which of the two says more about the rows to come depends on how soon affinity changes.
 
     ``edges`` are pairs of operator numbers; a row counts half after ``half_life`` batches; the seed fixes which of
     equally frequent pairs are dropped.

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from weir.hashing import hash_home
 from weir.locality._memory import FadingCounts
-from weir.locality.company import Company, Rows, Servers
 from weir.locality.counts import PairCounts
+from weir.locality.key_affinity import KeyAffinity, Rows, Servers
 from weir.locality.placement import place, place_for_next
 from weir.locality.stats import BatchStats, Edge
 from weir.routing.table import Moves, Patch
 
 # Between two reconfigurations a server may fill by a tenth more than they allow: what a batch brings differs from the
-# average by more than that anyway, and to send keys away from their company for it costs locality.
+# average by more than that anyway, and to send keys away from their affinity for it costs locality.
 SLACK = 1.1
 LIGHT = 0.1  # of what a server may get: keys with fewer rows may move between reconfigurations
 
@@ -32,8 +32,8 @@ class KeyHomes:
 
     Of ``n`` servers. Beyond ``capacity`` keys those with the fewest rows are dropped, and live by their hash again; the
     seed decides among equals. Keys that live by their hash anyway are forgotten once their rows have faded. A row
-    counts half after ``half_life`` batches, and half as company after ``company_half_life``. The home of a key is
-    chosen anew whenever it is seen; after ``age`` batches it is settled and moves only for better company.
+    counts half after ``half_life`` batches, and half as affinity after ``affinity_half_life``. The home of a key is
+    chosen anew whenever it is seen; after ``age`` batches it is settled and moves only for better affinity.
 
     >>> from weir.locality.counts import count_keys
     >>> keys = np.array([6, 7], np.uint64)
@@ -55,11 +55,11 @@ class KeyHomes:
         half_life: float,
         age: int,
         seed: int = 0,
-        company_half_life: float | None = None,
+        affinity_half_life: float | None = None,
     ) -> None:
         self.n = n
         self.counts = FadingCounts(capacity, half_life, seed)
-        self.company = Company(company_half_life or half_life, age, max(1, capacity // 4))
+        self.affinity = KeyAffinity(affinity_half_life or half_life, age, max(1, capacity // 4))
         self._homes = np.full(512, -1, np.int32)
         self._published = np.full(512, -1, np.int32)
         self._hashed = np.zeros(0, np.int32)
@@ -114,17 +114,17 @@ class KeyHomes:
         self,
         hashes: NDArray[np.uint64],
         servers: NDArray[np.int32],
-        company: tuple[Servers, Rows] | None = None,
+        affinity: tuple[Servers, Rows] | None = None,
     ) -> None:
-        """Give keys new homes, and the company they have then; keys that are no longer remembered are skipped."""
+        """Give keys new homes, and the affinity they have then; keys that are no longer remembered are skipped."""
         entries = self.find(hashes)
         remembered = entries >= 0
         self._homes[entries[remembered]] = servers[remembered]
-        if company is None:
-            self.company.clear()
+        if affinity is None:
+            self.affinity.clear()
         else:
-            servers, rows = company
-            self.company.replace(self.homes, entries[remembered], servers[remembered], rows[remembered])
+            servers, rows = affinity
+            self.affinity.replace(self.homes, entries[remembered], servers[remembered], rows[remembered])
 
     def enter(self, hashes: NDArray[np.uint64], servers: NDArray[np.int32]) -> None:
         """Add keys together with their homes, as a table made elsewhere has them."""
@@ -139,7 +139,7 @@ class KeyHomes:
         self._published[:] = -1
         self.enter(hashes, servers)
         if not np.array_equal(before, self.homes[: len(before)]):
-            self.company.clear()  # it is about where others lived
+            self.affinity.clear()  # it is about where others lived
 
     def place(
         self,
@@ -160,15 +160,15 @@ class KeyHomes:
         of the average key's rows.
         """
         homes = self.homes
-        self.company.forget()
-        self.company.touch(entries, batch, homes[entries])
+        self.affinity.forget()
+        self.affinity.touch(entries, batch, homes[entries])
         for own, server, count in ties:
-            self.company.add(own, server, count)
+            self.affinity.add(own, server, count)
         if not len(entries):
             return
-        coming = self.company.latest(entries)
-        self.company.follow_changes(entries, homes[entries])
-        servers, rows, settled = self.company.of(entries, batch)
+        coming = self.affinity.latest(entries)
+        self.affinity.follow_changes(entries, homes[entries])
+        servers, rows, settled = self.affinity.of(entries, batch)
         weight = self.counts.values()
         others = np.ones(len(self), np.bool_)
         others[entries] = False
@@ -189,7 +189,7 @@ class KeyHomes:
             placed = place_for_next(
                 servers, coming[light], rows, mine, load, limit, keys, placed, cost, worth
             )
-        self.company.settle(entries[placed != present])
+        self.affinity.settle(entries[placed != present])
         homes[entries] = placed
 
     def publish(self) -> tuple[Patch, Moves] | None:
@@ -201,7 +201,7 @@ class KeyHomes:
             gone = np.ones(len(new), np.bool_)
             gone[kept] = False
             new[gone] = -1
-            self.company.renumber(kept)
+            self.affinity.renumber(kept)
         changed = np.flatnonzero(old != new)
         changed = changed[np.argsort(hashes[changed])]
         keys, before, after = hashes[changed], old[changed], new[changed]
@@ -221,7 +221,7 @@ class KeyHomes:
     def resize(self, n: int, buckets: NDArray[np.int32] | None = None) -> None:
         """Change the number of servers; keys of servers that go live by their hash until they are placed."""
         if n != self.n:
-            self.company.clear()
+            self.affinity.clear()
         self.n, self.buckets = n, buckets
         for homes in (self._homes, self._published):
             homes[homes >= n] = -1
@@ -229,7 +229,7 @@ class KeyHomes:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that later answers depend on, as arrays, which hold until something changes."""
-        young = {f"young.{k}": v for k, v in self.company.state().items()}
+        young = {f"young.{k}": v for k, v in self.affinity.state().items()}
         counts = self.counts.state()
         return {"left": counts["left"], "count": counts["count"], "home": self.homes, **young}
 
@@ -242,7 +242,7 @@ class KeyHomes:
         self._homes[: len(self)] = state["home"]
         self._published = self._homes.copy()
         self._hashed = hash_home(self.counts.index.left, self.n, self.buckets)
-        self.company.restore(
+        self.affinity.restore(
             {k.removeprefix("young."): v for k, v in state.items() if k.startswith("young.")}
         )
 

@@ -120,7 +120,7 @@ class LocalityManager:
             "capacity": config.capacity,
             "half_life": half_life / 4,
             "age": config.batches,
-            "company_half_life": half_life / 2,
+            "affinity_half_life": half_life / 2,
             "seed": config.seed,
         }
         self._homes = [
@@ -158,7 +158,7 @@ class LocalityManager:
             self._unplanned.append(seen)
         self._foreseen = False
 
-    def foresee(self, stats: BatchStats) -> None:
+    def look_ahead(self, stats: BatchStats) -> None:
         """Take in what the next batch will bring: the next plan places its keys for it."""
         self._unplanned, self._foreseen = [numbered(stats, self._homes, counting=False)], True
 
@@ -290,10 +290,10 @@ class LocalityManager:
             return
         if proposal.adopt:
             p = proposal
-            for homes, keys, servers, company in zip(
-                self._homes, p.hashes, p.servers, p.company, strict=True
+            for homes, keys, servers, affinity in zip(
+                self._homes, p.hashes, p.servers, p.affinity, strict=True
             ):
-                homes.adopt(keys, servers, company)
+                homes.adopt(keys, servers, affinity)
             self._started = True
         p = proposal
         decision = Reconfiguration(self.batch, self.version, p.method, p.adopt, p.forecast, p.seconds)

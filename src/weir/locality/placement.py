@@ -26,7 +26,7 @@ def place(
 ) -> NDArray[np.int32]:
     """Return a server for each key of one operator: the one it has most rows with, if that has room.
 
-    A key without any company and without a home gets −1.
+    A key without any affinity and without a home gets −1.
 
     Heaviest keys choose first, equals in the order of their hashes, so the answer doesn't depend on the order
     in which keys are given. A key goes to the server with which it shares most rows and whose load, with the key,
@@ -35,7 +35,7 @@ def place(
     without room anywhere, to the one with the most room. A settled key is not driven out of its home: that is left
     to reconfigurations.
 
-    ``servers`` and ``rows`` are the :class:`~weir.locality.company.Company` of each key (first axis), ``weight`` its
+    ``servers`` and ``rows`` are the :class:`~weir.locality.key_affinity.KeyAffinity` of keys, ``weight`` its
     rows, ``load`` and ``limit`` the rows of each server now and the most it may get, ``near`` how close any two
     servers are (:func:`~weir.network.tree.closeness`), ``present`` the home of each key (−1: none), ``cost`` how many
     rows that leave their server weigh as much as the state of a settled key.
@@ -85,14 +85,14 @@ def place_for_next(
     """Return a server for each key of one operator, given the rows that are about to come: where most of them are.
 
     These rows are certain, so nothing is left to chance: a key leaves its home for a server that is about to have more
-    of its rows, by what moving its state costs. If its home has had more of its company so far (``rows``), it will want
-    to go back, and the state is counted twice. No key moves for less than ``stay`` rows: of keys with many rows a few
+    of its rows, by what moving its state costs. If its home has had more of its rows so far (``rows``), it will want to
+    go back, and the state is counted twice. No key moves for less than ``stay`` rows: of keys with many rows a few
     more are nearly always elsewhere. The keys with the most rows to come choose first, equals in the order of their
     hashes, and none goes where it would exceed the limit.
 
     ``coming`` are the next batch's rows with the keys of each of ``servers``; the rest is as in :func:`place`.
 
-    One row is to come, with a key of server 1. The first key has no other company; the second has, at home.
+    One row is to come, with a key of server 1. The first key has no other affinity; the second has, at home.
 
     >>> servers, coming = np.array([[0, 1], [0, 1]], np.int32), np.array([[0, 1], [0, 1]], np.float32)
     >>> rows = coming + np.array([[0, 0], [3, 0]], np.float32)

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.hashing import hash_home
-from weir.locality.company import Rows, strongest
 from weir.locality.config import Costs, Locality
 from weir.locality.counts import PairCounts, count_keys, merge
 from weir.locality.forecast import Forecast, forecast
 from weir.locality.graph import KeyGraph
+from weir.locality.key_affinity import Rows, strongest
 from weir.locality.key_homes import Where
 from weir.locality.partition import partition, relabel
 from weir.locality.stats import Edge
@@ -46,7 +46,7 @@ class Snapshot:
     recent: Mapping[Edge, PairCounts]
     batches: int  # how many batches recent holds
     shares: NDArray[np.float64] | None = None
-    # per edge: the pairs of the history with older rows counted less, if at all: better where company changes soon
+    # per edge: the pairs of the history with older rows counted less, if at all: better where affinity changes soon
     newer: Mapping[Edge, PairCounts] = field(default_factory=dict)
     # whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one,
     # and whether the stream is so young that moving is cheap
@@ -71,7 +71,7 @@ class Proposal:
     method: str
     hashes: Sequence[NDArray[np.uint64]]
     servers: Sequence[Servers]
-    company: Sequence[tuple[Servers, Rows]]  # per operator: what keys are drawn to once all have moved
+    affinity: Sequence[tuple[Servers, Rows]]  # per operator: what keys are drawn to once all have moved
     forecast: Forecast | None
     adopt: bool
     seconds: float

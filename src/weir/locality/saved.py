@@ -26,7 +26,7 @@ def hottest(saved: Mapping[str, Any], operator: str, count: int) -> Counted:
     return _most(saved[f"{start}left"], saved[f"{start}count"], count)
 
 
-def company(saved: Mapping[str, Any], operator: str, key: int, count: int) -> dict[str, Counted]:
+def affinity(saved: Mapping[str, Any], operator: str, key: int, count: int) -> dict[str, Counted]:
     """Return the keys of neighbouring operators that a key was seen with most, by operator."""
     about, out = saved["about"], {}
     operators = list(about["operators"])

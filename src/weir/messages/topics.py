@@ -13,7 +13,7 @@ from weir.extras import require
 
 CHUNK = 20_000  # messages that are taken at a time
 WAIT = 0.1  # seconds for which the last few of them are waited for
-PATIENCE = 60.0  # seconds without a message after which a broker counts as gone
+BROKER_TIMEOUT = 60.0  # seconds without a message after which a broker counts as gone
 CALL = 10.0  # seconds for one question to a broker
 
 
@@ -142,10 +142,11 @@ class Topics:
                     paused += done
                 if kept:
                     yield kept
-                if time.monotonic() - moved > PATIENCE:
+                if time.monotonic() - moved > BROKER_TIMEOUT:
                     raise SourceError(
-                        f"no message for {PATIENCE:g} s from {self.servers}, although {next(iter(wanted.values()))} is "
-                        "due. Nothing of this batch has been committed; start the query again when they are back."
+                        f"no message for {BROKER_TIMEOUT:g} s from {self.servers}, although "
+                        f"{next(iter(wanted.values()))} is due. Nothing of this batch has been committed; start the "
+                        "query again when they are back."
                     )
         finally:
             consumer.resume(paused)  # or they would stay so for the next range

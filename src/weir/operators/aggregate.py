@@ -215,12 +215,12 @@ class AggregateInstance(Instance):
             yield rows
         if not len(rows):
             return
-        h1, h2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
-        groups, first = group_rows(h1, h2)
+        key_hash, key_check = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        groups, first = group_rows(key_hash, key_check)
         keys = [rows.column(k).take(pa.array(first)) for k in self.node.key]
         with naming(self.node):
             states = self.operator.begin(rows.column, groups, len(first))
-        arrays = [pa.array(h1[first]), pa.array(h2[first]), *keys, *states]
+        arrays = [pa.array(key_hash[first]), pa.array(key_check[first]), *keys, *states]
         self._add(pa.Table.from_arrays(arrays, schema=self._wire))
 
     @property
@@ -290,11 +290,11 @@ class AggregateInstance(Instance):
         touched: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
         if self.pieces:
             table = self._reduced()
-            h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
+            key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
             if not node.splits:
-                self.report.pairs += len(h1)
+                self.report.pairs += len(key_hash)
             view = context.view()
-            found = view.find(h1, h2)
+            found = view.find(key_hash, key_check)
             prior, _ = view.take(*found)
             self._prior = living = prior
             if node.ttl is not None and prior.num_rows:
@@ -304,10 +304,12 @@ class AggregateInstance(Instance):
             else:
                 merged = table
             self.report.keys_delta += merged.num_rows - prior.num_rows
-            h1, h2 = merged[H1].to_numpy(), merged[H2].to_numpy()
-            touched = (h1, h2)
+            key_hash, key_check = merged[H1].to_numpy(), merged[H2].to_numpy()
+            touched = (key_hash, key_check)
             written.append(
-                entries(merged.select(self.schema.names), h1, h2, deadline=self._deadlines(merged))
+                entries(
+                    merged.select(self.schema.names), key_hash, key_check, deadline=self._deadlines(merged)
+                )
             )
             if context.want_updates or self.operator.emit != "rows":
                 results.append(merged)

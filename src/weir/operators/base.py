@@ -50,7 +50,7 @@ class Operator:
     lateness: int | None = None
     time_columns: Sequence[str] = ()
     side: SideInput | None = None
-    reads_files: ClassVar[bool] = False
+    reads_source: ClassVar[bool] = False
     recurs: bool = False
     max_bytes: int | None = None
 

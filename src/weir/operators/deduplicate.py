@@ -102,7 +102,7 @@ class Deduplicate(Operator):
 
 
 class _DeduplicateInstance(Instance):
-    works_at_end = True
+    buffers_rows = True
 
     def __init__(self, operator: Deduplicate, context: Context) -> None:
         super().__init__(context)
@@ -146,16 +146,19 @@ class _DeduplicateInstance(Instance):
         """Return the rows that pass, and an entry for each."""
         node, within = self.node, self.operator.within or 1
         rows = Rows(batch)
-        h1, h2 = rows.hash(node.key), rows.second_hash(node.key)
-        saved = self.context.view().all_of(np.unique(h1))
-        both = [np.concatenate([h1, saved[H1].to_numpy()]), np.concatenate([h2, saved[KEY2].to_numpy()])]
+        key_hash, key_check = rows.hash(node.key), rows.second_hash(node.key)
+        saved = self.context.view().all_of(np.unique(key_hash))
+        both = [
+            np.concatenate([key_hash, saved[H1].to_numpy()]),
+            np.concatenate([key_check, saved[KEY2].to_numpy()]),
+        ]
         groups, first = group_rows(*both)
-        self.report.pairs += len(np.unique(groups[: len(h1)]))
-        before = np.argsort(groups[len(h1) :], kind="stable")
-        numbers = groups[len(h1) :][before]
+        self.report.pairs += len(np.unique(groups[: len(key_hash)]))
+        before = np.argsort(groups[len(key_hash) :], kind="stable")
+        numbers = groups[len(key_hash) :][before]
         starts, ends = (np.searchsorted(numbers, np.arange(len(first)), side) for side in ("left", "right"))
         r1, r2 = row_hashes(batch)
-        groups = groups[: len(h1)]
+        groups = groups[: len(key_hash)]
         order = np.lexsort((r2, r1, times, groups))
         chosen = np.zeros(len(order), np.bool_)
         passed_at = saved[TIME].to_numpy()[before]
@@ -163,10 +166,10 @@ class _DeduplicateInstance(Instance):
         at = np.sort(order[chosen])
         passed = batch.take(pa.array(at))
         columns = [passed.column(k) for k in node.key]
-        table = conformed([*columns, pa.array(h2[at]), pa.array(times[at])], node.state)
-        identity = hash_columns([pa.array(h2[at].view(np.int64)), pa.array(times[at])], SECOND_SEED)
+        table = conformed([*columns, pa.array(key_check[at]), pa.array(times[at])], node.state)
+        identity = hash_columns([pa.array(key_check[at].view(np.int64)), pa.array(times[at])], SECOND_SEED)
         deadline = np.full(len(at), NEVER) if self.operator.within is None else times[at] + within
-        return passed, entries(table, h1[at], identity, deadline=deadline)
+        return passed, entries(table, key_hash[at], identity, deadline=deadline)
 
     def _forget(self, written: list[pa.Table]) -> list[pa.Table]:
         """Return what marks times as gone that no row can be near to any more."""

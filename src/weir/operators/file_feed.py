@@ -23,7 +23,7 @@ class FileFeed:
 
     A position is a round, the number of its files, and of those that have been read, with a checksum of them. In a
     round that comes again these must be the same, or a :class:`~weir.errors.SourceError` stops the query; others may
-    have been mended or removed.
+    have been repaired or removed.
     """
 
     most: int | None = None

@@ -68,7 +68,7 @@ def read_file(
         raise vanished(path) from None
     except (OSError, pa.ArrowException) as error:
         raise SourceError(
-            f"{path}: cannot be read as {format}: {_first_line(error)}. Mend or remove the file; "
+            f"{path}: cannot be read as {format}: {_first_line(error)}. Fix or remove the file; "
             "nothing of this batch has been committed."
         ) from error
 

@@ -95,7 +95,7 @@ class Context:
 class Instance(ABC):
     """One operator on one server in one step."""
 
-    works_at_end: ClassVar[bool] = False  # rows are only put by when pushed; the work is done in finish
+    buffers_rows: ClassVar[bool] = False  # rows are only put by when pushed; the work is done in finish
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -197,13 +197,13 @@ def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
     about = f", key {key!r}" if key is not None else ""
     return OperatorError(
         f"operator {node.name!r}{about}: {error_text}; at {what}. "
-        'Mend the function, or set on_error="divert" to send such rows to the dead letters.'
+        'Fix the function, or set on_error="divert" to send such rows to the dead letters.'
     )
 
 
-def among(table: pa.Table, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def among(table: pa.Table, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return which entries of a table belong to the given keys."""
-    both = np.concatenate([table[H1].to_numpy(), h1]), np.concatenate([table[H2].to_numpy(), h2])
+    both = np.concatenate([table[H1].to_numpy(), key_hash]), np.concatenate([table[H2].to_numpy(), key_check])
     groups, _ = group_rows(*both)
     n = table.num_rows
     wanted = np.zeros(len(groups) + 1, np.bool_)

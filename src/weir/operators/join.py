@@ -168,7 +168,7 @@ class _Side:
 class _JoinInstance(Instance):
     """Joins the rows of a step with each other and with what is saved, at the end of the step."""
 
-    works_at_end = True
+    buffers_rows = True
 
     def __init__(self, operator: Join, context: Context) -> None:
         super().__init__(context)
@@ -253,12 +253,12 @@ class _JoinInstance(Instance):
             else pa.nulls(len(rows), f.type)
             for f in self.node.input
         ]
-        return Rows(pa.RecordBatch.from_arrays(columns, schema=self.node.input), born=rows.born)
+        return Rows(pa.RecordBatch.from_arrays(columns, schema=self.node.input), source_time=rows.source_time)
 
     def _entries(self, batch: pa.RecordBatch, time: NDArray[np.int64], side: int) -> pa.Table:
         node, n = self.node, batch.num_rows
         rows = Rows(batch)
-        h1, h2 = rows.hash(node.key), rows.second_hash(node.key)
+        key_hash, key_check = rows.hash(node.key), rows.second_hash(node.key)
         own, other = (LEFT, RIGHT) if side == 0 else (RIGHT, LEFT)
         columns = []
         for field in node.state:
@@ -270,7 +270,7 @@ class _JoinInstance(Instance):
                 columns.append(pa.nulls(n, field.type))
         about = [
             pa.array(np.full(n, side, np.int8)),
-            pa.array(h2),
+            pa.array(key_check),
             pa.array(time),
             pa.array(np.zeros(n, np.bool_)),
         ]
@@ -281,9 +281,9 @@ class _JoinInstance(Instance):
             deadline = time + (self.after if side == 0 else self.before) + 1
         elif node.ttl is not None:
             deadline = np.full(n, self.context.clock + node.ttl)
-        return entries(table, h1, self._identities(batch, h2, side), deadline=deadline)
+        return entries(table, key_hash, self._identities(batch, key_check, side), deadline=deadline)
 
-    def _identities(self, batch: pa.RecordBatch, h2: U64, side: int) -> U64:
+    def _identities(self, batch: pa.RecordBatch, key_check: U64, side: int) -> U64:
         """Return a number for each row that no other of its key has, and that it gets again when a task runs again."""
         r1, r2 = row_hashes(batch)
         order = np.lexsort((r2, r1))
@@ -293,7 +293,7 @@ class _JoinInstance(Instance):
         ordinal = np.empty(len(order), np.int64)
         ordinal[order] = np.arange(len(order)) - np.maximum.accumulate(starts)
         stamp = np.full(len(order), (self.context.batch * 64 + self.context.step) * 2 + side)
-        parts = [h2.view(np.int64), r1.view(np.int64), r2.view(np.int64), ordinal, stamp]
+        parts = [key_check.view(np.int64), r1.view(np.int64), r2.view(np.int64), ordinal, stamp]
         return hash_columns([pa.array(part) for part in parts], SECOND_SEED)
 
     # ------------------------------------------------------------------ pairs

@@ -96,7 +96,7 @@ class Lookup(Operator):
 
 
 class _LookupInstance(Instance):
-    works_at_end = True
+    buffers_rows = True
 
     def __init__(self, operator: Lookup, context: Context) -> None:
         super().__init__(context)
@@ -125,15 +125,15 @@ class _LookupInstance(Instance):
             for one in (lambda rows: rows.hash(node.key), lambda rows: rows.second_hash(node.key))
         ]
         groups, first = group_rows(*hashes)
-        h1, h2 = (column[first] for column in hashes)
+        key_hash, key_check = (column[first] for column in hashes)
         self.report.pairs += len(first)
         view = self.context.view()
-        saved, positions = view.take(*view.find(h1, h2))
+        saved, positions = view.take(*view.find(key_hash, key_check))
         rows = saved.select(node.state.names)
         at = np.full(len(first), -1, np.int64)  # key → its row in the table as it is now
         at[positions] = np.arange(len(positions))
         if len(changes):
-            rows = self._changed(changes, groups[len(stream) :], rows, at, h1, h2)
+            rows = self._changed(changes, groups[len(stream) :], rows, at, key_hash, key_check)
         if len(stream):
             yield from self._emitted(stream, rows, at[groups[: len(stream)]])
 
@@ -149,8 +149,8 @@ class _LookupInstance(Instance):
         groups: NDArray[np.int64],
         rows: pa.Table,
         at: NDArray[np.int64],
-        h1: U64,
-        h2: U64,
+        key_hash: U64,
+        key_check: U64,
     ) -> pa.Table:
         """Return the table's rows with the new ones behind them; ``at`` then names the latest of each key."""
         operator, node = self.operator, self.node
@@ -184,7 +184,7 @@ class _LookupInstance(Instance):
         changed = fresh & (~dead | before)
         entry = table.take(pa.array(chosen[changed]))
         owners = keys_of[changed]
-        self._written = entries(entry, h1[owners], h2[owners], dead=dead[changed])
+        self._written = entries(entry, key_hash[owners], key_check[owners], dead=dead[changed])
         return table
 
     def _emitted(self, stream: Rows, rows: pa.Table, at: NDArray[np.int64]) -> Iterator[Rows]:

@@ -38,12 +38,14 @@ class PartEntries:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def bind(self, state: Any, h1: int, h2: int) -> None:
+    def bind(self, state: Any, key_hash: int, key_check: int) -> None:
         """Let the lists and maps of a key's state find their elements."""
         for name, (decoder, key) in self._parts.items():
             part: Part = getattr(state, name)
             part.bind(
-                partial(self._load, name, decoder, h1, h2), partial(self._all, name, decoder, h1, h2), key
+                partial(self._load, name, decoder, key_hash, key_check),
+                partial(self._all, name, decoder, key_hash, key_check),
+                key,
             )
 
     def changes(self, state: Any) -> list[Change]:
@@ -54,12 +56,14 @@ class PartEntries:
             for at, value in getattr(state, name).changes()
         ]
 
-    def written(self, h1: U64, h2: U64, changes: Sequence[Sequence[Change]]) -> tuple[pa.Table, int]:
+    def written(
+        self, key_hash: U64, key_check: U64, changes: Sequence[Sequence[Change]]
+    ) -> tuple[pa.Table, int]:
         """Return the entries that changes of some keys make, and how many more there are now."""
         flat = [(number, *change) for number, some in enumerate(changes) for change in some]
         numbers = np.array([number for number, *_ in flat], np.int64)
-        owners = h2[numbers]
-        route = h1[numbers]
+        owners = key_check[numbers]
+        route = key_hash[numbers]
         own = np.array(
             [identity(int(o), n, at) for o, (_, n, at, _) in zip(owners, flat, strict=True)], np.uint64
         )
@@ -75,13 +79,13 @@ class PartEntries:
             }
         )
         written = entries(completed(table, self._schema), route, own, dead=dead)
-        born, gone = int((~dead & ~before).sum()), int((dead & before).sum())
-        return written.filter(pa.array(~dead | before)), born - gone
+        added, gone = int((~dead & ~before).sum()), int((dead & before).sum())
+        return written.filter(pa.array(~dead | before)), added - gone
 
-    def gone(self, h1: U64, h2: U64) -> pa.Table:
+    def gone(self, key_hash: U64, key_check: U64) -> pa.Table:
         """Return what marks all elements of some keys as gone."""
-        elements = self._state.all_of(np.unique(h1))
-        elements = elements.filter(pa.compute.is_in(elements[OWNER], pa.array(h2)))
+        elements = self._state.all_of(np.unique(key_hash))
+        elements = elements.filter(pa.compute.is_in(elements[OWNER], pa.array(key_check)))
         self._gone.update(elements[H2].to_pylist())
         return tombstones(elements[H1].to_numpy(), elements[H2].to_numpy(), self._schema)
 
@@ -91,20 +95,22 @@ class PartEntries:
             self._open = self._view()
         return self._open
 
-    def _load(self, name: str, decoder: Any, h1: int, h2: int, wanted: Iterable[bytes]) -> list[Any]:
-        own = np.array([identity(h2, name, at) for at in wanted], np.uint64)
-        table, positions = self._state.take(*self._state.find(np.full(len(own), h1, np.uint64), own))
+    def _load(
+        self, name: str, decoder: Any, key_hash: int, key_check: int, wanted: Iterable[bytes]
+    ) -> list[Any]:
+        own = np.array([identity(key_check, name, at) for at in wanted], np.uint64)
+        table, positions = self._state.take(*self._state.find(np.full(len(own), key_hash, np.uint64), own))
         out = [MISSING] * len(own)
         for position, data in zip(positions.tolist(), table[STATE].to_pylist(), strict=True):
             if int(own[position]) not in self._gone:
                 out[position] = decoder.decode(data)
         return out
 
-    def _all(self, name: str, decoder: Any, h1: int, h2: int) -> Iterator[tuple[bytes, Any]]:
-        elements = self._state.all_of(np.array([h1], np.uint64))
+    def _all(self, name: str, decoder: Any, key_hash: int, key_check: int) -> Iterator[tuple[bytes, Any]]:
+        elements = self._state.all_of(np.array([key_hash], np.uint64))
         columns = (elements[c].to_pylist() for c in (OWNER, PART, AT, STATE, H2))
         for owner, part, at, data, own in zip(*columns, strict=True):
-            if owner == h2 and part == name and own not in self._gone:
+            if owner == key_check and part == name and own not in self._gone:
                 yield at, decoder.decode(data)
 
 
@@ -123,14 +129,14 @@ def whole_states(table: pa.Table, parts: dict[str, str]) -> pa.Table:
     elements: dict[tuple[int, int, str], dict[Any, Any]] = {}
     rest = table.filter(pa.compute.is_valid(table[PART]))
     columns = (rest[c].to_pylist() for c in (H1, OWNER, PART, AT, STATE))
-    for h1, owner, part, at, data in zip(*columns, strict=True):
-        of = elements.setdefault((h1, owner, part), {})
+    for key_hash, owner, part, at, data in zip(*columns, strict=True):
+        of = elements.setdefault((key_hash, owner, part), {})
         of[msgspec.msgpack.decode(at)] = msgspec.msgpack.decode(data)
     states = []
-    for h1, h2, data in zip(*(main[c].to_pylist() for c in (H1, H2, STATE)), strict=True):
+    for key_hash, key_check, data in zip(*(main[c].to_pylist() for c in (H1, H2, STATE)), strict=True):
         state = msgspec.msgpack.decode(data)
         for name, kind in parts.items():
-            of = elements.get((h1, h2, name), {})
+            of = elements.get((key_hash, key_check, name), {})
             state[name] = (
                 [of[at] for at in sorted(of)] if kind == "list" else {str(k): v for k, v in of.items()}
             )

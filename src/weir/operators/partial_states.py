@@ -22,7 +22,7 @@ class PartialStates:
         self._at: dict[tuple[int, int], int] = {}  # key → where its state is; made when a key may come again
         self.states: list[bytes] = []
 
-    def prior(self, h1: Hashes, h2: Hashes) -> dict[int, bytes]:
+    def prior(self, key_hash: Hashes, key_check: Hashes) -> dict[int, bytes]:
         """Return the states of those keys that have one, by their position."""
         if not self.states:
             return {}
@@ -30,7 +30,7 @@ class PartialStates:
             keys = self.keys()
             pairs = zip(keys[H1].to_pylist(), keys[H2].to_pylist(), strict=True)
             self._at = {key: at for at, key in enumerate(pairs)}
-        at = map(self._at.get, zip(h1.tolist(), h2.tolist(), strict=True))
+        at = map(self._at.get, zip(key_hash.tolist(), key_check.tolist(), strict=True))
         return {number: self.states[place] for number, place in enumerate(at) if place is not None}
 
     def keep(
@@ -38,21 +38,25 @@ class PartialStates:
         processed: Sequence[Done],
         keys: Sequence[pa.Array],
         names: Sequence[str],
-        h1: Hashes,
-        h2: Hashes,
+        key_hash: Hashes,
+        key_check: Hashes,
     ) -> None:
         """Take the states of keys that were worked on; ``processed`` says at which positions these are."""
         fresh = list(processed)
         if self._at:
             fresh = []
             for done in processed:
-                at = self._at.get((int(h1[done.number]), int(h2[done.number])))
+                at = self._at.get((int(key_hash[done.number]), int(key_check[done.number])))
                 if at is None:
                     fresh.append(done)
                 else:
                     self.states[at] = done.state
         chosen = np.array([done.number for done in fresh], np.int64)
-        columns = [pa.array(h1[chosen]), pa.array(h2[chosen]), *(key.take(pa.array(chosen)) for key in keys)]
+        columns = [
+            pa.array(key_hash[chosen]),
+            pa.array(key_check[chosen]),
+            *(key.take(pa.array(chosen)) for key in keys),
+        ]
         self._keys.append(pa.table(columns, [H1, H2, *names]))
         self.states += [done.state for done in fresh]
 

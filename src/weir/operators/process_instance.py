@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from weir.errors import OperatorError
 from weir.hashing import hash_columns
-from weir.operators.alarms import states_in
 from weir.operators.calls import Done, Handed, emitted_batch
 from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
 from weir.operators.part_entries import STATE, PartEntries
@@ -27,6 +26,7 @@ from weir.operators.parts import decode_part, encode_part
 from weir.operators.process_hooks import ProcessHooks
 from weir.operators.state_types import attributes_check, decoder_of
 from weir.operators.time_limit import TimeLimit
+from weir.operators.timer_entries import states_in
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.columns import completed
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
@@ -37,7 +37,7 @@ from weir.values import to_python
 class ProcessInstance(Instance):
     """Calls a user's function once per key, with the key's rows in a defined order."""
 
-    works_at_end = True
+    buffers_rows = True
 
     def __init__(self, operator: Any, context: Context) -> None:
         super().__init__(context)
@@ -91,9 +91,9 @@ class ProcessInstance(Instance):
         else:
             emitted = self._emitted(expired, [])
         if self._partial.states:
-            h1, h2, *keys = self._partial.keys().columns
+            key_hash, key_check, *keys = self._partial.keys().columns
             table = self._data(keys, node.key, self._partial.states)
-            self._partials = pa.Table.from_arrays([h1, h2, *table.columns], schema=self._wire)
+            self._partials = pa.Table.from_arrays([key_hash, key_check, *table.columns], schema=self._wire)
         if self.absorbed and context.step == node.state_level:
             written.append(self._merged(context.view()))
         self._written = pa.concat_tables(written) if written else None
@@ -102,27 +102,31 @@ class ProcessInstance(Instance):
     def _called(self, expired: list[Done]) -> tuple[pa.RecordBatch | None, list[pa.Table]]:
         """Call the function for the rows that are here; return what it and ``expired`` emit, and state entries."""
         node = self.node
-        keys, h1, h2, calls = self._by_key()
+        keys, key_hash, key_check, calls = self._by_key()
         self.batches = []
-        prior = self._partial.prior(h1, h2) if node.splits else self._prior(self.context.view(), h1, h2)
-        self.report.pairs += len(h1) - (len(prior) if node.splits else 0)
-        processed = self._call_each(calls, prior, h1, h2)
+        prior = (
+            self._partial.prior(key_hash, key_check)
+            if node.splits
+            else self._prior(self.context.view(), key_hash, key_check)
+        )
+        self.report.pairs += len(key_hash) - (len(prior) if node.splits else 0)
+        processed = self._call_each(calls, prior, key_hash, key_check)
         emitted = self._emitted(expired, processed)
         if node.splits:
-            self._partial.keep(processed, keys, node.key, h1, h2)
+            self._partial.keep(processed, keys, node.key, key_hash, key_check)
             return emitted, []
         kept = [d.number for d in processed]
-        if len(kept) < len(h1):  # keys whose rows were diverted keep the state they had
+        if len(kept) < len(key_hash):  # keys whose rows were diverted keep the state they had
             keys = [k.take(pa.array(kept, pa.int64())) for k in keys]
-            h1, h2 = h1[kept], h2[kept]
+            key_hash, key_check = key_hash[kept], key_check[kept]
         table = self._data(keys, node.key, [d.state for d in processed])
-        written = [entries(table, h1, h2, deadline=self._deadlines(len(h1)))]
+        written = [entries(table, key_hash, key_check, deadline=self._deadlines(len(key_hash)))]
         self.report.keys_delta += len(kept) - sum(number in prior for number in kept)
         if any(d.changes for d in processed):
-            elements, more = self._parts.written(h1, h2, [d.changes for d in processed])
+            elements, more = self._parts.written(key_hash, key_check, [d.changes for d in processed])
             written.append(elements)
             self.report.keys_delta += more
-        return emitted, written + self._follow_up(processed, keys, h1, h2)
+        return emitted, written + self._follow_up(processed, keys, key_hash, key_check)
 
     def _counted(self, emitted: pa.RecordBatch | None) -> Iterator[Rows]:
         if emitted is not None:
@@ -146,19 +150,19 @@ class ProcessInstance(Instance):
         """Key columns, hashes and rows of each key, in canonical order."""
         batch = one_batch(self.batches)
         rows = Rows(batch)
-        h1, h2 = self._hashes(rows)
+        key_hash, key_check = self._hashes(rows)
         r1, r2 = row_hashes(batch)
         if self.operator.order_by:
             wanted = {f"o{i}": batch.column(c) for i, c in enumerate(self.operator.order_by)}
-            ordering = pa.table({"a": h1, "b": h2, **wanted, "y": r1, "z": r2})
+            ordering = pa.table({"a": key_hash, "b": key_check, **wanted, "y": r1, "z": r2})
             by = [(n, "ascending") for n in ordering.column_names]
             order = pc.sort_indices(ordering, sort_keys=by).to_numpy()
         else:
-            order = np.lexsort((r2, r1, h2, h1))
+            order = np.lexsort((r2, r1, key_check, key_hash))
         batch = batch.take(pa.array(order))
-        h1, h2 = h1[order], h2[order]
-        new = np.ones(len(h1), np.bool_)
-        new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
+        key_hash, key_check = key_hash[order], key_check[order]
+        new = np.ones(len(key_hash), np.bool_)
+        new[1:] = (key_hash[1:] != key_hash[:-1]) | (key_check[1:] != key_check[:-1])
         first = np.flatnonzero(new)
         keys = [
             batch.column(k).take(pa.array(first)).cast(self.node.state.field(k).type) for k in self.node.key
@@ -173,15 +177,17 @@ class ProcessInstance(Instance):
             for i, label in enumerate(labels):
                 yield label, everything[bounds[i] : bounds[i + 1]]
 
-        return keys, h1[first], h2[first], calls()
+        return keys, key_hash[first], key_check[first], calls()
 
     def _hashes(self, rows: Rows) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Return what tells apart the states that rows belong to."""
         return rows.hash(self.node.key), rows.second_hash(self.node.key)
 
-    def _prior(self, view: StateView, h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> dict[int, bytes]:
+    def _prior(
+        self, view: StateView, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]
+    ) -> dict[int, bytes]:
         """Return the saved state of keys, by their position; expired ones are not among them."""
-        table, positions = view.take(*view.find(h1, h2))
+        table, positions = view.take(*view.find(key_hash, key_check))
         states = table[STATE].to_pylist()
         if self.node.ttl is None:
             return dict(zip(positions.tolist(), states, strict=True))
@@ -189,7 +195,11 @@ class ProcessInstance(Instance):
         return {p: s for p, s, ok in zip(positions.tolist(), states, alive, strict=True) if ok}
 
     def _call_each(
-        self, calls: Iterator[tuple[Any, list[Any]]], prior: Mapping[int, bytes], h1: Any, h2: Any
+        self,
+        calls: Iterator[tuple[Any, list[Any]]],
+        prior: Mapping[int, bytes],
+        key_hash: Any,
+        key_check: Any,
     ) -> list[Done]:
         """Call the user's function for each key; those that fail are diverted, or raise."""
         processed = []
@@ -200,7 +210,7 @@ class ProcessInstance(Instance):
                 try:
                     state = self._load(prior[number]) if number in prior else self._new()
                     if self._parts:
-                        self._parts.bind(state, int(h1[number]), int(h2[number]))
+                        self._parts.bind(state, int(key_hash[number]), int(key_check[number]))
                     out = self._process(number, key, handed, state)
                     emitted = [] if out is None else list(out)
                     # a state that can't be saved fails here, with its key and rows at hand
@@ -221,14 +231,14 @@ class ProcessInstance(Instance):
     def _merged(self, view: StateView) -> pa.Table:
         """Partial states of keys that live here, merged with each other and with what was saved."""
         table = pa.Table.from_batches(self.absorbed).combine_chunks()
-        h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
+        key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
         content = hash_columns([one_array(table[STATE])])
-        order = np.lexsort((content, h2, h1))
-        table, h1, h2 = table.take(pa.array(order)), h1[order], h2[order]
-        new = np.ones(len(h1), np.bool_)
-        new[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
+        order = np.lexsort((content, key_check, key_hash))
+        table, key_hash, key_check = table.take(pa.array(order)), key_hash[order], key_check[order]
+        new = np.ones(len(key_hash), np.bool_)
+        new[1:] = (key_hash[1:] != key_hash[:-1]) | (key_check[1:] != key_check[:-1])
         first = np.flatnonzero(new)
-        prior = self._prior(view, h1[first], h2[first])
+        prior = self._prior(view, key_hash[first], key_check[first])
         states = table[STATE].to_pylist()
         bounds = [*first.tolist(), len(states)]
         merged: list[bytes] = []
@@ -250,7 +260,7 @@ class ProcessInstance(Instance):
         self.report.keys_delta += len(kept) - sum(i in prior for i in kept)
         keys, at = keys.take(pa.array(kept, pa.int64())), first[kept]
         data = pa.Table.from_arrays([*keys.columns, pa.array(merged, pa.binary())], schema=self.node.state)
-        return entries(data, h1[at], h2[at], deadline=self._deadlines(len(at)))
+        return entries(data, key_hash[at], key_check[at], deadline=self._deadlines(len(at)))
 
     def _wake(self, woken: list[Done]) -> list[pa.Table]:
         """Do what is due by now; return state entries, and add what was emitted to ``woken``."""
@@ -261,7 +271,11 @@ class ProcessInstance(Instance):
         return self.operator.process(key, rows, state, *self.extra)
 
     def _follow_up(
-        self, processed: list[Done], keys: list[pa.Array], h1: NDArray[np.uint64], h2: NDArray[np.uint64]
+        self,
+        processed: list[Done],
+        keys: list[pa.Array],
+        key_hash: NDArray[np.uint64],
+        key_check: NDArray[np.uint64],
     ) -> list[pa.Table]:
         """Return more state entries of keys that have been processed."""
         return []
@@ -284,10 +298,10 @@ class ProcessInstance(Instance):
                     expired.append(Done(-1, key, [], [] if out is None else list(out), state))
                 except Exception as error:
                     self._failed(key, [{"expired state": self._plain(state)}], None, error)
-        h1, h2 = due[H1].to_numpy(), due[H2].to_numpy()
-        gone = [tombstones(h1, h2, self.node.state)]
+        key_hash, key_check = due[H1].to_numpy(), due[H2].to_numpy()
+        gone = [tombstones(key_hash, key_check, self.node.state)]
         if self._parts:
-            gone.append(self._parts.gone(h1, h2))
+            gone.append(self._parts.gone(key_hash, key_check))
             self.report.keys_delta -= gone[-1].num_rows
         return gone
 
@@ -329,7 +343,7 @@ class ProcessInstance(Instance):
         return self._encode.encode(state)
 
     def _data(self, heads: Sequence[pa.Array], names: Sequence[str], states: list[bytes]) -> pa.Table:
-        """Return states behind the columns that are before them; they are neither parts nor alarms."""
+        """Return states behind the columns that are before them; they are neither parts nor timers."""
         return completed(pa.table([*heads, pa.array(states, pa.binary())], [*names, STATE]), self.node.state)
 
     def _deadlines(self, n: int) -> NDArray[np.int64]:

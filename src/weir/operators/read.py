@@ -49,7 +49,7 @@ class Read(Operator):
     recurs: bool = True
     max_bytes: int | None = None
 
-    reads_files: ClassVar[bool] = True
+    reads_source: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -95,7 +95,7 @@ class _ReadInstance(Instance):
     def _check(self, operator: Read, path: str, partition: str | None) -> None:
         if not partition:
             raise SourceError(
-                f"{path}: the pattern by= finds no partition in this path; mend it, or move the file"
+                f"{path}: the pattern by= finds no partition in this path; fix it, or move the file"
             )
         if operator.base and path.rpartition("/")[0] == operator.base:
             raise SourceError(

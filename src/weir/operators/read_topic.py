@@ -42,7 +42,7 @@ class ReadTopic(Operator):
     expired: str = "fail"
     recurs: bool = True
 
-    reads_files: ClassVar[bool] = True
+    reads_source: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not len(self.schema):
@@ -99,7 +99,7 @@ class _ReadInstance(Instance):
         error = SourceError(f"{where}: no {self.operator.format} of the columns of schema=: {why}")
         if self.node.declared.on_error != "divert":
             raise SourceError(
-                f'{error}. Nothing of this batch has been committed. Mend the topic, or set on_error="divert" in '
+                f'{error}. Nothing of this batch has been committed. Fix the topic, or set on_error="divert" in '
                 "weir.kafka(…) to send such messages to the dead letters."
             )
         self.report.diverted += 1

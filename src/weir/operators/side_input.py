@@ -64,7 +64,7 @@ class SideInput:
         except Exception as error:
             raise SourceError(
                 f"{where}: its table could not be read ({type(error).__name__}: {error}). Nothing of the batch has "
-                "begun; mend it, and start again."
+                "begun; fix it, and start again."
             ) from error
         if self.key is not None and self.key not in table.column_names:
             raise TopologyError(

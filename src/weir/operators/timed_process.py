@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.hashing import SECOND_SEED, hash_columns
-from weir.operators.alarms import ALARM, EVENT, PROCESSING, alarm_entries, alarm_hash, alarms_in
 from weir.operators.calls import Done, emitted_batch
 from weir.operators.instance import NO_TIME, Context, one_array
 from weir.operators.process_instance import ProcessInstance
 from weir.operators.time_limit import TimeLimit
+from weir.operators.timer_entries import EVENT, PROCESSING, TIMER, timer_entries, timer_hash, timers_in
 from weir.operators.timers import CLOCKS, Timer, Timers, from_micros
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2, entries, tombstones
@@ -33,9 +33,9 @@ class TimedProcess(ProcessInstance):
         self._fired: dict[
             tuple[int, int], bytes
         ] = {}  # states of keys whose timers have gone off in this step
-        self._alarms: dict[
+        self._timer_changes: dict[
             tuple[int, int], bool
-        ] = {}  # alarms that this step has changed → whether they are set
+        ] = {}  # timers that this step has changed → whether they are set
         self._set: dict[int, Timers] = {}  # key's number → timers that its call has set
 
     def _timers(self) -> Timers:
@@ -45,10 +45,10 @@ class TimedProcess(ProcessInstance):
         timers = self._set[number] = self._timers()
         return self.operator.process(key, rows, state, timers, *self.extra)
 
-    def _prior(self, view: StateView, h1: Hashes, h2: Hashes) -> dict[int, bytes]:
-        prior = super()._prior(view, h1, h2)
+    def _prior(self, view: StateView, key_hash: Hashes, key_check: Hashes) -> dict[int, bytes]:
+        prior = super()._prior(view, key_hash, key_check)
         if self._fired:
-            for number, key in enumerate(zip(h1.tolist(), h2.tolist(), strict=True)):
+            for number, key in enumerate(zip(key_hash.tolist(), key_check.tolist(), strict=True)):
                 if key in self._fired:
                     prior[number] = self._fired[key]
         return prior
@@ -62,42 +62,48 @@ class TimedProcess(ProcessInstance):
         d1, d2 = due[H1].to_numpy(), hash_columns(keys, SECOND_SEED)
         groups, first = group_rows(d1, d2)
         keys = [k.take(pa.array(first)) for k in keys]
-        h1, h2 = d1[first], d2[first]
-        self._alarms.update(dict.fromkeys(zip(d1.tolist(), due[H2].to_pylist(), strict=True), False))
+        key_hash, key_check = d1[first], d2[first]
+        self._timer_changes.update(dict.fromkeys(zip(d1.tolist(), due[H2].to_pylist(), strict=True), False))
         written.append(tombstones(d1, due[H2].to_numpy(), self.node.state))
         self.report.keys_delta -= due.num_rows
-        prior = self._prior(self.context.view(), h1, h2)
+        prior = self._prior(self.context.view(), key_hash, key_check)
         fired = self._fire(self._by_key_and_time(due, groups, len(first)), keys, prior)
         woken += fired
         at = [d.number for d in fired]
-        keys, h1, h2 = [k.take(pa.array(at, pa.int64())) for k in keys], h1[at], h2[at]
-        self._fired = {(a, b): d.state for a, b, d in zip(h1.tolist(), h2.tolist(), fired, strict=True)}
+        keys, key_hash, key_check = (
+            [k.take(pa.array(at, pa.int64())) for k in keys],
+            key_hash[at],
+            key_check[at],
+        )
+        self._fired = {
+            (a, b): d.state for a, b, d in zip(key_hash.tolist(), key_check.tolist(), fired, strict=True)
+        }
         written.append(
             entries(
                 self._data(keys, self.node.key, [d.state for d in fired]),
-                h1,
-                h2,
+                key_hash,
+                key_check,
                 deadline=self._deadlines(len(at)),
             )
         )
         self.report.keys_delta += len(at) - sum(number in prior for number in at)
-        return written + self._follow_up(fired, keys, h1, h2)
+        return written + self._follow_up(fired, keys, key_hash, key_check)
 
     def _due(self) -> pa.Table:
-        """Return the alarms whose time has come."""
+        """Return the timers whose time has come."""
         context, view = self.context, self.context.view()
         before = NO_TIME if context.previous_watermark is None else context.previous_watermark
         mark = NO_TIME if context.watermark is None else context.watermark
-        parts = [alarms_in(view.due(context.previous_clock, context.clock), PROCESSING)]
+        parts = [timers_in(view.due(context.previous_clock, context.clock), PROCESSING)]
         if mark > before:
-            parts.append(alarms_in(view.due(before, mark), EVENT))
+            parts.append(timers_in(view.due(before, mark), EVENT))
         return pa.concat_tables(parts).combine_chunks()
 
     def _by_key_and_time(self, due: pa.Table, groups: NDArray[np.int64], n: int) -> list[list[Timer]]:
         """Return the timers of each key that are due, in the order of their times."""
-        alarms = one_array(due[ALARM.name])
-        times = pc.struct_field(alarms, "at").to_numpy(zero_copy_only=False)
-        clocks = pc.struct_field(alarms, "clock").to_numpy(zero_copy_only=False)
+        timers = one_array(due[TIMER.name])
+        times = pc.struct_field(timers, "at").to_numpy(zero_copy_only=False)
+        clocks = pc.struct_field(timers, "clock").to_numpy(zero_copy_only=False)
         out: list[list[Timer]] = [[] for _ in range(n)]
         for i in np.lexsort((clocks, times)).tolist():
             out[groups[i]].append(Timer(from_micros(int(times[i])), _NAMES[int(clocks[i])]))
@@ -127,9 +133,9 @@ class TimedProcess(ProcessInstance):
         return fired
 
     def _follow_up(
-        self, processed: list[Done], keys: list[pa.Array], h1: Hashes, h2: Hashes
+        self, processed: list[Done], keys: list[pa.Array], key_hash: Hashes, key_check: Hashes
     ) -> list[pa.Table]:
-        """Return the alarms that calls have set, and tombstones of those that they have deleted."""
+        """Return the timers that calls have set, and tombstones of those that they have deleted."""
         changes = [
             (position, clock, at, wanted)
             for position, done in enumerate(processed)
@@ -140,11 +146,11 @@ class TimedProcess(ProcessInstance):
             return []
         position, clock, at = (np.array(c, np.int64) for c in list(zip(*changes, strict=True))[:3])
         wanted = np.array([change[3] for change in changes])
-        h1, alarms = h1[position], alarm_hash(h2[position], clock, at)
-        there = self.context.view().find(h1, alarms)[0] >= 0
-        for i, alarm in enumerate(zip(h1.tolist(), alarms.tolist(), strict=True)):
-            there[i] = self._alarms.get(alarm, there[i])
-            self._alarms[alarm] = bool(wanted[i])
+        key_hash, timers = key_hash[position], timer_hash(key_check[position], clock, at)
+        there = self.context.view().find(key_hash, timers)[0] >= 0
+        for i, timer in enumerate(zip(key_hash.tolist(), timers.tolist(), strict=True)):
+            there[i] = self._timer_changes.get(timer, there[i])
+            self._timer_changes[timer] = bool(wanted[i])
         new, gone = wanted & ~there, ~wanted & there
         self.report.keys_delta += int(new.sum()) - int(gone.sum())
         heads = [k.take(pa.array(position[new])) for k in keys]
@@ -155,6 +161,6 @@ class TimedProcess(ProcessInstance):
         ]  # time that has passed already comes with the next that does
         schema = self.node.state
         return [
-            tombstones(h1[gone], alarms[gone], schema),
-            alarm_entries(heads, h1[new], alarms[new], clock[new], at[new], deadline, schema),
+            tombstones(key_hash[gone], timers[gone], schema),
+            timer_entries(heads, key_hash[new], timers[new], clock[new], at[new], deadline, schema),
         ]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from weir.errors import OperatorError
-from weir.operators.alarms import EVENT, PROCESSING
+from weir.operators.timer_entries import EVENT, PROCESSING
 
 CLOCKS = {"event": EVENT, "processing": PROCESSING}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.aggregate import AggregateInstance
-from weir.operators.alarms import ALARM, EARLY, alarm_entries, alarm_hash, alarms_in, second_hash, states_in
 from weir.operators.instance import NO_TIME, Context, among, naming, one_array
+from weir.operators.timer_entries import (
+    EARLY,
+    TIMER,
+    second_hash,
+    states_in,
+    timer_entries,
+    timer_hash,
+    timers_in,
+)
 from weir.operators.windows import WINDOW_END, WINDOW_START, Window, merge_sessions, timely
 from weir.rows import Rows
 from weir.state.index import group_rows
@@ -34,7 +42,7 @@ class WindowedAggregate(AggregateInstance):
         assert context.node.window is not None
         self.window: Window = context.node.window
         self.stored = self.schema
-        self.schema = pa.schema([f for f in self.stored if f.name != ALARM.name])  # of windows, not of alarms
+        self.schema = pa.schema([f for f in self.stored if f.name != TIMER.name])  # of windows, not of timers
         self.width += 2 if self.window.session else 1
 
     def push(self, rows: Rows) -> Iterator[Rows]:
@@ -45,35 +53,43 @@ class WindowedAggregate(AggregateInstance):
 
     def _by_window(self, rows: Rows, times: NDArray[np.int64]) -> pa.Table:
         """Return partial states of rows, one per key and window that is still open."""
-        h1, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
         panes = times - np.mod(times, self.window.pane)
-        groups, first = group_rows(h1, second_hash(key2, panes))
+        groups, first = group_rows(key_hash, second_hash(key2, panes))
         at, starts = self.window.assign(panes[first], self.context.late_at)
         columns = self._columns(rows, groups, first)
         if self.window.slide is None and len(at) == len(first):
-            return self._table(h1[first], second_hash(key2[first], starts), columns, starts)
+            return self._table(key_hash[first], second_hash(key2[first], starts), columns, starts)
         columns = [column.take(pa.array(at)) for column in columns]
-        table = self._table(h1[first][at], second_hash(key2[first][at], starts), columns, starts)
+        table = self._table(key_hash[first][at], second_hash(key2[first][at], starts), columns, starts)
         return self._merged(table)  # a window has several panes
 
     def _by_session(self, rows: Rows, times: NDArray[np.int64]) -> pa.Table:
         """Return partial states of rows, one per key and session."""
-        h1, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
-        groups, starts, ends = merge_sessions(h1, key2, times, times + self.window.size)
+        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        groups, starts, ends = merge_sessions(key_hash, key2, times, times + self.window.size)
         first = _firsts(groups, len(starts))
         columns = self._columns(rows, groups, first)
-        return self._table(h1[first], second_hash(key2[first], starts), columns, starts, ends)
+        return self._table(key_hash[first], second_hash(key2[first], starts), columns, starts, ends)
 
     def _columns(self, rows: Rows, groups: NDArray[np.int64], first: NDArray[np.int64]) -> list[pa.Array]:
         keys = [rows.column(k).take(pa.array(first)) for k in self.node.key]
         with naming(self.node):
             return [*keys, *self.operator.begin(rows.column, groups, len(first))]
 
-    def _table(self, h1: Hashes, h2: Hashes, columns: list[pa.Array], *times: NDArray[np.int64]) -> pa.Table:
+    def _table(
+        self, key_hash: Hashes, key_check: Hashes, columns: list[pa.Array], *times: NDArray[np.int64]
+    ) -> pa.Table:
         """Return a table of windows from their hashes, keys and states, and when they start and end."""
         kind = self.schema.field(WINDOW_START).type
         keys, states = columns[: len(self.node.key)], columns[len(self.node.key) :]
-        arrays = [pa.array(h1), pa.array(h2), *keys, *(pa.array(t).cast(kind) for t in times), *states]
+        arrays = [
+            pa.array(key_hash),
+            pa.array(key_check),
+            *keys,
+            *(pa.array(t).cast(kind) for t in times),
+            *states,
+        ]
         return pa.Table.from_arrays(arrays, schema=self._wire)
 
     def absorb(self, partial: pa.RecordBatch) -> None:
@@ -84,9 +100,9 @@ class WindowedAggregate(AggregateInstance):
         return table if table is None else self._as_stored(table)
 
     def _as_stored(self, table: pa.Table) -> pa.Table:
-        if ALARM.name not in self.stored.names:
+        if TIMER.name not in self.stored.names:
             return table
-        return table.append_column(ALARM, pa.nulls(table.num_rows, ALARM.type))
+        return table.append_column(TIMER, pa.nulls(table.num_rows, TIMER.type))
 
     def _reduced(self) -> pa.Table:
         if not self.window.session:
@@ -95,15 +111,15 @@ class WindowedAggregate(AggregateInstance):
 
     def _merged_sessions(self, table: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
         """Return sessions of a key that overlap as one, and which of them each row has become a part of."""
-        h1, key2 = table[H1].to_numpy(), self._key_hash(table)
+        key_hash, key2 = table[H1].to_numpy(), self._key_hash(table)
         starts, ends = (table[name].cast(pa.int64()).to_numpy() for name in (WINDOW_START, WINDOW_END))
-        groups, starts, ends = merge_sessions(h1, key2, starts, ends)
+        groups, starts, ends = merge_sessions(key_hash, key2, starts, ends)
         first = _firsts(groups, len(starts))
         keys = [one_array(table[k]).take(pa.array(first)) for k in self.node.key]
         states = [one_array(c) for c in table.columns[2 + self.width :]]
         with naming(self.node):
             columns = [*keys, *self.operator.merge(states, groups, len(first))]
-        merged = self._table(h1[first], second_hash(key2[first], starts), columns, starts, ends)
+        merged = self._table(key_hash[first], second_hash(key2[first], starts), columns, starts, ends)
         return merged, groups
 
     def _key_hash(self, table: pa.Table) -> Hashes:
@@ -141,14 +157,14 @@ class WindowedAggregate(AggregateInstance):
 
     def _with_saved(self, view: StateView, table: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Return this batch's windows merged with what is saved of them, and the entries that they replace."""
-        h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
+        key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
         if not self.window.session:
-            saved, _ = view.take(*view.find(h1, h2))
+            saved, _ = view.take(*view.find(key_hash, key_check))
             saved = saved.select(self._wire.names)
             if not saved.num_rows:
                 return table, saved
             return self._merged(pa.concat_tables([saved, table])), saved
-        saved = states_in(view.all_of(np.unique(h1))).select(self._wire.names)
+        saved = states_in(view.all_of(np.unique(key_hash))).select(self._wire.names)
         if not saved.num_rows:
             return table, saved
         merged, groups = self._merged_sessions(pa.concat_tables([saved, table]).combine_chunks())
@@ -165,13 +181,13 @@ class WindowedAggregate(AggregateInstance):
     def _early(
         self, view: StateView, touched: pa.Table, replaced: pa.Table, closed: pa.Table
     ) -> list[pa.Table]:
-        """Tell the sink of windows that have changed since they were last told, if it is time; return alarms."""
+        """Tell the sink of windows that have changed since they were last told, if it is time; return timers."""
         context, early = self.context, self.window.early
         assert early is not None
-        rung = alarms_in(view.due(context.previous_clock, context.clock), EARLY)
+        rung = timers_in(view.due(context.previous_clock, context.clock), EARLY)
         starts = rung[WINDOW_START].cast(pa.int64()).to_numpy()
         r1, r2 = rung[H1].to_numpy(), second_hash(self._key_hash(rung), starts)
-        h1, h2 = touched[H1].to_numpy(), touched[H2].to_numpy()
+        key_hash, key_check = touched[H1].to_numpy(), touched[H2].to_numpy()
         now = among(touched, r1, r2)
         others, _ = view.take(*view.find(r1, r2))
         others = others.select(self._wire.names)
@@ -180,16 +196,16 @@ class WindowedAggregate(AggregateInstance):
         told = pa.concat_tables([touched.filter(pa.array(now)), others]).combine_chunks()
         if told.num_rows and context.want_updates:
             context.to_sink(self._out(told, False))
-        clock, at = np.full(len(h1), EARLY), np.zeros(len(h1), np.int64)
-        alarms = alarm_hash(h2, clock, at)
-        new = ~now & (view.find(h1, alarms)[0] < 0)
+        clock, at = np.full(len(key_hash), EARLY), np.zeros(len(key_hash), np.int64)
+        timers = timer_hash(key_check, clock, at)
+        new = ~now & (view.find(key_hash, timers)[0] < 0)
         fresh = touched.filter(pa.array(new))
         heads = [one_array(fresh[name]) for name in self.schema.names[: self.width]]
         deadline = np.full(fresh.num_rows, context.clock + early)
         self.report.keys_delta += fresh.num_rows - rung.num_rows
         return [
             tombstones(r1, rung[H2].to_numpy(), self.stored),
-            alarm_entries(heads, h1[new], alarms[new], clock[new], at[new], deadline, self.stored),
+            timer_entries(heads, key_hash[new], timers[new], clock[new], at[new], deadline, self.stored),
         ]
 
     def _entries(self, table: pa.Table) -> pa.Table:

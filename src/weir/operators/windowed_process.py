@@ -10,11 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.hashing import SECOND_SEED, hash_columns
-from weir.operators.alarms import second_hash
 from weir.operators.calls import Done
 from weir.operators.instance import NO_TIME, Context, among, one_array
 from weir.operators.process_hooks import ProcessHooks
 from weir.operators.process_instance import STATE, ProcessInstance
+from weir.operators.timer_entries import second_hash
 from weir.operators.timers import WindowSpan
 from weir.operators.windows import WINDOW_END, WINDOW_START, Window, merge_sessions, timely
 from weir.rows import Rows
@@ -51,26 +51,26 @@ class WindowedProcess(ProcessInstance):
         return iter(())
 
     def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
-        h1, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
         starts = np.concatenate(self.times)
         if self.window.session:
-            starts, ends = self._sessions(h1, key2, starts)
+            starts, ends = self._sessions(key_hash, key2, starts)
         else:
             ends = starts + self.window.size
-        h2 = second_hash(key2, starts)
-        for i in np.unique(h2, return_index=True)[1].tolist():
-            self._spans[int(h1[i]), int(h2[i])] = int(starts[i]), int(ends[i])
-        return h1, h2
+        key_check = second_hash(key2, starts)
+        for i in np.unique(key_check, return_index=True)[1].tolist():
+            self._spans[int(key_hash[i]), int(key_check[i])] = int(starts[i]), int(ends[i])
+        return key_hash, key_check
 
     def _sessions(
-        self, h1: Hashes, key2: Hashes, times: NDArray[np.int64]
+        self, key_hash: Hashes, key2: Hashes, times: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return start and end of the session of each row, as they are with what is saved."""
-        saved = self.context.view().all_of(np.unique(h1))
+        saved = self.context.view().all_of(np.unique(key_hash))
         s1, s2 = saved[H1].to_numpy(), hash_columns([one_array(saved[k]) for k in self.node.key], SECOND_SEED)
         spans = [saved[name].cast(pa.int64()).to_numpy() for name in (WINDOW_START, WINDOW_END)]
         groups, starts, ends = merge_sessions(
-            np.concatenate([s1, h1]),
+            np.concatenate([s1, key_hash]),
             np.concatenate([s2, key2]),
             np.concatenate([spans[0], times]),
             np.concatenate([spans[1], times + self.window.size]),
@@ -80,10 +80,12 @@ class WindowedProcess(ProcessInstance):
         self._part_of = list(zip(s1.tolist(), second_hash(s2, starts[groups[:n]]).tolist(), strict=True))
         return starts[groups[n:]], ends[groups[n:]]
 
-    def _prior(self, view: StateView, h1: Hashes, h2: Hashes) -> dict[int, bytes]:
+    def _prior(self, view: StateView, key_hash: Hashes, key_check: Hashes) -> dict[int, bytes]:
         if self._saved is None:
-            return super()._prior(view, h1, h2)
-        numbers = {key: number for number, key in enumerate(zip(h1.tolist(), h2.tolist(), strict=True))}
+            return super()._prior(view, key_hash, key_check)
+        numbers = {
+            key: number for number, key in enumerate(zip(key_hash.tolist(), key_check.tolist(), strict=True))
+        }
         prior: dict[int, bytes] = {}
         names = [self._saved[k].to_pylist() for k in self.node.key]
         order = np.argsort(self._saved[WINDOW_START].cast(pa.int64()).to_numpy(), kind="stable")
@@ -113,13 +115,13 @@ class WindowedProcess(ProcessInstance):
         mark = NO_TIME if context.watermark is None else context.watermark
         touched: tuple[Hashes, Hashes] = np.empty(0, np.uint64), np.empty(0, np.uint64)
         if self.batches:
-            keys, h1, h2, calls = self._by_key()
-            self.report.pairs += len(h1)
-            processed = self._call_each(calls, self._prior(view, h1, h2), h1, h2)
+            keys, key_hash, key_check, calls = self._by_key()
+            self.report.pairs += len(key_hash)
+            processed = self._call_each(calls, self._prior(view, key_hash, key_check), key_hash, key_check)
             if node.declared.on_error == "divert":  # before states are saved: rows that do not fit the output
                 self._emitted([], processed)
             at = [d.number for d in processed]
-            touched = h1[at], h2[at]
+            touched = key_hash[at], key_check[at]
             written += self._rewritten(
                 view, [k.take(pa.array(at, pa.int64())) for k in keys], touched, processed
             )
@@ -137,26 +139,26 @@ class WindowedProcess(ProcessInstance):
         self, view: StateView, keys: list[pa.Array], windows: tuple[Hashes, Hashes], processed: list[Done]
     ) -> list[pa.Table]:
         """Return the entries of windows that have been processed, after tombstones of what they replace."""
-        h1, h2 = windows
+        key_hash, key_check = windows
         schema, saved = self.node.state, self._saved
-        spans = [self._spans[key] for key in zip(h1.tolist(), h2.tolist(), strict=True)]
+        spans = [self._spans[key] for key in zip(key_hash.tolist(), key_check.tolist(), strict=True)]
         kind = schema.field(WINDOW_START).type
         times = [pa.array([span[i] for span in spans], pa.int64()) for i in (0, 1)]
         heads = [*keys, *(t.cast(kind) for t in times[: 2 if self.window.session else 1])]
         fresh = entries(
             self._data(heads, schema.names[: len(heads)], [d.state for d in processed]),
-            h1,
-            h2,
+            key_hash,
+            key_check,
             deadline=times[1].to_numpy(),
         )
         if saved is None:
-            replaced = int((view.find(h1, h2)[0] >= 0).sum())
-            self.report.keys_delta += len(h1) - replaced
+            replaced = int((view.find(key_hash, key_check)[0] >= 0).sum())
+            self.report.keys_delta += len(key_hash) - replaced
             return [fresh]
-        kept = set(zip(h1.tolist(), h2.tolist(), strict=True))
+        kept = set(zip(key_hash.tolist(), key_check.tolist(), strict=True))
         part = pa.array([key in kept for key in self._part_of], pa.bool_())
         gone = saved.filter(part)
-        self.report.keys_delta += len(h1) - gone.num_rows
+        self.report.keys_delta += len(key_hash) - gone.num_rows
         return [tombstones(gone[H1].to_numpy(), gone[H2].to_numpy(), schema), fresh]
 
     def _close_saved(

@@ -227,7 +227,7 @@ def _sweep(keys, starts, ends, groups, merged_starts, merged_ends):  # type: ign
 
 
 def merge_sessions(
-    h1: NDArray[np.uint64], h2: NDArray[np.uint64], starts: Times, ends: Times
+    key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64], starts: Times, ends: Times
 ) -> tuple[NDArray[np.int64], Times, Times]:
     """Return the session that each of several spans of a key belongs to, and where sessions start and end.
 
@@ -237,8 +237,8 @@ def merge_sessions(
     >>> [a.tolist() for a in merge_sessions(key, key, np.array([8, 0, 20]), np.array([13, 9, 25]))]
     [[0, 0, 1], [0, 20], [13, 25]]
     """
-    n = len(h1)
-    keys, leads = group_rows(h1, h2)
+    n = len(key_hash)
+    keys, leads = group_rows(key_hash, key_check)
     in_time = (starts[1:] >= starts[:-1]).all()  # as rows of a stream mostly are
     begins = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=len(leads)))])
     order = np.empty(n, np.int64)

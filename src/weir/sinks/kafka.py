@@ -17,7 +17,7 @@ from weir.messages.topics import Range, Topics
 from weir.sinks.base import Delivery, Sink
 
 MARKS = "weir-deliveries"
-PATIENCE = 30.0  # seconds for one call of a transaction
+CALL_TIMEOUT = 30.0  # seconds for one call of a transaction
 # no amount of waiting helps against these
 _HOPELESS = (
     "MSG_SIZE_TOO_LARGE",
@@ -98,7 +98,7 @@ class Kafka(Sink):
                 _put(producer, self.topic, key, value)
             _put(producer, self.marks, mark, b"%d" % delivery.batch, 0)
             reach("sink-staged", delivery.batch)
-            producer.commit_transaction(PATIENCE)
+            producer.commit_transaction(CALL_TIMEOUT)
         except KafkaException as error:
             # nobody knows what became of the transaction: the next try begins with a new producer, and asks
             self._producers.pop(delivery.owner, None)
@@ -115,7 +115,7 @@ class Kafka(Sink):
         if owner not in self._producers:
             settings = {"linger.ms": 20, "transaction.timeout.ms": 300_000, **self._topics.client()}
             producer = Producer({**settings, "transactional.id": f"weir/{owner}/{self.topic}"})
-            producer.init_transactions(PATIENCE)
+            producer.init_transactions(CALL_TIMEOUT)
             self._producers[owner] = producer
         return self._producers[owner]
 
@@ -158,7 +158,7 @@ class Kafka(Sink):
         admin = AdminClient(self._topics.client())
         topic = NewTopic(self.marks, num_partitions=1, config={"cleanup.policy": "compact"})
         try:
-            admin.create_topics([topic], operation_timeout=PATIENCE)[self.marks].result(PATIENCE)
+            admin.create_topics([topic], operation_timeout=CALL_TIMEOUT)[self.marks].result(CALL_TIMEOUT)
         except (KafkaException, TimeoutError) as error:
             if not self._exists(self.marks):  # another query may have been first
                 raise SinkError(

@@ -28,7 +28,7 @@ from weir.network.probe import (
     serve,
 )
 from weir.network.profile import Profile
-from weir.spark.homes import Homes
+from weir.spark.server_affinity import ServerAffinity
 from weir.spark.stages import sending
 from weir.state.storage import Storage
 
@@ -37,16 +37,18 @@ ANSWER = "server int, payload binary"
 MEET_SECONDS = 10.0  # how long two tasks wait for each other
 
 
-def locate(homes: Homes) -> dict[int, tuple[str, str]]:
+def locate(affinity: ServerAffinity) -> dict[int, tuple[str, str]]:
     """Host and executor of each server, by a task of its own."""
 
     def where(server: int) -> Any:
         return host_name(), f"{host_name()}:{os.getppid()}"
 
-    return {server: tuple(said) for server, said in _ask(homes, where).items()}
+    return {server: tuple(said) for server, said in _ask(affinity, where).items()}
 
 
-def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profile, dict[str, Any]]:
+def measure(
+    affinity: ServerAffinity, places: list[Place], storage: Storage
+) -> tuple[Profile, dict[str, Any]]:
     """Probe every distance that there is; return the profile, and what was measured or why it was not.
 
     Takes a few seconds, and at most ``MEET_SECONDS`` more per distance beyond the host if tasks can't meet.
@@ -59,12 +61,12 @@ def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profil
             return None
         return probe_memory(), probe_loopback(), probe_serialisation()
 
-    memory, loopback, packing = _ask(homes, near)[0]
-    serialise = packing + exchange_cost(homes)
+    memory, loopback, packing = _ask(affinity, near)[0]
+    serialise = packing + exchange_cost(affinity)
     links[Distance.PROCESS], links[Distance.NODE] = Link(*memory), Link(*loopback)
     for far, pair in far_pairs(places).items():
         hosts = places[pair[0]].host, places[pair[1]].host
-        answer = _ask(homes, _meeting(storage, f"probe/{uuid.uuid4().hex}", pair, hosts))[pair[1]]
+        answer = _ask(affinity, _meeting(storage, f"probe/{uuid.uuid4().hex}", pair, hosts))[pair[1]]
         if isinstance(answer, str):
             notes[far.name.lower()] = {"measured": False, "why": answer}
         else:
@@ -78,13 +80,13 @@ def measure(homes: Homes, places: list[Place], storage: Storage) -> tuple[Profil
     return measured_profile(links, serialise), notes
 
 
-def exchange_cost(homes: Homes, size: int = 8 << 20) -> float:
+def exchange_cost(affinity: ServerAffinity, size: int = 8 << 20) -> float:
     """Return the seconds per byte that an exchange takes beyond the network; measured with ``size`` bytes per server.
 
     Whatever leaves a server is written by one task and read by another, with the JVM between them, also on one
     host. The cost of an exchange without anything in it is taken off. All servers send at the same time, as in a batch.
     """
-    slots = homes.slots
+    slots = affinity.slots
 
     def send(blobs: int) -> Any:
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -105,8 +107,8 @@ def exchange_cost(homes: Homes, size: int = 8 << 20) -> float:
         times = []
         for _ in range(2):
             began = time.perf_counter()
-            sent = sending(homes.each(), send(blobs))
-            homes.exchange(sent, "wire").mapInArrow(take, "bytes bigint").collect()
+            sent = sending(affinity.each(), send(blobs))
+            affinity.exchange(sent, "wire").mapInArrow(take, "bytes bigint").collect()
             times.append(time.perf_counter() - began)
         return min(times)
 
@@ -148,7 +150,7 @@ def _meeting(storage: Storage, name: str, pair: tuple[int, int], hosts: tuple[st
     return meet
 
 
-def _ask(homes: Homes, question: Any) -> dict[int, Any]:
+def _ask(affinity: ServerAffinity, question: Any) -> dict[int, Any]:
     """Return the answer of every server to a question, as JSON-able data."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -160,5 +162,5 @@ def _ask(homes: Homes, question: Any) -> dict[int, Any]:
                     names=["server", "payload"],
                 )
 
-    rows = homes.each().mapInArrow(task, ANSWER).collect()
+    rows = affinity.each().mapInArrow(task, ANSWER).collect()
     return {row[0]: msgspec.json.decode(bytes(row[1])) for row in rows}

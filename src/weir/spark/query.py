@@ -13,21 +13,21 @@ from weakref import WeakValueDictionary
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.engine.bootstrap import check_sinks, open_driver
 from weir.engine.driver import Driver
 from weir.engine.handle import QueryHandle
-from weir.engine.opening import check_sinks, open_driver
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
 from weir.graph.model import DEAD_LETTERS, Topology
 from weir.options import Options
 from weir.spark.failures import Stopped, check_sendable, translated
-from weir.spark.job import SparkRunner, unite
-from weir.spark.live import LiveRunner, require_live
+from weir.spark.live_runner import LiveRunner, require_live
+from weir.spark.runner import SparkRunner, unite
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
 from weir.spark.topics import frames_of, started_stream
 from weir.state.storage import Storage
-from weir.watch.server import page_of
+from weir.watch.page_server import page_of
 
 if TYPE_CHECKING:
     from weir.flow import Application
@@ -92,10 +92,10 @@ class Query(QueryHandle):
 
     def stop(self) -> None:
         """Stop after the batch in flight is cancelled; a later start goes on from the last commit."""
-        self._driver.ending.stopping = True
+        self._driver.lifecycle.stopping = True
         if self._ticker is not None:
             self._ticker.stop()
-        self._driver.patience.stop()
+        self._driver.retry.stop()
         if self.is_active:
             # Spark waits for the batch, and the batch for live servers; these go once Spark knows that it is to stop
             release = threading.Thread(target=self._release, name="weir-stop", daemon=True)
@@ -106,7 +106,7 @@ class Query(QueryHandle):
         if self._page is not None:
             self._page.stop()
         self._driver.status.message = "stopped"
-        self._driver.ending.end()
+        self._driver.lifecycle.end()
 
     def _release(self) -> None:
         while self.is_active:
@@ -117,7 +117,7 @@ class Query(QueryHandle):
         status = self._driver.status
         if status.error is None:
             error = translated(error) if isinstance(error, PySparkException) else error
-            self._driver.ending.fail(error)
+            self._driver.lifecycle.fail(error)
         return status.error or error
 
     def _await_end(self) -> None:
@@ -129,7 +129,7 @@ class Query(QueryHandle):
         except Exception as error:  # the JVM is gone
             logger.info("%s: Spark is gone (%s)", self.checkpoint, type(error).__name__)
         self._driver.runner.close()
-        self._driver.ending.end()
+        self._driver.lifecycle.end()
 
     def _raise(self) -> None:
         if self._driver.status.error is not None:
@@ -153,15 +153,15 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
             driver.batch(frame, batch)
         except Exception as error:
             if isinstance(error, WeirError) or driver.status.error is None:
-                driver.ending.fail(error)
+                driver.lifecycle.fail(error)
             traceback.clear_frames(error.__traceback__)
-            if driver.ending.stopping:
+            if driver.lifecycle.stopping:
                 raise Stopped from None
             if isinstance(error, WeirError):  # what it says is enough: Spark logs a traceback several times
                 raise error.with_traceback(None) from None
             raise
 
-    driver.ending.endless = not {"availableNow", "once"} & {*(options.trigger or ())}
+    driver.lifecycle.endless = not {"availableNow", "once"} & {*(options.trigger or ())}
     location = _source_checkpoint(query, options)
     writer = rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", location)
     if options.trigger:
@@ -196,12 +196,12 @@ def run(application: Application, checkpoint: str, options: Options) -> Query:
         if driver.needs_end_of_input:
             driver.batch(rows.limit(0), 1, end_of_input=True)
     except Exception as error:
-        driver.ending.fail(error)
+        driver.lifecycle.fail(error)
         raise
     finally:
         driver.close()
     driver.status.message = "finished"
-    driver.ending.end()
+    driver.lifecycle.end()
     return query
 
 

@@ -73,6 +73,6 @@ class Ticker:
         if self._stopping.is_set():
             return  # cancelled: the next start does it
         if self._driver.status.error is None:
-            self._driver.ending.fail(error)
+            self._driver.lifecycle.fail(error)
         traceback.clear_frames(error.__traceback__)
         self._stream.stop()

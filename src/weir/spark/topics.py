@@ -22,7 +22,7 @@ STARTS = 5  # tries to start a stream
 POLL = 0.1  # seconds between two questions to the brokers
 
 
-class Bell(DataSourceStreamReader):
+class OffsetsOnlyReader(DataSourceStreamReader):
     """A stream without rows, whose offset is that of the topics. The driver plans what a batch reads."""
 
     def __init__(self, topics: Topics) -> None:
@@ -70,7 +70,7 @@ def frames_of(application: Application, session: SparkSession, *, streaming: boo
 def _bell(session: SparkSession, topics: Topics) -> DataFrame:
     called = f"weir_topics_{uuid.uuid4().hex}"
 
-    class Ringing(
+    class OffsetsOnlySource(
         DataSource
     ):  # made here: its settings travel with it, and appear in no plan that Spark shows
         @classmethod
@@ -80,10 +80,10 @@ def _bell(session: SparkSession, topics: Topics) -> DataFrame:
         def schema(self) -> str:
             return to_ddl(RANGES)
 
-        def streamReader(self, schema: Any) -> Bell:
-            return Bell(topics)
+        def streamReader(self, schema: Any) -> OffsetsOnlyReader:
+            return OffsetsOnlyReader(topics)
 
-    session.dataSource.register(Ringing)
+    session.dataSource.register(OffsetsOnlySource)
     return session.readStream.format(called).load()
 
 

@@ -14,7 +14,7 @@ import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import weir.engine.live.resident  # noqa: F401
+import weir.engine.live.worker  # noqa: F401
 from weir.compiled import declared
 
 EVERY_BATCH = ("weir.hashing", "weir.state.index", "weir.operators.grouped", "weir.routing.lookup")

@@ -33,8 +33,8 @@ class Index(NamedTuple):
     """The system columns of a block, where they are in memory."""
 
     key: tuple[object, ...]  # by which decoded columns are kept
-    h1: U64
-    h2: U64
+    key_hash: U64
+    key_check: U64
     deadline: I64
     bits: NDArray[np.uint8]  # which entries are tombstones
     bit: int  # where in ``bits`` the first entry's is
@@ -95,12 +95,12 @@ def cut(table: pa.Table) -> Iterator[pa.Table]:
     """Yield a sorted table in pieces of the size of a block; entries with one ``h1`` stay together."""
     total = table.num_rows
     size = int(max(1, min(ROWS, BYTES_OF_BLOCK * total // max(1, table.nbytes))))
-    h1 = table[H1].to_numpy()
+    key_hash = table[H1].to_numpy()
     start = 0
     while start < total:
         end = min(start + size, total)
         if end < total:
-            end = int(np.searchsorted(h1, h1[end - 1], "right"))
+            end = int(np.searchsorted(key_hash, key_hash[end - 1], "right"))
         yield table.slice(start, end - start)
         start = end
 
@@ -166,8 +166,8 @@ class SegmentWriter:
         written = index_in(data, rows, ())
         every = np.arange(rows)
         if not (
-            np.array_equal(own.h1, written.h1)
-            and np.array_equal(own.h2, written.h2)
+            np.array_equal(own.key_hash, written.key_hash)
+            and np.array_equal(own.key_check, written.key_check)
             and np.array_equal(own.deadline, written.deadline)
             and np.array_equal(own.dead(every), written.dead(every))
         ):  # a pyarrow that lays columns out otherwise
@@ -175,8 +175,8 @@ class SegmentWriter:
             return
         block = BlockRef(
             rows,
-            int(own.h1[0]),
-            int(own.h1[-1]),
+            int(own.key_hash[0]),
+            int(own.key_hash[-1]),
             int(own.deadline.min()),
             start,
             start + middle,

@@ -17,12 +17,12 @@ I64 = NDArray[np.int64]
 
 
 @compiled("uint64[]", "uint64[]", "out int64[]", "out int64[]", "out int64[]")
-def _group(h1, h2, slots, group, first):  # type: ignore[no-untyped-def]
+def _group(key_hash, key_check, slots, group, first):  # type: ignore[no-untyped-def]
     """Note the group of each row and the first row of each group; return how many there are."""
     mask = np.uint64(len(slots) - 1)
     groups = 0
-    for i in range(len(h1)):
-        at = (h1[i] ^ (h2[i] >> np.uint64(7))) & mask
+    for i in range(len(key_hash)):
+        at = (key_hash[i] ^ (key_check[i] >> np.uint64(7))) & mask
         while True:
             g = slots[at]
             if g < 0:
@@ -32,14 +32,14 @@ def _group(h1, h2, slots, group, first):  # type: ignore[no-untyped-def]
                 groups += 1
                 break
             j = first[g]
-            if h1[j] == h1[i] and h2[j] == h2[i]:
+            if key_hash[j] == key_hash[i] and key_check[j] == key_check[i]:
                 group[i] = g
                 break
             at = (at + np.uint64(1)) & mask
     return groups
 
 
-def group_rows(h1: U64, h2: U64) -> tuple[I64, I64]:
+def group_rows(key_hash: U64, key_check: U64) -> tuple[I64, I64]:
     """Number the distinct keys of a batch.
 
     Returns the group of each row, numbered in order of first appearance, and the first row of each group.
@@ -49,15 +49,15 @@ def group_rows(h1: U64, h2: U64) -> tuple[I64, I64]:
     [[0, 1, 0], [0, 1]]
     """
     capacity = 16
-    while capacity < 2 * len(h1):
+    while capacity < 2 * len(key_hash):
         capacity *= 2
-    group, first = np.empty(len(h1), np.int64), np.empty(len(h1), np.int64)
-    groups = _group(h1, h2, np.full(capacity, -1, np.int64), group, first)
+    group, first = np.empty(len(key_hash), np.int64), np.empty(len(key_hash), np.int64)
+    groups = _group(key_hash, key_check, np.full(capacity, -1, np.int64), group, first)
     return group, first[:groups].copy()
 
 
 @compiled("uint64[]", "uint64[]", "uint64[]", "uint64[]", "out int64[]", "out int64[]")
-def _find(seg1, seg2, h1, h2, found, pending):  # type: ignore[no-untyped-def]
+def _find(seg1, seg2, key_hash, key_check, found, pending):  # type: ignore[no-untyped-def]
     """For each pending key: its row in one sorted segment; keeps those not found pending."""
     still = 0
     size = len(seg1)
@@ -67,7 +67,7 @@ def _find(seg1, seg2, h1, h2, found, pending):  # type: ignore[no-untyped-def]
     for p in range(len(pending)):
         i = pending[p]
         lo, hi = 0, size
-        key = h1[i]
+        key = key_hash[i]
         if key < lowest or key > highest:  # one of many blocks: mostly not this one
             hi = 0
         while lo < hi:
@@ -78,7 +78,7 @@ def _find(seg1, seg2, h1, h2, found, pending):  # type: ignore[no-untyped-def]
                 hi = mid
         row = -1
         while lo < size and seg1[lo] == key:
-            if seg2[lo] == h2[i]:
+            if seg2[lo] == key_check[i]:
                 row = lo
                 break
             lo += 1
@@ -106,16 +106,16 @@ class Search:
     ([1, 0, -1], [0, 0, -1], [2])
     """
 
-    def __init__(self, h1: U64, h2: U64) -> None:
-        self.h1, self.h2 = h1, h2
-        self.which = np.full(len(h1), -1, dtype=np.int64)
-        self.row = np.full(len(h1), -1, dtype=np.int64)
-        self.missing = np.arange(len(h1), dtype=np.int64)  # positions of keys not seen yet
+    def __init__(self, key_hash: U64, key_check: U64) -> None:
+        self.key_hash, self.key_check = key_hash, key_check
+        self.which = np.full(len(key_hash), -1, dtype=np.int64)
+        self.row = np.full(len(key_hash), -1, dtype=np.int64)
+        self.missing = np.arange(len(key_hash), dtype=np.int64)  # positions of keys not seen yet
 
     def look(self, number: int, seg1: U64, seg2: U64) -> I64:
         """Look for the missing keys in a run sorted by ``(h1, h2)``; return the positions of those it has."""
         asked = self.missing.copy()
-        still = _find(seg1, seg2, self.h1, self.h2, self.row, self.missing)
+        still = _find(seg1, seg2, self.key_hash, self.key_check, self.row, self.missing)
         if still == len(asked):
             return asked[:0]
         self.missing = self.missing[:still]

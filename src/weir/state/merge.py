@@ -77,9 +77,9 @@ def _ranges(segments: Sequence[Segment]) -> Iterator[list[pa.Table]]:
 
 
 def _between(table: pa.Table, low: int, high: int) -> pa.Table:
-    h1 = table[H1].to_numpy()
-    start = int(np.searchsorted(h1, np.uint64(low), "left"))
-    end = int(np.searchsorted(h1, np.uint64(high - 1), "right"))
+    key_hash = table[H1].to_numpy()
+    start = int(np.searchsorted(key_hash, np.uint64(low), "left"))
+    end = int(np.searchsorted(key_hash, np.uint64(high - 1), "right"))
     return table.slice(start, end - start)
 
 

@@ -62,8 +62,8 @@ class WholeSegment:
         self._tables = [pa.Table.from_batches([batch]) for batch in batches]
         key = (storage.location, ref.name, ref.crc)
         self._indexes = [(n, index_of(batch, (*key, n))) for n, batch in enumerate(batches)]
-        self.firsts = np.array([index.h1[0] for _, index in self._indexes], np.uint64)
-        self.lasts = np.array([index.h1[-1] for _, index in self._indexes], np.uint64)
+        self.firsts = np.array([index.key_hash[0] for _, index in self._indexes], np.uint64)
+        self.lasts = np.array([index.key_hash[-1] for _, index in self._indexes], np.uint64)
 
     def holding(self, search: Search) -> Iterator[tuple[int, Index]]:
         return iter(self._indexes)
@@ -78,7 +78,7 @@ class WholeSegment:
         return ((number, self._tables[number]) for number in blocks)
 
     def samples(self, stride: int) -> Iterator[tuple[U64, int]]:
-        return ((index.h1[::stride], min(stride, len(index.h1))) for _, index in self._indexes)
+        return ((index.key_hash[::stride], min(stride, len(index.key_hash))) for _, index in self._indexes)
 
 
 class RangedSegment:
@@ -107,7 +107,7 @@ class RangedSegment:
             )
 
     def holding(self, search: Search) -> Iterator[tuple[int, Index]]:
-        return self.holding_any(search.h1[search.missing])
+        return self.holding_any(search.key_hash[search.missing])
 
     def holding_any(self, routes: U64) -> Iterator[tuple[int, Index]]:
         block = np.searchsorted(self.firsts, routes, "right") - 1

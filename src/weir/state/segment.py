@@ -47,17 +47,17 @@ BY_RANGE = 8 << 20  # bytes from which on a segment that is not local is read by
 
 def entries(
     data: pa.Table,
-    h1: NDArray[np.uint64],
-    h2: NDArray[np.uint64],
+    key_hash: NDArray[np.uint64],
+    key_check: NDArray[np.uint64],
     dead: NDArray[np.bool_] | None = None,
     deadline: NDArray[np.int64] | None = None,
 ) -> pa.Table:
     """Put the system columns before the data of state entries."""
-    n = len(h1)
+    n = len(key_hash)
     return pa.Table.from_arrays(
         [
-            pa.array(h1),
-            pa.array(h2),
+            pa.array(key_hash),
+            pa.array(key_check),
             pa.array(np.zeros(n, np.bool_) if dead is None else dead),
             pa.array(np.full(n, NEVER) if deadline is None else deadline),
             *data.columns,
@@ -66,17 +66,17 @@ def entries(
     )
 
 
-def tombstones(h1: NDArray[np.uint64], h2: NDArray[np.uint64], schema: pa.Schema) -> pa.Table:
+def tombstones(key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64], schema: pa.Schema) -> pa.Table:
     """Return entries that say: this key is no more."""
-    data = pa.table({f.name: pa.nulls(len(h1), f.type) for f in schema})
-    return entries(data, h1, h2, dead=np.ones(len(h1), np.bool_))
+    data = pa.table({f.name: pa.nulls(len(key_hash), f.type) for f in schema})
+    return entries(data, key_hash, key_check, dead=np.ones(len(key_hash), np.bool_))
 
 
 def newest(table: pa.Table) -> pa.Table:
     """Of several entries of a key, in order of age, keep the last; the result is sorted by hash."""
-    h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
-    order = np.lexsort((h2, h1))  # stable, so the newest of equal keys comes last
-    s1, s2 = h1[order], h2[order]
+    key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
+    order = np.lexsort((key_check, key_hash))  # stable, so the newest of equal keys comes last
+    s1, s2 = key_hash[order], key_check[order]
     last = np.ones(len(order), np.bool_)
     last[:-1] = (s1[1:] != s1[:-1]) | (s2[1:] != s2[:-1])
     return table.take(pa.array(order[last])).combine_chunks()
@@ -87,9 +87,9 @@ def write_segment(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
 
     A local file is mapped when it is read, so it is one block; a large one elsewhere is cut into many.
     """
-    h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
-    if not _in_order(h1, h2):
-        table = table.take(pa.array(np.lexsort((h2, h1))))
+    key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
+    if not _in_order(key_hash, key_check):
+        table = table.take(pa.array(np.lexsort((key_check, key_hash))))
     if not storage.is_local and table.nbytes > BY_RANGE:
         return _write_blocks(storage, name, table)
     table = table.combine_chunks()
@@ -110,9 +110,9 @@ def _write_blocks(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
     return writer.ref(name)
 
 
-def _in_order(h1: NDArray[np.uint64], h2: NDArray[np.uint64]) -> bool:
-    up, same = h1[1:] > h1[:-1], h1[1:] == h1[:-1]
-    return bool((up | (same & (h2[1:] >= h2[:-1]))).all())
+def _in_order(key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]) -> bool:
+    up, same = key_hash[1:] > key_hash[:-1], key_hash[1:] == key_hash[:-1]
+    return bool((up | (same & (key_check[1:] >= key_check[:-1]))).all())
 
 
 def run_to_merge(refs: Sequence[SegmentRef]) -> tuple[int, int] | None:

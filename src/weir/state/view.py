@@ -29,19 +29,19 @@ class StateView:
         self._starts = list(accumulate((len(s.firsts) for s in self.segments), initial=0))  # of their blocks
 
     def find(
-        self, h1: NDArray[np.uint64], h2: NDArray[np.uint64]
+        self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (block, row) of the living entry of each key, for :meth:`take`; −1 where there is none."""
-        search = self._search(h1, h2, living=True)
+        search = self._search(key_hash, key_check, living=True)
         return search.which, search.row
 
-    def _search(self, h1: NDArray[np.uint64], h2: NDArray[np.uint64], living: bool) -> Search:
-        search = Search(h1, h2)
+    def _search(self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64], living: bool) -> Search:
+        search = Search(key_hash, key_check)
         for start, segment in zip(self._starts[-2::-1], reversed(self.segments), strict=True):
             if not len(search.missing):
                 break
             for number, index in segment.holding(search):
-                hits = search.look(start + number, index.h1, index.h2)
+                hits = search.look(start + number, index.key_hash, index.key_check)
                 if living and len(hits):
                     gone = index.dead(search.row[hits])
                     if gone.any():
@@ -77,7 +77,7 @@ class StateView:
                 rows = rows[~index.dead(rows)]
                 if not len(rows):
                     continue
-                newer = self._search(index.h1[rows], index.h2[rows], living=False)
+                newer = self._search(index.key_hash[rows], index.key_check[rows], living=False)
                 rows = rows[newer.which == start + number]  # an entry replaced by a newer one is history
                 for _, table in self._read(segment, [number] if len(rows) else []):
                     parts.append(table.select(names).take(pa.array(rows)))
@@ -92,18 +92,22 @@ class StateView:
                 here = routes
                 if len(segment.firsts) > 1:
                     here = routes[(routes >= segment.firsts[number]) & (routes <= segment.lasts[number])]
-                rows = rows_of(index.h1, here)
+                rows = rows_of(index.key_hash, here)
                 if len(rows):
                     block = np.full(len(rows), start + number)
-                    parts.append((index.h1[rows], index.h2[rows], index.dead(rows), block, rows))
+                    parts.append((index.key_hash[rows], index.key_check[rows], index.dead(rows), block, rows))
         if not parts:
             return self._stored.empty_table()
-        h1, h2, dead, which, row = (np.concatenate(column) for column in zip(*parts, strict=True))
+        key_hash, key_check, dead, which, row = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
         living = ~dead
         if len(parts) > 1:  # only hashes are sorted; of rows, those are read that count
-            order = np.lexsort((h2, h1))  # stable, so the newest of equal keys comes last
+            order = np.lexsort((key_check, key_hash))  # stable, so the newest of equal keys comes last
             older = np.zeros(len(order), np.bool_)
-            older[:-1] = (h1[order][1:] == h1[order][:-1]) & (h2[order][1:] == h2[order][:-1])
+            older[:-1] = (key_hash[order][1:] == key_hash[order][:-1]) & (
+                key_check[order][1:] == key_check[order][:-1]
+            )
             living[order[older]] = False
         return self.take(which[living], row[living])[0]
 

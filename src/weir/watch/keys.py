@@ -14,12 +14,12 @@ from weir.engine.documents import Commit, TableRef
 from weir.engine.saved_state import described_operator, readable_state, state_schema
 from weir.errors import ParameterError
 from weir.hashing import hash_columns
-from weir.locality.saved import company, hottest
+from weir.locality.saved import affinity, hottest
 from weir.state.columns import H1
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
-HOTTEST, COMPANY, ENTRIES = 20, 8, 10  # how many of each are shown
+HOTTEST, AFFINITY, ENTRIES = 20, 8, 10  # how many of each are shown
 Hashes = NDArray[np.uint64]
 
 
@@ -39,7 +39,7 @@ def hottest_keys(storage: Storage, commit: Commit) -> dict[str, list[dict[str, A
 
 
 def find_key(storage: Storage, commit: Commit, text: str) -> list[dict[str, Any]]:
-    """Return where a key lives on every operator that has it: server, since when, company, state.
+    """Return where a key lives on every operator that has it: server, since when, affinity, state.
 
     ``text`` is the key as people write it; the parts of a key of several columns are separated by commas, or given
     as a JSON list.
@@ -51,8 +51,8 @@ def find_key(storage: Storage, commit: Commit, text: str) -> list[dict[str, Any]
         key = _parse(text, described)
         if key is None:
             continue
-        h1 = hash_columns(key)
-        entries = _entries(storage, commit, name, h1)
+        key_hash = hash_columns(key)
+        entries = _entries(storage, commit, name, key_hash)
         if not entries:
             continue
         server, states = entries[0]
@@ -63,9 +63,11 @@ def find_key(storage: Storage, commit: Commit, text: str) -> list[dict[str, Any]
                 "key": [k for k, _ in described["key"]],
                 "servers": [s for s, _ in entries],
                 "host": _host(commit, server),
-                **_since(storage, table, int(h1[0])),
+                **_since(storage, table, int(key_hash[0])),
                 "state": states.to_pylist()[:ENTRIES],
-                "company": [] if saved is None else _company(storage, commit, saved, name, int(h1[0])),
+                "affinity": []
+                if saved is None
+                else _affinity(storage, commit, saved, name, int(key_hash[0])),
             }
         )
     return json.loads(json.dumps(out, default=str))  # states may hold what JSON has no type for
@@ -98,12 +100,12 @@ def _parse(text: str, described: dict[str, Any]) -> list[pa.Array] | None:
         return None  # a text where this operator has numbers
 
 
-def _entries(storage: Storage, commit: Commit, name: str, h1: Hashes) -> list[tuple[int, pa.Table]]:
+def _entries(storage: Storage, commit: Commit, name: str, key_hash: Hashes) -> list[tuple[int, pa.Table]]:
     """Return the servers that have state of a key, and what they have."""
     described = described_operator(commit, name)
     schema, out = state_schema(described), []
     for server, refs in enumerate(commit.manifest.get(name, [])):
-        table = StateView(storage, refs, schema).all_of(h1) if refs else None
+        table = StateView(storage, refs, schema).all_of(key_hash) if refs else None
         if table is not None and table.num_rows:
             out.append((server, readable_state(described, table)))
     return out
@@ -127,22 +129,22 @@ def _look_up(storage: Storage, commit: Commit, name: str, hashes: Hashes) -> dic
     return out
 
 
-def _company(
-    storage: Storage, commit: Commit, saved: dict[str, Any], name: str, h1: int
+def _affinity(
+    storage: Storage, commit: Commit, saved: dict[str, Any], name: str, key_hash: int
 ) -> list[dict[str, Any]]:
     out = []
-    for other, (hashes, rows) in company(saved, name, h1, COMPANY).items():
+    for other, (hashes, rows) in affinity(saved, name, key_hash, AFFINITY).items():
         homes = _look_up(storage, commit, other, hashes) if len(hashes) and other in _stateful(commit) else {}
         counted = zip(hashes.tolist(), rows.tolist(), strict=True)
         out += [{"operator": other, **homes[h], "rows": round(n, 1)} for h, n in counted if h in homes]
-    return sorted(out, key=lambda one: -one["rows"])[:COMPANY]
+    return sorted(out, key=lambda one: -one["rows"])[:AFFINITY]
 
 
-def _since(storage: Storage, table: TableRef | None, h1: int) -> dict[str, Any]:
+def _since(storage: Storage, table: TableRef | None, key_hash: int) -> dict[str, Any]:
     """Return by what a key has its home, and since which batch: the newest part of the table that lists it."""
     for ref in reversed(table.files if table is not None else []):
         entries = read_table(storage, ref)
-        at = np.flatnonzero(entries["hash"].to_numpy() == np.uint64(h1))
+        at = np.flatnonzero(entries["hash"].to_numpy() == np.uint64(key_hash))
         if len(at):
             if entries["instance"][int(at[0])].as_py() < 0:
                 break  # it has left the table

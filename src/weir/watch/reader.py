@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
+from weir.engine.batch_context import host_name
 from weir.engine.documents import Commit
 from weir.engine.fence import DRIVERS, ENDED, PREPARING, began
 from weir.engine.history import (
@@ -23,7 +24,6 @@ from weir.engine.history import (
     seconds_of,
 )
 from weir.engine.inspection import open_checkpoint
-from weir.engine.job import host_name
 from weir.engine.ledger import HEAD, read_commit
 from weir.errors import CheckpointError
 from weir.state.storage import Storage

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import weir
 from support import POSTS, counts, posts, rows_of, two_counts
-from weir.engine.job import Pace
+from weir.engine.batch_context import Pace
 from weir.engine.live import control, loads
-from weir.engine.live.loads import Gatherer, News, Standing, Word
+from weir.engine.live.loads import ClusterLoad, LoadAggregator, OperatorLoad, ServerLoad
 from weir.operators.calls import Done
 from weir.operators.partial_states import PartialStates
 from weir.routing.base import PERIODS, InstanceLoad
@@ -153,8 +153,8 @@ def test_a_server_that_fails_while_sources_wait_for_it_ends_the_batch_and_it_run
 
 
 def test_sources_go_on_when_they_hear_nothing(monkeypatch):
-    monkeypatch.setattr(control, "PATIENCE", 0.05)
-    monkeypatch.setattr(Gatherer, "hear", lambda *_: None)
+    monkeypatch.setattr(control, "LOAD_TIMEOUT", 0.05)
+    monkeypatch.setattr(LoadAggregator, "hear", lambda *_: None)
     tables = [posts(3000, seed) for seed in range(2)]
     query = run(two_counts(places=weir.Consistent()), tables, servers=SERVERS, execution="live")
     assert {progress.execution for progress in query.recent_progress} == {"live"}
@@ -177,21 +177,23 @@ def job(servers: int = 2, **terms):
 
 
 def word(taken: int, waiting: int, busy: float, hungry: bool = False, batch: int = 7) -> bytes:
-    return msgspec.msgpack.encode(Word(batch, 1, hungry, {0: Standing(taken, waiting, busy)}))
+    return msgspec.msgpack.encode(ServerLoad(batch, 1, hungry, {0: OperatorLoad(taken, waiting, busy)}))
 
 
-def gathering(monkeypatch, every: float) -> tuple[Gatherer, list[News]]:
+def gathering(monkeypatch, every: float) -> tuple[LoadAggregator, list[ClusterLoad]]:
     monkeypatch.setattr(loads, "every", lambda servers: every)
-    told: list[News] = []
-    return Gatherer(job(), lambda data: told.append(msgspec.msgpack.decode(data, type=News))), told
+    told: list[ClusterLoad] = []
+    return LoadAggregator(
+        job(), lambda data: told.append(msgspec.msgpack.decode(data, type=ClusterLoad))
+    ), told
 
 
 def test_news_come_at_once_then_now_and_then_and_none_is_forgotten(monkeypatch):
-    gatherer, told = gathering(monkeypatch, 0.1)
-    gatherer.hear(0, word(1, 5, 0.1), time.perf_counter())
+    aggregator, told = gathering(monkeypatch, 0.1)
+    aggregator.hear(0, word(1, 5, 0.1), time.perf_counter())
     assert len(told) == 1
-    gatherer.hear(1, word(2, 5, 0.1), time.perf_counter())
-    gatherer.hear(1, word(3, 5, 0.1), time.perf_counter())
+    aggregator.hear(1, word(2, 5, 0.1), time.perf_counter())
+    aggregator.hear(1, word(3, 5, 0.1), time.perf_counter())
     assert len(told) == 1
     end = time.monotonic() + 10
     while len(told) < 2 and time.monotonic() < end:
@@ -201,10 +203,10 @@ def test_news_come_at_once_then_now_and_then_and_none_is_forgotten(monkeypatch):
 
 
 def test_hungry_servers_do_not_wait(monkeypatch):
-    gatherer, told = gathering(monkeypatch, 60.0)
-    gatherer.hear(0, word(1, 5, 0.1), time.perf_counter())
-    gatherer.hear(1, word(1, 5, 0.1), time.perf_counter())
-    gatherer.hear(1, word(6, 0, 0.1, hungry=True), time.perf_counter())
+    aggregator, told = gathering(monkeypatch, 60.0)
+    aggregator.hear(0, word(1, 5, 0.1), time.perf_counter())
+    aggregator.hear(1, word(1, 5, 0.1), time.perf_counter())
+    aggregator.hear(1, word(6, 0, 0.1, hungry=True), time.perf_counter())
     end = time.monotonic() + 10
     while len(told) < 2 and time.monotonic() < end:
         time.sleep(0.01)
@@ -212,43 +214,46 @@ def test_hungry_servers_do_not_wait(monkeypatch):
 
 
 def test_words_of_another_batch_are_not_told(monkeypatch):
-    gatherer, told = gathering(monkeypatch, 0.0)
-    gatherer.hear(0, word(1, 5, 0.1, batch=6), time.perf_counter())
+    aggregator, told = gathering(monkeypatch, 0.0)
+    aggregator.hear(0, word(1, 5, 0.1, batch=6), time.perf_counter())
     assert told == []
 
 
-def receivers(*standings: Standing | None, sources: int = 1) -> control.Receivers:
+def receivers(*standings: OperatorLoad | None, sources: int = 1) -> control.Receivers:
     made = control.Receivers(job(len(standings)).topology.nodes[0], job(len(standings)))
     at = time.perf_counter()
     heard = [None if standing is None else (0.0, standing) for standing in standings]
-    made.hear(News(7, sources, {0: heard}), at)
+    made.hear(ClusterLoad(7, sources, {0: heard}), at)
     return made
 
 
 def test_before_speeds_are_known_a_source_sends_a_handful():
-    unknown = receivers(Standing(), Standing())
+    unknown = receivers(OperatorLoad(), OperatorLoad())
     room, _ = unknown.room(1.0)
     assert room == 2 * control.FIRST_ROWS
     unknown.note(np.array([0, 1, 1], np.int32))
     assert unknown.room(1.0)[0] == 2 * control.FIRST_ROWS - 3
     # one has shown how fast it is; the other has rows, and has not
-    assert receivers(Standing(10, 0, 0.01), Standing(0, 20, 0.0)).room(1.0)[0] == 2 * control.FIRST_ROWS - 20
+    assert (
+        receivers(OperatorLoad(10, 0, 0.01), OperatorLoad(0, 20, 0.0)).room(1.0)[0]
+        == 2 * control.FIRST_ROWS - 20
+    )
 
 
 def test_room_is_what_servers_lack():
     """Ten and a hundred rows per second; the first has 4 rows, the second 150."""
-    known = receivers(Standing(10, 4, 1.0), Standing(100, 150, 1.0))
+    known = receivers(OperatorLoad(10, 4, 1.0), OperatorLoad(100, 150, 1.0))
     room, most = known.room(1.0)
     assert room == pytest.approx(6, abs=1)
     assert most == pytest.approx(110)
     known.note(np.zeros(6, np.int32))
     assert known.room(1.0)[0] == pytest.approx(0, abs=1)
-    shared = receivers(Standing(10, 4, 1.0), Standing(100, 150, 1.0), sources=2)
+    shared = receivers(OperatorLoad(10, 4, 1.0), OperatorLoad(100, 150, 1.0), sources=2)
     assert shared.room(1.0)[0] == pytest.approx(3, abs=0.5)
 
 
 def test_a_period_is_what_was_sent_and_how_long_it_takes(monkeypatch):
-    known = receivers(Standing(10, 0, 1.0), Standing(100, 0, 1.0))
+    known = receivers(OperatorLoad(10, 0, 1.0), OperatorLoad(100, 0, 1.0))
     assert known.period() is None  # nothing was sent
     known.note(np.array([0] * 50 + [1] * 70, np.int32))
     assert known.period() is None  # few
@@ -274,12 +279,12 @@ def test_partial_states_are_those_that_came_last(pieces):
     kept, expected = PartialStates(), {}
     for piece in pieces:
         names = list(piece)
-        h1 = np.array(names, np.uint64)
-        h2 = h1 + np.uint64(100)
-        prior = kept.prior(h1, h2)
+        key_hash = np.array(names, np.uint64)
+        key_check = key_hash + np.uint64(100)
+        prior = kept.prior(key_hash, key_check)
         assert prior == {i: expected[name] for i, name in enumerate(names) if name in expected}
         done = [Done(i, name, [], [], piece[name]) for i, name in enumerate(names)]
-        kept.keep(done, [pa.array(names, pa.int64())], ["k"], h1, h2)
+        kept.keep(done, [pa.array(names, pa.int64())], ["k"], key_hash, key_check)
         expected |= piece
     if expected:
         keys = kept.keys()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import weir
 from support import counts, posts, rows_of, two_counts
-from weir.engine.live.in_process import LiveThreads
+from weir.engine.live.in_process_live import LiveThreads
 from weir.engine.live.inbox import Inbox
 from weir.engine.live.sealing import seals
 from weir.engine.live.sender import Sender

@@ -11,19 +11,29 @@ import pyarrow as pa
 import pytest
 
 from weir.engine.live import transport
-from weir.engine.live.group import Group
+from weir.engine.live.coordinator import LiveCoordinator
 from weir.engine.live.inbox import Inbox
-from weir.engine.live.resident import Resident
 from weir.engine.live.sealing import TAG, seals
-from weir.engine.live.transport import END, HEAD, ROWS, Connection, Frame, Hello, Life, Listener, connect
+from weir.engine.live.transport import (
+    END,
+    HEAD,
+    ROWS,
+    Connection,
+    Frame,
+    Generation,
+    Hello,
+    Listener,
+    connect,
+)
+from weir.engine.live.worker import LiveWorker
 from weir.errors import LiveFailed
 
 HOST = "127.0.0.1"
 
 
 @contextlib.contextmanager
-def listening(life, welcome):
-    listener = Listener(HOST, life, welcome)
+def listening(generation, welcome):
+    listener = Listener(HOST, generation, welcome)
     try:
         yield listener.address
     finally:
@@ -40,12 +50,12 @@ def waits_for(condition, seconds=20.0):
 @contextlib.contextmanager
 def running(servers=2, **terms):
     """A group of servers in threads; what their driver sends them is taken for a job by nobody."""
-    group = Group(servers, HOST, **terms)
+    group = LiveCoordinator(servers, HOST, **terms)
     residents = {}
 
     def serve(number):
-        terms = (number, group.address, group.life, lambda data: pytest.fail("a job"))
-        residents[number] = resident = Resident(*terms, beat=0.05)
+        terms = (number, group.address, group.generation, lambda data: pytest.fail("a job"))
+        residents[number] = resident = LiveWorker(*terms, beat=0.05)
         resident.run()
 
     for number in range(servers):
@@ -69,10 +79,10 @@ def test_frames_arrive_whole_and_in_order(sealed):
             got.append((frame.what, frame.edge, frame.rows, frame.data))
         done.set()
 
-    life = Life(1, sealed=sealed)
+    generation = Generation(1, sealed=sealed)
     large = bytes(range(256)) * (80_000 if sealed else 40_000)  # longer than what is sealed at a time
-    with listening(life, welcome) as address:
-        connection = connect(address, life, Hello("peer", 0, life.name))
+    with listening(generation, welcome) as address:
+        connection = connect(address, generation, Hello("peer", 0, generation.name))
         connection.send(ROWS, large, edge=3, rows=7)
         connection.send(ROWS, pa.py_buffer(b"x"), edge=4, rows=1)
         connection.send(END, step=2)
@@ -118,8 +128,8 @@ def test_nothing_can_be_read_changed_or_repeated_on_a_sealed_connection():
 
 @pytest.mark.parametrize("case", ["another secret", "another life", "no greeting"])
 def test_strangers_and_earlier_lives_are_turned_away(case):
-    life, welcomed = Life(1), []
-    with listening(life, lambda connection, hello: welcomed.append(hello)) as address:
+    generation, welcomed = Generation(1), []
+    with listening(generation, lambda connection, hello: welcomed.append(hello)) as address:
         if case == "no greeting":
             with socket.create_connection(address) as stranger:
                 stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
@@ -127,16 +137,16 @@ def test_strangers_and_earlier_lives_are_turned_away(case):
                     assert stranger.recv(100) == b""
         elif case == "another secret":
             with pytest.raises(LiveFailed, match="secret"):
-                connect(address, Life(1, life.name), Hello("peer", 0, life.name))
+                connect(address, Generation(1, generation.name), Hello("peer", 0, generation.name))
         else:
             with pytest.raises(LiveFailed, match="turned this side away: it is of the life earlier"):
-                connect(address, Life(1, "earlier", life.secret), Hello("peer", 0, "earlier"))
+                connect(address, Generation(1, "earlier", generation.secret), Hello("peer", 0, "earlier"))
     assert welcomed == []
 
 
 def test_who_listens_without_the_secret_is_not_trusted():
     """The listener proves its knowledge first: nothing but a greeting reaches one that has none."""
-    life, heard = Life(1), []
+    generation, heard = Generation(1), []
     impostor = socket.create_server((HOST, 0))
 
     def answer():
@@ -148,21 +158,21 @@ def test_who_listens_without_the_secret_is_not_trusted():
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     with pytest.raises(LiveFailed, match="does not know the secret"):
-        connect(impostor.getsockname(), life, Hello("source", 0, life.name))
+        connect(impostor.getsockname(), generation, Hello("source", 0, generation.name))
     thread.join(20)
     assert heard == [b""]
     impostor.close()
 
 
 def test_the_secret_is_in_no_text():
-    life = Life(2)
-    assert life.secret.hex() not in repr(life)
-    assert repr(life.secret) not in repr(life)
+    generation = Generation(2)
+    assert generation.secret.hex() not in repr(generation)
+    assert repr(generation.secret) not in repr(generation)
 
 
 def test_a_source_task_comes_once_and_in_its_batch():
     inbox = Inbox(1)
-    inbox.announce(Frame(ROWS, born=4))
+    inbox.announce(Frame(ROWS, source_time=4))
     with pytest.raises(LiveFailed, match="batch 3 came in batch 4"):
         inbox.begin_source(0, 3, 1.0)
     inbox.begin_source(0, 4, 1.0)
@@ -175,7 +185,7 @@ def test_a_source_task_comes_once_and_in_its_batch():
 
 def test_rows_of_a_task_that_has_not_reported_are_not_taken_for_complete():
     inbox = Inbox(1)
-    inbox.announce(Frame(ROWS, born=0))
+    inbox.announce(Frame(ROWS, source_time=0))
     for task in (0, 1):
         inbox.begin_source(task, 0, 1.0)
         inbox.end_source(task)
@@ -230,7 +240,7 @@ def test_a_server_that_hangs_is_noticed_and_source_tasks_are_told():
 
 
 def test_servers_that_never_come_are_not_waited_for_without_end():
-    group = Group(2, HOST)
+    group = LiveCoordinator(2, HOST)
     with pytest.raises(LiveFailed, match="only 0 of 2"):
         group.gather(0.05)
     group.close()
@@ -238,7 +248,7 @@ def test_servers_that_never_come_are_not_waited_for_without_end():
 
 def test_servers_that_fill_each_others_inboxes_go_on(tmp_path):
     """Both send far more than fits sockets and memory before they take anything."""
-    life, size, count = Life(2), 1 << 20, 48
+    generation, size, count = Generation(2), 1 << 20, 48
     inboxes = [Inbox(2, str(tmp_path), limit=4 << 20) for _ in range(2)]
 
     def reader(inbox):
@@ -248,11 +258,11 @@ def test_servers_that_fill_each_others_inboxes_go_on(tmp_path):
 
         return welcome
 
-    listeners = [Listener(HOST, life, reader(inbox)) for inbox in inboxes]
+    listeners = [Listener(HOST, generation, reader(inbox)) for inbox in inboxes]
     taken = [0, 0]
 
     def server(me):
-        peer = connect(listeners[1 - me].address, life, Hello("peer", me, life.name))
+        peer = connect(listeners[1 - me].address, generation, Hello("peer", me, generation.name))
         for _ in range(count):
             peer.send(ROWS, bytes(size), step=2)
         peer.send(END, step=2)
@@ -272,16 +282,16 @@ def test_servers_that_fill_each_others_inboxes_go_on(tmp_path):
 
 
 def test_a_source_waits_longer_than_a_silent_host_is_given(monkeypatch):
-    monkeypatch.setattr(transport, "PATIENCE", 0.2)
-    life, size, got, slow = Life(1), 16 << 20, [], threading.Event()
+    monkeypatch.setattr(transport, "ACK_TIMEOUT", 0.2)
+    generation, size, got, slow = Generation(1), 16 << 20, [], threading.Event()
 
     def welcome(connection, hello):
         slow.wait(20)
         frame = connection.receive()
         got.append(frame if frame is None else frame.payload.size)
 
-    with listening(life, welcome) as address:
-        connection = connect(address, life, Hello("source", 0, life.name))
+    with listening(generation, welcome) as address:
+        connection = connect(address, generation, Hello("source", 0, generation.name))
         # what does not fit the buffers meets a closed window until then
         threading.Timer(1.0, slow.set).start()
         connection.send(ROWS, bytes(size))

@@ -28,7 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="a Parquet file, rows in order of time")
     parser.add_argument("--keys", help="key columns in the order of the operators, e.g. a,b")
     parser.add_argument(
-        "--made-up", choices=list(KINDS), help="instead of a file: a stream whose company changes in this way"
+        "--made-up",
+        choices=list(KINDS),
+        help="instead of a file: a stream whose affinity changes in this way",
     )
     parser.add_argument("--time", default="time", help="the column with the time of a row")
     parser.add_argument("--servers", type=int, default=6)
@@ -93,7 +95,7 @@ def replay(
             capacity=capacity,
             period=period,
             seed=seed,
-            new_keys="first_seen" if method == "weir_first_seen" else "company",
+            new_keys="first_seen" if method == "weir_first_seen" else "affinity",
             look_ahead=method == "weir_look_ahead",
         )
         return replay_weir(stream, servers, config)[0]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import cloudpickle
 
-from weir.engine.ahead import Ahead
+from weir.engine.batch_context import BatchContext, EntryLayout, Segments
 from weir.engine.documents import (
     BatchPlan,
     Claim,
@@ -27,11 +27,10 @@ from weir.engine.documents import (
     encode_report,
 )
 from weir.engine.exchange import wire
-from weir.engine.job import EntryLayout, Job, Segments
+from weir.engine.key_counting import Learning
+from weir.engine.lookahead import Ahead
 from weir.engine.metrics.progress import Progress
-from weir.engine.outcome import Outcome, outcome_of
-from weir.engine.reports import together
-from weir.engine.sightings import Learning
+from weir.engine.reports import BatchResult, result_of, together
 from weir.graph.model import Node, Topology
 from weir.hashing import mix
 from weir.locality.counts import PairCounts
@@ -120,9 +119,9 @@ class MadeUpRunner:
     def release(self, hosts: set[str] | None) -> list[str] | None:
         return None
 
-    def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
+    def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         """Make up the answers of all tasks; what the driver does to send and to read them is not taken off its time."""
-        job = Job(
+        job = BatchContext(
             self.topology,
             plan,
             Segments(manifest),
@@ -144,7 +143,7 @@ class MadeUpRunner:
         self.per_task = sent + fresh
         self.to_driver = sum(len(payload) for _, payload in answers)
         self.outside += time.thread_time() - began
-        return outcome_of(answers)
+        return result_of(answers)
 
     # ------------------------------------------------------------------ what tasks would say
 

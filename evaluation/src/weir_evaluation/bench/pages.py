@@ -12,7 +12,7 @@ from rich.console import Console
 
 from weir.errors import WeirError
 from weir.testing import start
-from weir.watch.server import PageServer
+from weir.watch.page_server import PageServer
 from weir_evaluation.bench.chaos import outside
 from weir_evaluation.bench.chaos.draw import Drawn, draw, rows
 from weir_evaluation.browser import DRAWN, browser

@@ -19,7 +19,7 @@ import weir
 import weir.testing
 from weir.cli.demo.application import SCHEMA, application
 from weir.cli.demo.posts import Posts
-from weir.watch.server import PageServer
+from weir.watch.page_server import PageServer
 from weir_evaluation.browser import DRAWN, browser
 
 ROWS = 40_000

@@ -1,4 +1,4 @@
-"""Streams of guests and places whose company is known to change in one way, for what recorded ones leave open."""
+"""Streams of guests and places whose affinity is known to change in one way, for what recorded ones leave open."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def changing(
     rng = np.random.default_rng(seed)
     often = rng.permutation(1 / np.arange(1, GUESTS + 1) ** 0.7)
     often /= often.sum()
-    company, place, guest = KINDS[kind](rng), [], []
+    affinity, place, guest = KINDS[kind](rng), [], []
     for _ in range(periods * batches):
         who = rng.choice(GUESTS, rows, p=often)
-        place.append(np.where(rng.random(rows) < NOISE, rng.integers(PLACES, size=rows), next(company)[who]))
+        place.append(np.where(rng.random(rows) < NOISE, rng.integers(PLACES, size=rows), next(affinity)[who]))
         guest.append(who)
     keys = [
         mix(np.concatenate(k).astype(np.uint64), np.uint64(side)) for side, k in enumerate((place, guest))

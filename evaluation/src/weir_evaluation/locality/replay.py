@@ -26,7 +26,7 @@ from weir.routing.table import Table
 from weir_evaluation.locality.space_saving import PairSpaceSaving
 
 Columns = Sequence[NDArray[np.uint64]]
-Homes = Sequence[NDArray[np.int32]]
+ServerAffinity = Sequence[NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class _Meter:
         self.load = np.zeros((operators, n))
         self.local = self.hops = 0
 
-    def add(self, homes: Homes) -> None:
+    def add(self, homes: ServerAffinity) -> None:
         for o, home in enumerate(homes):
             self.load[o] += np.bincount(home, minlength=self.n)
         for a, b in pairwise(homes):
@@ -162,7 +162,7 @@ def replay_weir(
             stats = BatchStats.of(dict(enumerate(rows)), pairs)
             began = time.perf_counter()
             if config.look_ahead:
-                manager.foresee(stats)
+                manager.look_ahead(stats)
                 plan = manager.plan_next()
                 moved += plan.moved if plan else 0
             seconds += time.perf_counter() - began
@@ -218,7 +218,7 @@ def _graph(rows: Columns) -> KeyGraph:
     return KeyGraph.build([count_keys(k) for k in rows], pairs)
 
 
-def _by_table(tables: Sequence[Table] | None, rows: Columns, n: int) -> Homes:
+def _by_table(tables: Sequence[Table] | None, rows: Columns, n: int) -> ServerAffinity:
     if tables is None:
         return [spark_mod(k, n) for k in rows]
     return [t.route(k) for t, k in zip(tables, rows, strict=True)]
@@ -280,7 +280,7 @@ def replay_tables(
     return out
 
 
-def _sketched(rows: Columns, homes: Homes, n: int, capacity: int) -> KeyGraph:
+def _sketched(rows: Columns, homes: ServerAffinity, n: int, capacity: int) -> KeyGraph:
     pairs: dict[tuple[int, int], PairCounts] = {}
     for o, (a, b) in enumerate(pairwise(rows)):
         counted = []

@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from weir.cli.demo.job import WAITING, Job
+from weir.cli.demo.execution import WAITING, BatchContext
 from weir.cli.demo.posts import Posts
 from weir.cli.demo.screen import Screen
 from weir.cli.demo.summary import show
@@ -82,7 +82,7 @@ def _run(args: argparse.Namespace, work: Path, console: Console) -> dict[str, An
     _handle_interrupts()
     try:
         ready = time.perf_counter()
-        job = Job(spark, work, args.servers, args.seconds, page=not args.no_page)
+        job = BatchContext(spark, work, args.servers, args.seconds, page=not args.no_page)
         by_hash = args.batches if args.routing == "hash" else min(args.by_hash, args.batches)
         terms = {"servers": args.servers, "expected": args.batches}
         with Screen(

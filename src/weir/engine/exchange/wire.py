@@ -1,7 +1,8 @@
 """The rows of an exchange: Arrow blobs with an address.
 
-Between two steps Spark moves few, large rows ``(slot, kind, edge, born, sender, payload)``: everything that one task
-sends to one server on one edge is one blob. ``born`` is its latency marker, see :mod:`weir.engine.metrics.latency`;
+Between two steps Spark moves few, large rows ``(slot, kind, edge, source_time, sender, payload)``: everything that one
+task sends to one server on one edge is one blob. ``source_time`` is when its oldest row left the source, see
+:mod:`weir.engine.metrics.latency`;
 ``sender`` is the sending server and its host. Edges may have different schemas; the JVM never sees a row of ours.
 """
 
@@ -14,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from weir.columns import canonical_type
-from weir.engine.exchange.parcels import Depot
+from weir.engine.exchange.host_handoff import HostHandoff
 from weir.hashing import mix
 
 DATA, CONTROL, STATE, PARTIAL, STATISTICS = 1, 2, 3, 4, 5
-LEFT = (DATA, STATE, PARTIAL)  # may be left in a file; the others go to the driver in the end
-ADDRESSED = 32  # + kind: the payload is an address, see weir.engine.exchange.parcels
+HANDOFF_KINDS = (DATA, STATE, PARTIAL)  # may be left in a file; the others go to the driver in the end
+ADDRESSED = 32  # + kind: the payload is an address, see weir.engine.exchange.host_handoff
 NATIVE = 100  # + number of the source: a row of the user's own columns, routed in the JVM
 
 WIRE = pa.schema(
@@ -27,7 +28,7 @@ WIRE = pa.schema(
         ("slot", pa.int32()),
         ("kind", pa.int32()),
         ("edge", pa.int32()),
-        ("born", pa.int64()),
+        ("source_time", pa.int64()),
         ("sender", pa.string()),
         ("payload", pa.binary()),
     ]
@@ -48,25 +49,31 @@ class Outbox:
     ``sender`` is who sends, see :func:`sender_name`.
     """
 
-    def __init__(self, slots: list[int], depot: Depot | None = None, sender: str = "") -> None:
-        self._slots, self._depot, self._sender = slots, depot, sender
+    def __init__(self, slots: list[int], handoff: HostHandoff | None = None, sender: str = "") -> None:
+        self._slots, self._handoff, self._sender = slots, handoff, sender
         self._rows: list[tuple[int, int, int, int, pa.Buffer | bytes]] = []
         self._bytes = 0
         self.posted: Tallies = {}  # kind, edge → rows, and a checksum of which servers they went to
 
     def longest(self, server: int) -> int:
         """Return how long blobs for a server may be, in bytes."""
-        return BLOB_BYTES if self._depot is None else self._depot.longest(server, BLOB_BYTES)
+        return BLOB_BYTES if self._handoff is None else self._handoff.longest(server, BLOB_BYTES)
 
     def put(
-        self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes, born: int = 0, rows: int = 0
+        self,
+        server: int,
+        kind: int,
+        edge: int,
+        payload: pa.Buffer | bytes,
+        source_time: int = 0,
+        rows: int = 0,
     ) -> None:
         """Send a blob of so many rows to a server; ``edge`` is an operator's number for states."""
         if rows:
             add_tally(self.posted, (kind, edge), server, rows)
-        if self._depot is not None and kind in LEFT and self._depot.takes(server, len(payload)):
-            kind, payload = kind + ADDRESSED, self._depot.leave(payload)
-        self._rows.append((self._slots[server], kind, edge, born, payload))
+        if self._handoff is not None and kind in HANDOFF_KINDS and self._handoff.takes(server, len(payload)):
+            kind, payload = kind + ADDRESSED, self._handoff.leave(payload)
+        self._rows.append((self._slots[server], kind, edge, source_time, payload))
         self._bytes += len(payload)
 
     def full(self) -> bool:
@@ -75,14 +82,14 @@ class Outbox:
     def flush(self) -> Iterator[pa.RecordBatch]:
         if not self._rows:
             return
-        slots, kinds, edges, born, payloads = zip(*self._rows, strict=True)
+        slots, kinds, edges, source_time, payloads = zip(*self._rows, strict=True)
         self._rows, self._bytes = [], 0
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array(slots, pa.int32()),
                 pa.array(kinds, pa.int32()),
                 pa.array(edges, pa.int32()),
-                pa.array(born, pa.int64()),
+                pa.array(source_time, pa.int64()),
                 pa.array([self._sender] * len(slots), pa.string()),
                 pa.array([memoryview(p) for p in payloads], pa.binary()),
             ],

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.engine.job import Job
-from weir.engine.live.loads import News, every
+from weir.engine.batch_context import BatchContext
+from weir.engine.live.loads import ClusterLoad, every
 from weir.engine.live.transport import Frame
 from weir.engine.routers import Routers
 from weir.graph.model import Edge, Node
@@ -25,7 +25,7 @@ from weir.routing.base import PERIODS, InstanceLoad, Instances
 from weir.rows import Rows
 
 AHEAD = 2.5  # periods' work that sources have waiting on every server
-PATIENCE = 1.0  # seconds without news after which a source sends more all the same
+LOAD_TIMEOUT = 1.0  # seconds without news after which a source sends more all the same
 FIRST_ROWS = 64  # per server, as long as nothing is known of their speed
 FEWEST_ROWS = 4  # per server and period, where shares tell how many each gets
 
@@ -35,7 +35,7 @@ Numbers = NDArray[np.float64]
 class Receivers:
     """The instances behind one edge: how they are doing, and what was sent to them from here."""
 
-    def __init__(self, node: Node, job: Job) -> None:
+    def __init__(self, node: Node, job: BatchContext) -> None:
         n = len(node.placement)
         self.node, self._batch = node, job.plan.batch
         self._sources = job.pace.sources
@@ -47,7 +47,7 @@ class Receivers:
         self._lately: list[tuple[float, NDArray[np.int64]]] = []  # when, how many rows to each
         self._period, self._began = 0, 0.0
 
-    def hear(self, news: News, at: float) -> None:
+    def hear(self, news: ClusterLoad, at: float) -> None:
         """Take in how instances are doing."""
         self._sources = max(1, news.sources)
         for number, heard in enumerate(news.operators[self.node.index]):
@@ -120,7 +120,7 @@ class Control:
     ``listen(seconds)`` returns frames with news that have come; if there are none, it waits for some.
     """
 
-    def __init__(self, job: Job, routers: Routers, listen: Callable[[float], list[Frame]]) -> None:
+    def __init__(self, job: BatchContext, routers: Routers, listen: Callable[[float], list[Frame]]) -> None:
         self._job, self._routers, self._listen = job, routers, listen
         self._receivers: dict[int, Receivers] = {}
 
@@ -150,12 +150,12 @@ class Control:
         If nothing is heard for long, it is as many as before.
         """
         seconds = AHEAD * every(len(receivers.node.placement))
-        patience, pause = max(PATIENCE, 2 * seconds), 0.0
-        until = time.perf_counter() + patience
+        limit, pause = max(LOAD_TIMEOUT, 2 * seconds), 0.0
+        until = time.perf_counter() + limit
         while True:
             for frame in self._listen(pause):
                 self._hear(frame)
-                until = time.perf_counter() + patience
+                until = time.perf_counter() + limit
             room, most = receivers.room(seconds)
             if room >= min(end - start, max(FIRST_ROWS, most / 2)):
                 return room
@@ -164,7 +164,7 @@ class Control:
             pause = seconds / 8
 
     def _hear(self, frame: Frame) -> None:
-        news = msgspec.msgpack.decode(frame.data, type=News)
+        news = msgspec.msgpack.decode(frame.data, type=ClusterLoad)
         if news.batch == self._job.plan.batch:
             for receivers in self._receivers.values():
                 receivers.hear(news, frame.arrived)

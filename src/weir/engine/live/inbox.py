@@ -114,7 +114,7 @@ class Inbox:
         with self._changed:
             self._jobs.append(job)
             if job is not None:
-                self.batch = job.born
+                self.batch = job.source_time
             self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:

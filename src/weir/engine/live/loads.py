@@ -13,9 +13,9 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from weir.engine.batch_context import BatchContext, Pace
 from weir.engine.documents import TaskReport
 from weir.engine.feedback import pace
-from weir.engine.job import Job, Pace
 from weir.graph.model import Edge, Node, Topology
 
 SOON = 0.01  # seconds after which a server that has nothing to do may speak again
@@ -51,7 +51,7 @@ def followed(topology: Topology) -> list[Node]:
     return [node for node in topology.nodes if node.name in targets]
 
 
-class Standing(msgspec.Struct, array_like=True, gc=False):
+class OperatorLoad(msgspec.Struct, array_like=True, gc=False):
     """An operator on a server, since the batch began."""
 
     taken: int = 0  # rows that it has worked on
@@ -59,36 +59,36 @@ class Standing(msgspec.Struct, array_like=True, gc=False):
     busy: float = 0.0  # seconds
 
 
-class Word(msgspec.Struct, array_like=True):
+class ServerLoad(msgspec.Struct, array_like=True):
     """What a server says of its operators."""
 
     batch: int
     sources: int  # source tasks that send to it
     hungry: bool  # whether it has nothing to do
-    operators: dict[int, Standing]  # by their index
+    operators: dict[int, OperatorLoad]  # by their index
 
 
-class News(msgspec.Struct, array_like=True):
+class ClusterLoad(msgspec.Struct, array_like=True):
     """What the driver tells: of each operator, for each instance, seconds since it was heard of and how it was."""
 
     batch: int
     sources: int
-    operators: dict[int, list[tuple[float, Standing] | None]]  # None: not heard of yet
+    operators: dict[int, list[tuple[float, OperatorLoad] | None]]  # None: not heard of yet
 
 
-class Gatherer:
+class LoadAggregator:
     """Gathers the words of servers in one batch, and tells news often enough for control to act on them."""
 
-    def __init__(self, job: Job, tell: Callable[[bytes], None]) -> None:
+    def __init__(self, job: BatchContext, tell: Callable[[bytes], None]) -> None:
         self._job, self._every = job, every(job.plan.servers)
         self._tell, self._lock = tell, threading.Lock()  # words come in several threads
         self._nodes = followed(job.topology)
-        self._words: dict[int, tuple[float, Word]] = {}
+        self._words: dict[int, tuple[float, ServerLoad]] = {}
         self._told, self._due = 0.0, np.inf  # when news was told last, and when some will be
 
     def hear(self, server: int, data: bytes, at: float) -> None:
         """Take in the word of a server, and tell news if it is time for that, or as soon as it is."""
-        word = msgspec.msgpack.decode(data, type=Word)
+        word = msgspec.msgpack.decode(data, type=ServerLoad)
         with self._lock:
             if word.batch != self._job.plan.batch:
                 return
@@ -116,9 +116,9 @@ class Gatherer:
             self._told, self._due = at, np.inf
             sources = max(word.sources for _, word in self._words.values())
             operators = {node.index: [self._of(node, s, at) for s in node.placement] for node in self._nodes}
-        self._tell(msgspec.msgpack.encode(News(self._job.plan.batch, sources, operators)))
+        self._tell(msgspec.msgpack.encode(ClusterLoad(self._job.plan.batch, sources, operators)))
 
-    def _of(self, node: Node, server: int, at: float) -> tuple[float, Standing] | None:
+    def _of(self, node: Node, server: int, at: float) -> tuple[float, OperatorLoad] | None:
         heard, word = self._words.get(server, (at, None))
         standing = None if word is None else word.operators.get(node.index)
         return None if standing is None else (at - heard, standing)

@@ -10,7 +10,7 @@ from weir.engine.documents import EdgeReport
 from weir.engine.exchange import wire
 from weir.engine.live.transport import ROWS, Frame
 from weir.engine.server import Server
-from weir.engine.whereabouts import places_of
+from weir.engine.server_locations import places_of
 
 BLOB_BYTES = 4 << 20
 
@@ -30,10 +30,16 @@ class DirectOutbox(wire.Outbox):
         return BLOB_BYTES
 
     def put(
-        self, server: int, kind: int, edge: int, payload: pa.Buffer | bytes, born: int = 0, rows: int = 0
+        self,
+        server: int,
+        kind: int,
+        edge: int,
+        payload: pa.Buffer | bytes,
+        source_time: int = 0,
+        rows: int = 0,
     ) -> None:
-        if kind not in wire.LEFT:
-            super().put(server, kind, edge, payload, born, rows)
+        if kind not in wire.HANDOFF_KINDS:
+            super().put(server, kind, edge, payload, source_time, rows)
             return
         wire.add_tally(self.posted, (kind, edge), server, rows)
         self._count(server, kind, edge, rows, len(payload))
@@ -44,7 +50,7 @@ class DirectOutbox(wire.Outbox):
             step = 0  # before any other
         else:  # a server that goes leaves partial states to be kept on, not to be merged yet
             step = topology.nodes[edge].state_level if self._server.step else topology.nodes[edge].level
-        self._send(server, Frame(ROWS, kind, step, edge, rows, born, pa.py_buffer(payload)))
+        self._send(server, Frame(ROWS, kind, step, edge, rows, source_time, pa.py_buffer(payload)))
 
     def _count(self, server: int, kind: int, edge: int, rows: int, size: int) -> None:
         """Count rows by distance as they leave: live servers stay where they are, so the plan knows where."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from weir.engine.job import Job
+from weir.engine.batch_context import BatchContext
 from weir.engine.live.control import Control
 from weir.engine.live.loads import followed, is_followed
 from weir.engine.live.outbox import DirectOutbox, Send
 from weir.engine.live.sender import Sender
-from weir.engine.live.transport import END, Address, Connection, Frame, Hello, Life, connect
+from weir.engine.live.transport import END, Address, Connection, Frame, Generation, Hello, connect
 from weir.engine.server import Server
 from weir.errors import LiveFailed
 from weir.graph.model import Edge
@@ -23,7 +23,7 @@ from weir.rows import Rows
 class LiveSource(Server):
     """Routes the rows of a source; by pieces where routers follow load and can hear of it."""
 
-    as_they_come = True
+    arrival_order = True
     control: Control | None = None
 
     def _route(self, edge: Edge, rows: Rows) -> None:
@@ -40,17 +40,21 @@ class LiveSource(Server):
 
 
 def feed(
-    job: Job, task: int, batches: Iterable[pa.RecordBatch], send: Send, ears: Ears | None = None
+    job: BatchContext,
+    task: int,
+    batches: Iterable[pa.RecordBatch],
+    send: Send,
+    listener: LoadListener | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Route the rows of a source task, hand them to ``send``, and yield the task's report."""
     source = LiveSource(job, 0, -1, task)
     source.outbox = DirectOutbox(source, send)
-    if ears is not None:
-        source.control = Control(job, source.routers, ears.listen)
+    if listener is not None:
+        source.control = Control(job, source.routers, listener.listen)
     yield from source.run(batches)
 
 
-class Ears:
+class LoadListener:
     """Takes in news of the servers' load, which come on the connections on which they get rows."""
 
     def __init__(self, connections: Mapping[int, Connection]) -> None:
@@ -74,7 +78,11 @@ class Ears:
 
 
 def push(
-    job: Job, task: int, batches: Iterable[pa.RecordBatch], life: Life, servers: list[Address]
+    job: BatchContext,
+    task: int,
+    batches: Iterable[pa.RecordBatch],
+    generation: Generation,
+    servers: list[Address],
 ) -> Iterator[pa.RecordBatch]:
     """Run a source task: send its rows to live servers, yield its report.
 
@@ -84,14 +92,16 @@ def push(
     sender = Sender(connections)
     try:
         for number, address in enumerate(servers):
-            connections[number] = connect(address, life, Hello("source", task, life.name, job.plan.batch))
-        ears = Ears(connections) if followed(job.topology) else None
-        yield from feed(job, task, batches, sender.send, ears)
+            connections[number] = connect(
+                address, generation, Hello("source", task, generation.name, job.plan.batch)
+            )
+        listener = LoadListener(connections) if followed(job.topology) else None
+        yield from feed(job, task, batches, sender.send, listener)
         for number in connections:
             sender.send(number, Frame(END))
         sender.drain()
-        if ears is not None:  # with words unread, closing would take back rows that are still under way
-            ears.close()
+        if listener is not None:  # with words unread, closing would take back rows that are still under way
+            listener.close()
             for connection in connections.values():
                 connection.end()
     except OSError as error:

@@ -32,7 +32,7 @@ from weir.errors import LiveFailed, WeirError
 ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT, LOAD = range(1, 11)
 HEAD = struct.Struct("<BBHiIqQ")  # what, kind, step, edge, rows, born, size
 HANDSHAKE_SECONDS = 10.0
-PATIENCE = 60.0  # seconds after which a host that acknowledges nothing counts as lost
+ACK_TIMEOUT = 60.0  # seconds after which a host that acknowledges nothing counts as lost
 _NONCE = 32
 _LENGTH = struct.Struct("<H")
 
@@ -41,7 +41,7 @@ Pieces = Iterator[list[memoryview]]
 
 
 @dataclass(frozen=True)
-class Life:
+class Generation:
     """One life of a query's servers: how many there are, what it is called, and what only its members know.
 
     ``sealed`` is whether they encrypt what they send.
@@ -58,7 +58,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
     role: str
     number: int
-    life: str
+    generation: str
     batch: int = -1
     listens: Address | None = None
 
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
     step: int = 0
     edge: int = 0
     rows: int = 0
-    born: int = 0
+    source_time: int = 0
     payload: pa.Buffer | None = None
     arrived: float = 0.0
 
@@ -92,7 +92,7 @@ class Connection:
     """
 
     def __init__(
-        self, sock: socket.socket, patience: float | None = None, sealed: tuple[Seal, Seal] | None = None
+        self, sock: socket.socket, retry: float | None = None, sealed: tuple[Seal, Seal] | None = None
     ) -> None:
         self._socket = sock
         self._seals = sealed
@@ -100,8 +100,8 @@ class Connection:
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if patience is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience * 1000))
+        if retry is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(retry * 1000))
 
     def send(self, what: int, payload: Any = b"", **about: int) -> None:
         """Send a frame; wait while the other side does not take it."""
@@ -182,7 +182,7 @@ class Connection:
             return None
         if self._seals is not None:
             head = self._seals[1].open(head)
-        what, kind, step, edge, rows, born, size = HEAD.unpack(head)
+        what, kind, step, edge, rows, source_time, size = HEAD.unpack(head)
         payload = None
         if size:
             space = room(size)
@@ -192,7 +192,7 @@ class Connection:
             else:
                 self._open_into(view, self._seals[1])
             payload = pa.py_buffer(space)
-        return Frame(what, kind, step, edge, rows, born, payload, time.perf_counter())
+        return Frame(what, kind, step, edge, rows, source_time, payload, time.perf_counter())
 
     def _open_into(self, view: memoryview, seal: Seal) -> None:
         for start in range(0, len(view), PIECE):
@@ -223,7 +223,7 @@ class Connection:
         self._socket.close()
 
 
-def connect(address: Address, life: Life, hello: Hello | Callable[[str], Hello]) -> Connection:
+def connect(address: Address, generation: Generation, hello: Hello | Callable[[str], Hello]) -> Connection:
     """Connect to a listener of the same life; ``hello`` may depend on the address that this side has there."""
     try:
         sock = socket.create_connection(address, timeout=HANDSHAKE_SECONDS)
@@ -234,9 +234,11 @@ def connect(address: Address, life: Life, hello: Hello | Callable[[str], Hello])
         text, mine = msgspec.msgpack.encode(about), secrets.token_bytes(_NONCE)
         sock.sendall(_LENGTH.pack(len(text)) + text + mine)
         theirs = _exactly(sock, _NONCE)
-        if not hmac.compare_digest(_exactly(sock, 32), _proof(life.secret, b"listens", text, mine, theirs)):
+        if not hmac.compare_digest(
+            _exactly(sock, 32), _proof(generation.secret, b"listens", text, mine, theirs)
+        ):
             raise LiveFailed(f"{address[0]}:{address[1]} does not know the secret of these servers")
-        sock.sendall(_proof(life.secret, b"connects", text, mine, theirs))
+        sock.sendall(_proof(generation.secret, b"connects", text, mine, theirs))
         (size,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
         if size:
             raise LiveFailed(
@@ -249,11 +251,11 @@ def connect(address: Address, life: Life, hello: Hello | Callable[[str], Hello])
         sock.close()
         raise
     # a source waits for its servers however long they take; the system would count that as silence
-    sealed = seals(life.secret, mine, theirs) if life.sealed else None
-    return Connection(sock, None if about.role == "source" else PATIENCE, sealed)
+    sealed = seals(generation.secret, mine, theirs) if generation.sealed else None
+    return Connection(sock, None if about.role == "source" else ACK_TIMEOUT, sealed)
 
 
-def admit(sock: socket.socket, life: Life) -> tuple[Hello, Connection]:
+def admit(sock: socket.socket, generation: Generation) -> tuple[Hello, Connection]:
     """Greet who has connected, or raise a LiveFailed: without the secret, or of another life."""
     sock.settimeout(HANDSHAKE_SECONDS)
     (size,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
@@ -261,18 +263,20 @@ def admit(sock: socket.socket, life: Life) -> tuple[Hello, Connection]:
         raise LiveFailed("somebody who is no server connected")
     text, theirs = _exactly(sock, size), _exactly(sock, _NONCE)
     mine = secrets.token_bytes(_NONCE)
-    sock.sendall(mine + _proof(life.secret, b"listens", text, theirs, mine))
-    if not hmac.compare_digest(_exactly(sock, 32), _proof(life.secret, b"connects", text, theirs, mine)):
+    sock.sendall(mine + _proof(generation.secret, b"listens", text, theirs, mine))
+    if not hmac.compare_digest(
+        _exactly(sock, 32), _proof(generation.secret, b"connects", text, theirs, mine)
+    ):
         raise LiveFailed("somebody without the secret connected")
     hello = msgspec.msgpack.decode(text, type=Hello)
-    if hello.life != life.name:
-        refusal = f"it is of the life {hello.life}, this is {life.name}"
+    if hello.generation != generation.name:
+        refusal = f"it is of the life {hello.generation}, this is {generation.name}"
         sock.sendall(_LENGTH.pack(len(refusal)) + refusal.encode())
         raise LiveFailed(refusal)
     sock.sendall(_LENGTH.pack(0))
-    if not life.sealed:
+    if not generation.sealed:
         return hello, Connection(sock)
-    there, back = seals(life.secret, theirs, mine)
+    there, back = seals(generation.secret, theirs, mine)
     return hello, Connection(sock, sealed=(back, there))
 
 
@@ -293,10 +297,12 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 class Listener:
     """Takes connections at one address, each in a thread of its own, from those who know the secret."""
 
-    def __init__(self, host: str, life: Life, welcome: Callable[[Connection, Hello], None]) -> None:
+    def __init__(
+        self, host: str, generation: Generation, welcome: Callable[[Connection, Hello], None]
+    ) -> None:
         self._socket = socket.create_server((host, 0), backlog=128)
         self.address: Address = (host, self._socket.getsockname()[1])
-        self._life, self._welcome = life, welcome
+        self._life, self._welcome = generation, welcome
         self._open: set[Connection] = set()
         self._closed = False
         threading.Thread(target=self._accept, daemon=True, name="weir-listener").start()

@@ -32,17 +32,17 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
-def count_age(ages: Ages, born: int, rows: int, at: int | None = None) -> None:
+def count_age(ages: Ages, source_time: int, rows: int, at: int | None = None) -> None:
     """Count rows that are done now (or ``at``); those whose source time nobody knows (0) are left out.
 
     >>> ages = {}
-    >>> count_age(ages, born=1_000_000, rows=3, at=1_256_000)
-    >>> count_age(ages, born=0, rows=5, at=1_256_000)
+    >>> count_age(ages, source_time=1_000_000, rows=3, at=1_256_000)
+    >>> count_age(ages, source_time=0, rows=5, at=1_256_000)
     >>> sum(ages.values())
     3
     """
-    if born > 0:
-        age = max(1, (now() if at is None else at) - born)
+    if source_time > 0:
+        age = max(1, (now() if at is None else at) - source_time)
         bucket = int(math.log2(age) * PER_OCTAVE)
         ages[bucket] = ages.get(bucket, 0) + rows
 

@@ -95,7 +95,7 @@ def by_distance(topology: Topology, reports: Iterable[TaskReport]) -> tuple[dict
     return traffic, partials
 
 
-def whereabouts(reports: Iterable[TaskReport]) -> dict[int, tuple[str, str]]:
+def server_locations(reports: Iterable[TaskReport]) -> dict[int, tuple[str, str]]:
     """Return where each server ran its last step: host and executor."""
     steps = sorted((r for r in reports if r.server >= 0 and r.step > 0), key=lambda r: r.step)
     return {r.server: (r.host, r.process) for r in steps}

@@ -9,7 +9,7 @@ from weir.locality.partition._refine import GRAPH, TINY, Floats, Graph, Held, Pa
 
 
 def climb(
-    graph: Graph, held: Held, limit: Floats, slack: float, patience: int, passes: int, parts: Parts
+    graph: Graph, held: Held, limit: Floats, slack: float, bad_moves: int, passes: int, parts: Parts
 ) -> None:
     """Improve ``parts`` by Fiduccia–Mattheyses over all servers: the best move first, even one that costs.
 
@@ -20,7 +20,7 @@ def climb(
     load, talk = loads(graph[3], parts, n), np.zeros((m, n))
     scratch = np.empty((5, m), np.int64)
     _climb(
-        *graph, held, limit, limit * (1 + slack), patience, passes, parts, load, talk, np.empty(m), scratch
+        *graph, held, limit, limit * (1 + slack), bad_moves, passes, parts, load, talk, np.empty(m), scratch
     )
 
 
@@ -89,7 +89,7 @@ def _climb(  # type: ignore[no-untyped-def]
     held,
     limit,
     loose,
-    patience,
+    bad_moves,
     passes,
     parts,
     load,
@@ -124,7 +124,7 @@ def _climb(  # type: ignore[no-untyped-def]
         best = first
         moves = 0
         kept = 0
-        while size > 0 and moves - kept < patience:
+        while size > 0 and moves - kept < bad_moves:
             v = heap[0]
             own, to = parts[v], target[v]
             if to < 0:

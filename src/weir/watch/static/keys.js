@@ -62,7 +62,7 @@ function answer(text, home) {
   const since = home.by === "table" ? `by the routing table, since batch ${home.since_batch}` : "by its hash";
   return h("article", { class: "home" },
     h("h3", {}, `${home.operator}: “${text}” lives ${where}`, h("span", { class: "dim" }, ` ${home.host ? `(${home.host}) ` : ""}${since}`)),
-    home.company.length ? h("p", {}, "Seen with: ", ...home.company.flatMap((other, i) => [i ? ", " : "",
+    home.affinity.length ? h("p", {}, "Seen with: ", ...home.affinity.flatMap((other, i) => [i ? ", " : "",
       h("button", { type: "button", class: "link", onclick: () => find(other.key) }, other.key),
       h("span", { class: "dim" }, ` ${other.operator}, server ${other.server}${home.servers.includes(other.server) ? " ✓" : ""}`)])) : null,
     h("table", { class: "state" }, h("thead", {}, h("tr", {}, ...Object.keys(home.state[0]).map((name) => h("th", { scope: "col" }, name)))),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from weir.errors import WeirError
-from weir.spark import live
+from weir.spark import live_runner
 from weir.spark.session import embedded
 from weir_evaluation.bench.chaos.cases import SCHEMA, Keyed
 from weir_evaluation.bench.chaos.draw import Drawn, draw
@@ -37,7 +37,7 @@ SETTINGS = {
 def main(seed: str, data: str, checkpoint: str, deliveries: str) -> None:
     drawn = draw(random.Random(int(seed)))
     if int(seed) % 2:  # else rows of these small batches take the way over the driver
-        live.SMALL_BATCH = -1
+        live_runner.SMALL_BATCH = -1
     spark = embedded(CLUSTER, **SETTINGS)
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(data)
     application = drawn.application(stream)

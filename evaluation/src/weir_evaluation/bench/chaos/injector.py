@@ -174,7 +174,7 @@ class Injector:
             mock.patch.object(InProcessRunner, "_attempt", attempted),
             mock.patch("weir.engine.clock.time", _ShiftedTime(self)),
             # who waits for a sink tries again up to once a minute; here, thirty tries may fail in a row
-            mock.patch("weir.engine.patience.LONGEST_PAUSE", 0.02),
+            mock.patch("weir.engine.retry.LONGEST_PAUSE", 0.02),
         ):
             yield
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from weir.engine.batch_context import BatchContext, Pace
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.exchange import wire
 from weir.engine.in_process import InProcessRunner, Tables
-from weir.engine.job import Job, Pace
-from weir.engine.live.group import Group
-from weir.engine.live.loads import Gatherer
+from weir.engine.key_counting import Learning
+from weir.engine.live.coordinator import LiveCoordinator
+from weir.engine.live.loads import LoadAggregator
 from weir.engine.live.outbox import Answers
-from weir.engine.live.resident import Resident
 from weir.engine.live.source import push
-from weir.engine.outcome import Outcome, outcome_of
-from weir.engine.sightings import Learning
+from weir.engine.live.worker import LiveWorker
+from weir.engine.reports import BatchResult, result_of
 from weir.graph.model import Topology
 
 HOST = "127.0.0.1"
@@ -34,15 +34,15 @@ class LiveThreads(InProcessRunner):
     def __init__(self, *args: Any, limit: int = 1 << 20, sealed: bool = False, **terms: Any) -> None:
         super().__init__(*args, **terms)
         self.limit, self.sealed = limit, sealed
-        self._group: Group | None = None
-        self._jobs: dict[bytes, Job] = {}
+        self._group: LiveCoordinator | None = None
+        self._jobs: dict[bytes, BatchContext] = {}
         self._pace = Pace()
 
     @property
     def execution(self) -> str:
         return "on live servers, threads of this process"
 
-    def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> Outcome:
+    def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         if not self.topology.steps:
             return super().run(rows, plan, manifest, before)
         job = replace(self._job(plan, manifest, before), pace=self._pace)
@@ -51,7 +51,7 @@ class LiveThreads(InProcessRunner):
         self._jobs[name] = job
         try:
             group = self._group = self._group or self._start()
-            gatherer = Gatherer(job, group.tell_news)
+            aggregator = LoadAggregator(job, group.tell_load)
 
             def source() -> Answers:
                 parts = self._cut(rows)
@@ -59,16 +59,16 @@ class LiveThreads(InProcessRunner):
                     return group.feed(job, parts)
                 sent: list[pa.RecordBatch] = []
                 for task, part in enumerate(parts):
-                    sent += push(job, task, [part], group.life, group.addresses)
+                    sent += push(job, task, [part], group.generation, group.addresses)
                 return list(wire.answers_in(sent))
 
-            answers = group.run(plan.batch, name, source, gatherer)
+            answers = group.run(plan.batch, name, source, aggregator)
         except Exception as error:
             self.close()
             return replace(super().run(rows, plan, manifest, before), ran_again=str(error))
-        outcome = outcome_of(answers, "live")
-        self._pace = gatherer.pace(outcome.reports)
-        return self._placed(outcome)
+        result = result_of(answers, "live")
+        self._pace = aggregator.pace(result.reports)
+        return self._placed(result)
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         super().rescale(topology, origin, learning)
@@ -80,11 +80,13 @@ class LiveThreads(InProcessRunner):
             self._group.close()
             self._group = None
 
-    def _start(self) -> Group:
-        group = Group(self.topology.servers, HOST, sealed=self.sealed)
+    def _start(self) -> LiveCoordinator:
+        group = LiveCoordinator(self.topology.servers, HOST, sealed=self.sealed)
 
         def serve(number: int) -> None:
-            Resident(number, group.address, group.life, self._jobs.__getitem__, limit=self.limit).run()
+            LiveWorker(
+                number, group.address, group.generation, self._jobs.__getitem__, limit=self.limit
+            ).run()
 
         for number in range(self.topology.servers):
             name = f"weir-server-{number}"

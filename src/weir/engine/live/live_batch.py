@@ -19,11 +19,11 @@ from functools import partial
 
 import msgspec
 
+from weir.engine.batch_context import BatchContext
 from weir.engine.documents import TaskReport
 from weir.engine.exchange import wire
-from weir.engine.job import Job
 from weir.engine.live.inbox import NOTHING, Inbox
-from weir.engine.live.loads import SOON, Standing, Word, every, followed
+from weir.engine.live.loads import SOON, OperatorLoad, ServerLoad, every, followed
 from weir.engine.live.outbox import Answers, DirectOutbox, Send
 from weir.engine.live.transport import Frame
 from weir.engine.metrics.latency import Busy, Groups
@@ -40,17 +40,17 @@ FEW_ROWS = 16  # that it works on before it knows how long they take
 CHEAP = 50e-6
 
 
-class LiveServer(Server):
+class LiveBatch(Server):
     """Runs one batch on one server, all steps of it.
 
     ``speak`` tells the driver how this server is doing.
     """
 
-    as_they_come = True
+    arrival_order = True
 
     def __init__(
         self,
-        job: Job,
+        job: BatchContext,
         server: int,
         inbox: Inbox,
         send: Send,
@@ -211,15 +211,15 @@ class LiveServer(Server):
         if not self._followed or at - self._spoke < pause:
             return
         operators = {
-            node.index: self._standing(node) for node in self._followed if self.server in node.placement
+            node.index: self._operator_load(node) for node in self._followed if self.server in node.placement
         }
-        word = Word(self.plan.batch, self.inbox.feeding, hungry, operators)
+        word = ServerLoad(self.plan.batch, self.inbox.feeding, hungry, operators)
         data = msgspec.msgpack.encode(word)
         if data != self._word:
             self._spoke, self._word = at, data
             self._tell(data)
 
-    def _standing(self, node: Node) -> Standing:
+    def _operator_load(self, node: Node) -> OperatorLoad:
         report, put_by = self.reports[node.level - 1].operators.get(node.name, OperatorReport()), 0
         instance, busy = self.instances.get((node.name, node.level)), report.busy
         if instance is not None and instance.waiting:
@@ -229,7 +229,7 @@ class LiveServer(Server):
             else:  # what is quickly done counts as done, or sources would wait for it
                 busy = report.rows_in * pace
         edges = [edge.index for edge in self.topology.edges if edge.target == node.name]
-        return Standing(report.rows_in - put_by, self.inbox.waiting(edges) + put_by, busy)
+        return OperatorLoad(report.rows_in - put_by, self.inbox.waiting(edges) + put_by, busy)
 
     def _take(self, frame: Frame) -> None:
         assert frame.payload is not None
@@ -237,7 +237,7 @@ class LiveServer(Server):
         with Busy(self.report):
             if frame.kind == wire.PARTIAL:
                 self.step = frame.step  # for the copy that merges, which may have to wait for its own step
-            self._receive_blob(frame.kind, frame.edge, frame.born, frame.payload)
+            self._receive_blob(frame.kind, frame.edge, frame.source_time, frame.payload)
             self.step = now
         for _ in self._read():  # files whose names have come
             pass
@@ -259,11 +259,11 @@ class LiveServer(Server):
 def _first(groups: Groups, rows: int) -> tuple[Groups, Groups]:
     """Return the groups of the first so many rows, and the rest."""
     taken: Groups = []
-    for at, (born, count, came) in enumerate(groups):
+    for at, (source_time, count, came) in enumerate(groups):
         if count > rows:
             if rows:
-                taken.append((born, rows, came))
-            return taken, [(born, count - rows, came), *groups[at + 1 :]]
-        taken.append((born, count, came))
+                taken.append((source_time, rows, came))
+            return taken, [(source_time, count - rows, came), *groups[at + 1 :]]
+        taken.append((source_time, count, came))
         rows -= count
     return taken, []

@@ -14,7 +14,7 @@ logger = logging.getLogger("weir.engine")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds between two tries
 
 
-class Patience:
+class Retry:
     """Tries again with growing pauses; ``say`` is told what it waits for, and "" when it no longer waits."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -14,7 +14,7 @@ RECENT = 100  # batches whose progress is kept at hand
 
 
 @dataclass
-class Status:
+class QueryStatus:
     """What the loop is doing right now."""
 
     message: str = "starting"
@@ -22,10 +22,10 @@ class Status:
     recent: deque[Progress] = field(default_factory=lambda: deque(maxlen=RECENT))
 
 
-class Ending:
+class Lifecycle:
     """Notes failures and the end of a query."""
 
-    def __init__(self, status: Status, ledger: Ledger) -> None:
+    def __init__(self, status: QueryStatus, ledger: Ledger) -> None:
         self._status, self._ledger = status, ledger
         self.listeners = Listeners()
         self.stopping = False  # a batch that is under way then is given up, which is no failure

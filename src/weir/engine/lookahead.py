@@ -28,7 +28,7 @@ class Ahead:
         """Find the keys of the named operators in the sources; refuse an application that changes rows before them."""
         unchanged: dict[str, set[str] | None] = {source: {source} for source in topology.sources}
         keys: dict[str, dict[int, tuple[str, ...]]] = {}
-        reading = next((n.name for n in topology.nodes if n.operator.reads_files), None)
+        reading = next((n.name for n in topology.nodes if n.operator.reads_source), None)
         if reading is not None:
             raise TopologyError(
                 f"look_ahead=True: {reading!r} is read on the servers, after the batch is planned, so its keys are not "

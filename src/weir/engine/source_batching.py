@@ -20,7 +20,7 @@ Position = dict[str, int]
 Columns = dict[str, list[Any]]  # the rows that a reading operator gets, by column
 
 
-class Feed(Protocol):
+class SplittableSource(Protocol):
     """What a source that is cut up answers. Sizes are in units of its own: messages, or bytes."""
 
     most: int | None  # of a batch, as the user limits it
@@ -50,7 +50,7 @@ class Feed(Protocol):
         """Return what the progress says of it."""
 
 
-class Intake:
+class SourceBatching:
     """Cuts sources into batches, as large as limits and a target time allow.
 
     With a ``target`` (seconds) the size of a batch follows what the last ones took: it is multiplied by target over
@@ -62,17 +62,17 @@ class Intake:
     ...     def cut(self, position, most):
     ...         return {}, {"at": min(5000, position["at"] + int(most))}
     ...     def size(self, position): return 5000 - position["at"]
-    >>> intake, sizes = Intake({"n": Numbers()}, target=2.0), []
-    >>> intake.begin(None, 0, {})
-    >>> while intake.behind and len(sizes) < 6:
-    ...     positions = intake.cut()[1]
-    ...     sizes.append(positions["n"]["at"] - intake.positions["n"]["at"])
-    ...     intake.reached(positions, sizes[-1] / 200)   # 200 per second
+    >>> batching, sizes = SourceBatching({"n": Numbers()}, target=2.0), []
+    >>> batching.begin(None, 0, {})
+    >>> while batching.behind and len(sizes) < 6:
+    ...     positions = batching.cut()[1]
+    ...     sizes.append(positions["n"]["at"] - batching.positions["n"]["at"])
+    ...     batching.reached(positions, sizes[-1] / 200)   # 200 per second
     >>> sizes
     [100, 200, 400, 400, 400, 400]
     """
 
-    def __init__(self, feeds: Mapping[str, Feed], target: float | None = None) -> None:
+    def __init__(self, feeds: Mapping[str, SplittableSource], target: float | None = None) -> None:
         self.feeds, self.target = dict(feeds), target
         self.positions: dict[str, Position] = {}
         self._limits: dict[str, float | None] = {
@@ -108,7 +108,7 @@ class Intake:
     def cut(self, planned: Input | None = None) -> tuple[dict[str, Columns], dict[str, Position]]:
         """Return what the next batch reads, and the positions behind it.
 
-        Of a batch that was ``planned`` before, files are listed anew: one may have been mended, and nothing of the
+        Of a batch that was ``planned`` before, files are listed anew: one may have been repaired, and nothing of the
         batch has been committed.
         """
         columns, positions = {}, {}
@@ -143,11 +143,11 @@ class Intake:
 
 
 def next_input(
-    intake: Intake | None, last: Commit | None, reads: bool, planned: Input | None = None
+    source_batching: SourceBatching | None, last: Commit | None, reads: bool, planned: Input | None = None
 ) -> Input | None:
     """Return what the next batch takes from sources that are cut up; without any, what earlier batches have read."""
     before = None if last is None else last.input
-    if intake is None or not reads:
+    if source_batching is None or not reads:
         return before
-    listing, positions = intake.cut(planned)
+    listing, positions = source_batching.cut(planned)
     return Input({**({} if before is None else before.positions), **positions}, listing)

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from weir.engine.documents import BatchPlan, Claim, Manifest
-from weir.engine.exchange.parcels import Depot
-from weir.engine.sightings import Learning
+from weir.engine.exchange.host_handoff import HostHandoff
+from weir.engine.key_counting import Learning
 from weir.graph.model import Topology
 from weir.state.refs import SegmentRef
 from weir.state.storage import Storage
@@ -94,7 +94,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchContext:
     """A batch as its tasks see it."""
 
     topology: Topology
@@ -112,12 +112,12 @@ class Job:
     pace: Pace = field(default_factory=Pace)
     claim: Claim | None = None  # what every process that runs tasks must find in the checkpoint
 
-    def depot(self, folder: str | None) -> Depot | None:
+    def handoff(self, folder: str | None) -> HostHandoff | None:
         """Return where a task leaves rows for other servers on its host, if it may."""
         if folder is None or self.hosts is None:
             return None
         here = host_name()
-        return Depot(folder, self.query, self.plan.batch, [host == here for host in self.hosts])
+        return HostHandoff(folder, self.query, self.plan.batch, [host == here for host in self.hosts])
 
 
 def column_name(number: int, column: str) -> str:

@@ -18,14 +18,14 @@ from weir.engine.ledger import latest_commit
 from weir.engine.metrics.progress import Progress
 from weir.errors import EngineError
 from weir.state.storage import Storage
-from weir.watch.server import PageServer
+from weir.watch.page_server import PageServer
 
 WAITING, POSTS, CHECKPOINT = "waiting", "posts", "checkpoint"  # folders of the demo
 LEARN_FROM = 3  # batches, before homes are computed
 _SHOWN = ("batch", "rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality", "table_version")
 
 
-class Job:
+class BatchContext:
     """The application on a folder of files that are given to it batch by batch.
 
     The stream's files are in the subfolder ``waiting`` of the folder ``work``; after ``seconds`` the stream ends,

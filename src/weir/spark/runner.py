@@ -16,19 +16,26 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from weir.engine import invariants
-from weir.engine.ahead import Ahead
+from weir.engine.batch_context import (
+    SOURCE_NUMBER,
+    BatchContext,
+    EntryLayout,
+    Segments,
+    column_name,
+    host_name,
+)
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.fence import check_shared
-from weir.engine.job import SOURCE_NUMBER, EntryLayout, Job, Segments, column_name, host_name
+from weir.engine.key_counting import Learning
+from weir.engine.lookahead import Ahead
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
-from weir.engine.outcome import Outcome, outcome_of
+from weir.engine.reports import BatchResult, result_of
 from weir.engine.rescale import move_home
 from weir.engine.server import Server
-from weir.engine.sightings import Learning
 from weir.engine.tables import grouping_in_force
-from weir.errors import EngineError, OperatorError, ParcelLost
+from weir.errors import EngineError, HandoffLost, OperatorError
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
 from weir.locality.stats import BatchStats
@@ -38,9 +45,9 @@ from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
 from weir.spark.failures import translating
-from weir.spark.homes import Homes
-from weir.spark.peeking import count_ahead
+from weir.spark.lookahead_counts import count_ahead
 from weir.spark.probing import locate, measure
+from weir.spark.server_affinity import ServerAffinity
 from weir.spark.session import own_session
 from weir.spark.sources import collected, without
 from weir.spark.stages import Task, answering, sending
@@ -94,7 +101,7 @@ class SparkRunner:
         self.template: DataFrame  # what batches come from, set before the first
         self._pause_until = 0
         self._most_bytes = ""  # of an Arrow batch, as the session has been told
-        self._previous: Homes | None = None
+        self._previous: ServerAffinity | None = None
         self._slots: dict[int, tuple[object, Column]] = {}
 
     def start(self, rows: DataFrame, topology: Topology, learning: Learning | None, claim: Claim) -> None:
@@ -109,7 +116,7 @@ class SparkRunner:
             self.topology, self.learning = topology, learning
         self._settled_in, self._claim = self.session._jsparkSession, claim
         self._most_bytes = SETTINGS[MOST_BYTES]
-        self.homes = Homes(self.session, self.topology.servers)
+        self.affinity = ServerAffinity(self.session, self.topology.servers)
         self._slots.clear()
         self.hosts = self._hosts_of_one_machine()
 
@@ -130,16 +137,16 @@ class SparkRunner:
         return bool(self.hosts) or not self.parcels
 
     def locate(self) -> dict[int, tuple[str, str]]:
-        places = locate(self.homes)
+        places = locate(self.affinity)
         self.hosts = [places[server][0] for server in range(self.topology.servers)]
         return places
 
     def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
-        return measure(self.homes, places, self.storage)
+        return measure(self.affinity, places, self.storage)
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch, which moves the state (``plan.origin``)."""
-        self._previous, self.homes = self.homes, self.homes.rearranged(self.session, origin)
+        self._previous, self.affinity = self.affinity, self.affinity.rearranged(self.session, origin)
         self.topology, self.learning = topology, learning
         self._slots.clear()
         self.hosts = self._hosts_of_one_machine()
@@ -170,11 +177,11 @@ class SparkRunner:
     def release(self, hosts: set[str] | None) -> list[str] | None:
         if not executors(self.session):
             return None
-        return release(self.session, self.homes.n, holders(self.session, self.homes.rdd), hosts)
+        return release(self.session, self.affinity.n, holders(self.session, self.affinity.rdd), hosts)
 
     def run(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
-    ) -> Outcome:
+    ) -> BatchResult:
         """Run one batch.
 
         A server that wakes elsewhere than expected lacks rows that were left for it; then the batch runs again
@@ -185,7 +192,7 @@ class SparkRunner:
             return self._run(rows, plan, manifest, before, None)
         try:
             return self._run(rows, plan, manifest, before, self.hosts)
-        except ParcelLost as error:
+        except HandoffLost as error:
             self._pause_until = plan.batch + PAUSE
             return replace(self._run(rows, plan, manifest, before, None), ran_again=str(error))
 
@@ -196,7 +203,7 @@ class SparkRunner:
         manifest: Manifest,
         before: Manifest | None,
         hosts: list[str] | None,
-    ) -> Outcome:
+    ) -> BatchResult:
         topology = self.topology
         self._limit_batches(SETTINGS[MOST_BYTES])
         moving = plan.origin is not None
@@ -215,11 +222,11 @@ class SparkRunner:
         shape = f"entry, tagged {layout.tagged}, moving {moving}, in the JVM {in_jvm}"
         for step in range(1, topology.steps + 1):
             stage = sending if step < topology.steps else answering
-            entry = stage(self.homes.exchange(entry, shape), _step_task(job, step))
+            entry = stage(self.affinity.exchange(entry, shape), _step_task(job, step))
             shape = "wire"
         answers = self._collect(entry)
         self._previous = None
-        return outcome_of(answers)
+        return result_of(answers)
 
     def _limit_batches(self, most_bytes: str) -> None:
         """Tell Spark how long an Arrow batch may be that it hands to a Python task."""
@@ -237,13 +244,13 @@ class SparkRunner:
         layout: EntryLayout,
         before: Manifest | None = None,
         hosts: list[str] | None = None,
-    ) -> Job:
-        return Job(
+    ) -> BatchContext:
+        return BatchContext(
             self.topology,
             plan,
             Segments(manifest),
             self.storage,
-            self.homes.slots,
+            self.affinity.slots,
             layout,
             self.learning,
             None if before is None else Segments(before),
@@ -340,7 +347,7 @@ class SparkRunner:
         if kept is None or kept[0] != version:
             node, (rule, _) = self.topology.by_name[edge.target], self._rule(plan, edge)
             assert rule is not None
-            slots = [self.homes.slots[server] for server in node.placement]
+            slots = [self.affinity.slots[server] for server in node.placement]
             keys = [F.col(f"`{plain[k]}`") for k in node.key]
             kept = (version, jvm_routing.slot_of(rule, slots, keys, [F.col(f"`{c}`") for c in columns]))
             self._slots[edge.index] = kept
@@ -366,7 +373,7 @@ class SparkRunner:
 _settled = False
 
 
-def settle(job: Job) -> None:
+def settle(job: BatchContext) -> None:
     """Make sure that this worker sees the driver's checkpoint, and spare it to inspect its modules after every task.
 
     PySpark collects garbage whenever a worker has finished a task; with numba and pandas loaded that takes tens
@@ -381,7 +388,7 @@ def settle(job: Job) -> None:
         _settled = True
 
 
-def _step_task(job: Job, step: int) -> Task:
+def _step_task(job: BatchContext, step: int) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle(job)
         number = partition()
@@ -406,7 +413,7 @@ def partition() -> int:
     return context.partitionId()
 
 
-def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iterator[pa.RecordBatch]:
+def _addressed(batches: Iterator[pa.RecordBatch], job: BatchContext, server: int) -> Iterator[pa.RecordBatch]:
     """Let through what is addressed to this server, and refuse to go on with anything else."""
     for batch in batches:
         if batch.num_rows:
@@ -419,7 +426,7 @@ def _addressed(batches: Iterator[pa.RecordBatch], job: Job, server: int) -> Iter
         yield batch
 
 
-def _source_task(job: Job) -> Task:
+def _source_task(job: BatchContext) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle(job)
         yield from _reporting(Server(job, 0, -1, partition(), local_folder()), batches)
@@ -432,7 +439,7 @@ def local_folder() -> str | None:
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 
-def _move_task(job: Job) -> Task:
+def _move_task(job: BatchContext) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle(job)
         for batch in batches:

@@ -9,10 +9,10 @@ from functools import partial
 
 import msgspec
 
-from weir.engine.job import Job
+from weir.engine.batch_context import BatchContext
 from weir.engine.live.inbox import LIMIT, Inbox
+from weir.engine.live.live_batch import LiveBatch
 from weir.engine.live.sender import Sender
-from weir.engine.live.server import LiveServer
 from weir.engine.live.transport import (
     ALIVE,
     ANSWER,
@@ -28,8 +28,8 @@ from weir.engine.live.transport import (
     Address,
     Connection,
     Frame,
+    Generation,
     Hello,
-    Life,
     Listener,
     connect,
 )
@@ -43,7 +43,7 @@ class _PeerLost(LiveFailed):
     """A server or a source task has ended its connection: somebody else may know why."""
 
 
-class Resident:
+class LiveWorker:
     """A server from its first batch to its last: its connections, and the loop that runs one batch after the other.
 
     ``decode`` turns what the driver sends into a job. Rows beyond ``limit`` bytes wait in files of ``folder``.
@@ -53,14 +53,14 @@ class Resident:
         self,
         number: int,
         driver: Address,
-        life: Life,
-        decode: Callable[[bytes], Job],
+        generation: Generation,
+        decode: Callable[[bytes], BatchContext],
         folder: str | None = None,
         limit: int = LIMIT,
         beat: float = BEAT,
     ) -> None:
-        self.number, self.life, self._decode = number, life, decode
-        self.inbox = Inbox(life.servers, folder, limit)
+        self.number, self.generation, self._decode = number, generation, decode
+        self.inbox = Inbox(generation.servers, folder, limit)
         self._peers: dict[int, Connection] = {}
         self._sources: dict[int, Connection] = {}  # those that are sending rows
         self._sender = Sender(self._peers, self._lose)
@@ -68,10 +68,10 @@ class Resident:
 
         def hello(host: str) -> Hello:
             # other servers reach this one at the address from which it reaches the driver, and at no other
-            self._listener = Listener(host, life, self._welcome)
-            return Hello("server", number, life.name, listens=self._listener.address)
+            self._listener = Listener(host, generation, self._welcome)
+            return Hello("server", number, generation.name, listens=self._listener.address)
 
-        self._control = connect(driver, life, hello)
+        self._control = connect(driver, generation, hello)
         self._beat = beat
         for target in (self._obey, self._live):
             threading.Thread(target=target, daemon=True, name=f"weir-{target.__name__}").start()
@@ -80,7 +80,7 @@ class Resident:
         """Run batches until the driver says that there are no more, or something fails; then the driver is told."""
         try:
             while (frame := self.inbox.next_job()) is not None:
-                server = LiveServer(
+                server = LiveBatch(
                     self._decode(frame.data),
                     self.number,
                     self.inbox,
@@ -90,7 +90,7 @@ class Resident:
                 )
                 answers = server.run_batch()
                 self.inbox.reset()
-                self._control.send(ANSWER, msgspec.msgpack.encode(answers), born=frame.born)
+                self._control.send(ANSWER, msgspec.msgpack.encode(answers), source_time=frame.source_time)
                 unmap_deleted(LOOK_AFTER // 2)  # while nobody waits for it
         except Exception as error:
             if isinstance(error, _PeerLost):
@@ -157,15 +157,15 @@ class Resident:
     def _pass_on(self, news: Frame) -> None:
         """Tell source tasks how all servers are doing; each hears it from one server."""
         for task, connection in list(self._sources.items()):
-            if task % self.life.servers == self.number:
+            if task % self.generation.servers == self.number:
                 connection.mention(news)
 
     def _meet(self, addresses: list[Address]) -> None:
         for number, address in enumerate(addresses):
             if number != self.number:
-                hello = Hello("peer", self.number, self.life.name)
+                hello = Hello("peer", self.number, self.generation.name)
                 try:
-                    self._peers[number] = connect(address, self.life, hello)
+                    self._peers[number] = connect(address, self.generation, hello)
                 except LiveFailed as error:
                     self.inbox.fail(_PeerLost(f"server {number} is gone: {error}"))
                     return

@@ -5,7 +5,7 @@ receiver to live on the same host writes a blob into a file instead, and the rec
 exactly as the blob would have: if the task that left it dies before it is done, its rows are sent anew, with
 other addresses.
 
-A receiver that wakes on another host than expected finds no file. It raises :class:`~weir.errors.ParcelLost`, and the
+A receiver that wakes on another host than expected finds no file. It raises :class:`~weir.errors.HandoffLost`, and the
 batch runs again with everything in the exchange: nothing has been committed, and a batch that runs again does exactly
 the same. Files of a batch are deleted when tasks of a later one come by, or with Spark's local folder.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from weir.errors import ParcelLost
+from weir.errors import HandoffLost
 
 AT_LEAST = int(os.environ.get("WEIR_PARCEL_BYTES", 64 << 10))  # what is shorter goes through the exchange
 AT_MOST = 8 << 20
@@ -36,17 +36,17 @@ class Address(msgspec.Struct, array_like=True, frozen=True):
     size: int
 
 
-class Depot:
+class HostHandoff:
     """The file in which one task leaves blobs for other servers on its host.
 
     ``folder`` lives as long as this host's executor; what earlier batches of the query have left there is removed.
     ``near`` says for each server whether it is expected on this host.
 
     >>> import tempfile
-    >>> depot = Depot(tempfile.mkdtemp(), "q", 7, [True, False])
-    >>> depot.takes(0, AT_LEAST), depot.takes(0, 10), depot.takes(1, AT_LEAST)
+    >>> handoff = HostHandoff(tempfile.mkdtemp(), "q", 7, [True, False])
+    >>> handoff.takes(0, AT_LEAST), handoff.takes(0, 10), handoff.takes(1, AT_LEAST)
     (True, False, False)
-    >>> Parcels().fetch(depot.leave(b"rows")).to_pybytes()
+    >>> HandoffReader().fetch(handoff.leave(b"rows")).to_pybytes()
     b'rows'
     """
 
@@ -91,7 +91,7 @@ class Depot:
             self._file = None
 
 
-class Parcels:
+class HandoffReader:
     """What one task has fetched; files are mapped once."""
 
     def __init__(self) -> None:
@@ -105,11 +105,11 @@ class Parcels:
             try:
                 mapped = self._mapped[where.path] = pa.memory_map(where.path)
             except OSError as error:
-                raise ParcelLost(f"rows that were left for this server can't be read: {error}") from None
+                raise HandoffLost(f"rows that were left for this server can't be read: {error}") from None
         mapped.seek(where.start)
         blob = mapped.read_buffer(where.size)
         if blob.size != where.size:
-            raise ParcelLost(f"rows that were left for this server in {where.path} are cut off")
+            raise HandoffLost(f"rows that were left for this server in {where.path} are cut off")
         return blob
 
 

@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows: who may ask for a class, and how large things may grow.
+"""Rules that no linter knows: who may ask for a class, and how large things may grow.
 
 Who may import whom is in pyproject.toml and is checked by ``make check``.
 """

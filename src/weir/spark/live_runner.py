@@ -22,22 +22,22 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.engine.batch_context import BatchContext, EntryLayout, Pace
 from weir.engine.documents import BatchPlan, Manifest
-from weir.engine.job import EntryLayout, Job, Pace
-from weir.engine.live.group import SILENCE, Group
-from weir.engine.live.loads import Gatherer
+from weir.engine.key_counting import Learning
+from weir.engine.live.coordinator import SILENCE, LiveCoordinator
+from weir.engine.live.loads import LoadAggregator
 from weir.engine.live.outbox import Answers
-from weir.engine.live.resident import Resident
 from weir.engine.live.sealing import is_available
 from weir.engine.live.source import push
-from weir.engine.live.transport import Address, Life
-from weir.engine.outcome import Outcome, outcome_of
-from weir.engine.sightings import Learning
+from weir.engine.live.transport import Address, Generation
+from weir.engine.live.worker import LiveWorker
+from weir.engine.reports import BatchResult, result_of
 from weir.errors import EngineError, LiveFailed
 from weir.extras import install
 from weir.graph.model import Topology
 from weir.spark.executors import ensure_slots, executors, slots
-from weir.spark.job import MOST_BYTES, SETTINGS, SparkRunner, local_folder, partition, settle
+from weir.spark.runner import MOST_BYTES, SETTINGS, SparkRunner, local_folder, partition, settle
 from weir.spark.sources import fetched
 from weir.spark.stages import Task, answering
 from weir.state.storage import Storage
@@ -113,7 +113,7 @@ class LiveRunner(SparkRunner):
     ) -> None:
         super().__init__(storage, parcels, session)
         self._silence = silence
-        self._group: Group | None = None
+        self._group: LiveCoordinator | None = None
         self._lock = threading.Lock()  # of the group: a query is stopped from another thread
         self._closed = False
         self._reserved: tuple[str, int] | None = None  # Spark application, slots
@@ -144,13 +144,13 @@ class LiveRunner(SparkRunner):
 
     def run(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
-    ) -> Outcome:
+    ) -> BatchResult:
         reason = self._obstacle(plan)
         if reason is not None:
             self._say(f"as step jobs: {reason}")
             return super().run(rows, plan, manifest, before)
         try:
-            outcome = self._run_live(rows, plan, manifest, before)
+            result = self._run_live(rows, plan, manifest, before)
         except Exception as error:
             self._let_go()
             if self._closed:
@@ -160,7 +160,7 @@ class LiveRunner(SparkRunner):
             self._say(f"as step jobs until batch {self._resume}: {failure}")
             return replace(super().run(rows, plan, manifest, before), ran_again=failure)
         self._pause = 1
-        return outcome
+        return result
 
     def _obstacle(self, plan: BatchPlan) -> str | None:
         if not self.topology.steps:
@@ -189,11 +189,11 @@ class LiveRunner(SparkRunner):
 
     def _run_live(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None
-    ) -> Outcome:
+    ) -> BatchResult:
         group = self._group or self._start_servers()
         job = replace(self._job(plan, manifest, EntryLayout(tagged=True), before), pace=self._pace)
         self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
-        context, tag = self.session.sparkContext, f"weir-source-{group.life.name}"
+        context, tag = self.session.sparkContext, f"weir-source-{group.generation.name}"
 
         def push_rows() -> Answers:
             if rows is self.nothing:
@@ -204,17 +204,17 @@ class LiveRunner(SparkRunner):
             try:
                 if self._is_small(rows):
                     return group.feed(job, fetched(rows).to_batches())
-                return self._collect(answering(rows, _push_task(job, group.life, group.addresses)))
+                return self._collect(answering(rows, _push_task(job, group.generation, group.addresses)))
             finally:
                 pushed.set()
                 context.removeJobTag(tag)
 
-        gatherer = Gatherer(job, group.tell_news)
-        answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows, gatherer)
+        aggregator = LoadAggregator(job, group.tell_load)
+        answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows, aggregator)
         self._previous = None
-        outcome = outcome_of(answers, "live")
-        self._pace = gatherer.pace(outcome.reports)
-        return outcome
+        result = result_of(answers, "live")
+        self._pace = aggregator.pace(result.reports)
+        return result
 
     def _is_small(self, rows: DataFrame) -> bool:
         """Return whether rows should come to the driver: few, and no function of the user's is called on the way.
@@ -226,21 +226,23 @@ class LiveRunner(SparkRunner):
             return False
         return int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()) <= SMALL_BATCH
 
-    def _start_servers(self) -> Group:
+    def _start_servers(self) -> LiveCoordinator:
         """Start the barrier stage, in a thread that waits for its end, and wait for the servers."""
         began = time.perf_counter()
         context, n = self.session.sparkContext, self.topology.servers
         host = context.getConf().get("spark.driver.host") or "127.0.0.1"
         bind = context.getConf().get("spark.driver.bindAddress", host)
         sealed = encrypted_network(self.session) is not None
-        group = Group(n, host, lambda: self._cancel(context, group.life), self._silence, bind, sealed)
-        stage = self.homes.each().mapInArrow(
-            _server_task(group.address, group.life), "server int", barrier=True
+        group = LiveCoordinator(
+            n, host, lambda: self._cancel(context, group.generation), self._silence, bind, sealed
+        )
+        stage = self.affinity.each().mapInArrow(
+            _server_task(group.address, group.generation), "server int", barrier=True
         )
 
         def hold() -> None:
             try:
-                context.setJobGroup(_job_group(group.life), f"{n} live servers of a Weir query")
+                context.setJobGroup(_job_group(group.generation), f"{n} live servers of a Weir query")
                 stage.collect()
             except Exception as error:
                 group.fail(LiveFailed(f"the stage of the live servers ended: {str(error).splitlines()[0]}"))
@@ -263,18 +265,18 @@ class LiveRunner(SparkRunner):
             group, self._group = self._group, None
         if group is not None:
             group.close()
-            self._cancel(self.session.sparkContext, group.life)
+            self._cancel(self.session.sparkContext, group.generation)
         with _counting:
             reserved, self._reserved = self._reserved, None
             if reserved is not None:
                 _held[reserved[0]] -= reserved[1]
 
     @staticmethod
-    def _cancel(context: Any, life: Life) -> None:
+    def _cancel(context: Any, generation: Generation) -> None:
         """End what still runs for a life: servers that are stuck, and source tasks that wait for them."""
         try:
-            context.cancelJobsWithTag(f"weir-source-{life.name}")
-            context.cancelJobGroup(_job_group(life))
+            context.cancelJobsWithTag(f"weir-source-{generation.name}")
+            context.cancelJobGroup(_job_group(generation))
         except Exception:
             logger.debug("the session ended before its live servers", exc_info=True)
 
@@ -289,7 +291,7 @@ def _warm_up(session: SparkSession, servers: int) -> None:
         logger.debug("executors were not warmed up", exc_info=True)
 
 
-def _watch_sources(context: Any, tag: str, group: Group, pushed: threading.Event) -> None:
+def _watch_sources(context: Any, tag: str, group: LiveCoordinator, pushed: threading.Event) -> None:
     """Give the servers' slots back if jobs of others hold all that are left: the source would wait for ever."""
     times, pause = STARVING
     idle = 0
@@ -312,34 +314,34 @@ def _running_tasks(context: Any, tag: str) -> int:
     return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
-def _job_group(life: Life) -> str:
-    return f"weir-live-{life.name}"
+def _job_group(generation: Generation) -> str:
+    return f"weir-live-{generation.name}"
 
 
-def _server_task(driver: Address, life: Life) -> Task:
+def _server_task(driver: Address, generation: Generation) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:  # its home, which has brought the task here
             pass
         folder = local_folder() or tempfile.gettempdir()
-        Resident(partition(), driver, life, _decoded, folder).run()
+        LiveWorker(partition(), driver, generation, _decoded, folder).run()
         yield from ()
 
     return task
 
 
-def _decoded(data: bytes) -> Job:
-    job: Job = cloudpickle.loads(data)
+def _decoded(data: bytes) -> BatchContext:
+    job: BatchContext = cloudpickle.loads(data)
     settle(job)
     return job
 
 
-def _push_task(job: Job, life: Life, servers: list[Address]) -> Task:
+def _push_task(job: BatchContext, generation: Generation, servers: list[Address]) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle(job)
         context = TaskContext.get()
         assert context is not None
         if context.attemptNumber():
             raise LiveFailed("a source task failed or ran twice; what it has pushed can't be taken back")
-        yield from push(job, context.partitionId(), batches, life, servers)
+        yield from push(job, context.partitionId(), batches, generation, servers)
 
     return task

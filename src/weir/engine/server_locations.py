@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weir.engine.documents import Network, TaskReport
-from weir.engine.metrics.traffic import whereabouts
+from weir.engine.metrics.traffic import server_locations
 from weir.graph.model import Topology
 from weir.network.distance import Place
 from weir.network.locator import Locator, tree_of
@@ -14,7 +14,7 @@ from weir.network.racks import Racks
 from weir.network.tree import Tree
 
 
-class Whereabouts:
+class ServerLocations:
     """The driver's side of the network locator.
 
     A batch routes by the places that its plan names, which are those where servers were last seen: where a task
@@ -42,7 +42,7 @@ class Whereabouts:
         """Take in where the servers ran their tasks."""
         self.locator.resize(servers)
         before = self.locator.complete
-        moved = self.locator.update(whereabouts(reports))
+        moved = self.locator.update(server_locations(reports))
         self.moved = moved if before else []
 
     def network(self, servers: int) -> Network | None:

@@ -50,7 +50,7 @@ class Learning:
         return cls({name: i for i, name in enumerate(names)}, edge_names, capacity, config.seed)
 
 
-class Sightings:
+class KeyCounter:
     """Counts keys and pairs of keys in one task, in bounded memory (see :class:`~weir.locality.heavy.HeavyPairs`).
 
     Statistics of a server's earlier steps are added, so that one server sends the driver one summary.

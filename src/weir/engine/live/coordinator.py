@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pyarrow as pa
 
+from weir.engine.batch_context import BatchContext
 from weir.engine.exchange import wire
-from weir.engine.job import Job
-from weir.engine.live.loads import Gatherer
+from weir.engine.live.loads import LoadAggregator
 from weir.engine.live.outbox import Answers
 from weir.engine.live.source import feed
 from weir.engine.live.transport import (
@@ -33,8 +33,8 @@ from weir.engine.live.transport import (
     Address,
     Connection,
     Frame,
+    Generation,
     Hello,
-    Life,
     Listener,
 )
 from weir.errors import LiveFailed
@@ -42,7 +42,7 @@ from weir.errors import LiveFailed
 SILENCE = 60.0  # seconds without a sign of life after which a server counts as lost
 
 
-class Group:
+class LiveCoordinator:
     """Live servers as their driver sees them.
 
     ``host`` is the address at which servers reach this process. ``on_failure`` is called, in another thread, when a
@@ -58,26 +58,26 @@ class Group:
         bind: str | None = None,
         sealed: bool = False,
     ) -> None:
-        self.life = Life(servers, sealed=sealed)
+        self.generation = Generation(servers, sealed=sealed)
         self._on_failure, self._silence = on_failure, silence
         self._changed = threading.Condition()
         self._members: dict[int, Connection] = {}
         self._listening: dict[int, Address] = {}
         self._answers: dict[int, Answers] = {}
         self._failure: LiveFailed | None = None
-        self._gatherer: Gatherer | None = None
+        self._aggregator: LoadAggregator | None = None
         self._closed = False
-        self._listener = Listener(bind or host, self.life, self._watch)
+        self._listener = Listener(bind or host, self.generation, self._watch)
         self.address: Address = (host, self._listener.address[1])
 
     @property
     def addresses(self) -> list[Address]:
         """Where the servers take rows."""
-        return [self._listening[number] for number in range(self.life.servers)]
+        return [self._listening[number] for number in range(self.generation.servers)]
 
     def gather(self, seconds: float) -> None:
         """Wait until all servers are there, and introduce them to each other."""
-        n = self.life.servers
+        n = self.generation.servers
         with self._changed:
             self._changed.wait_for(lambda: self._failure or len(self._members) == n, seconds)
             self._raise()
@@ -86,17 +86,17 @@ class Group:
         self._tell(PEERS, msgspec.msgpack.encode(self.addresses))
 
     def run(
-        self, batch: int, job: bytes, push: Callable[[], Answers], gatherer: Gatherer | None = None
+        self, batch: int, job: bytes, push: Callable[[], Answers], aggregator: LoadAggregator | None = None
     ) -> Answers:
         """Run a batch: ``push`` runs its source tasks, and returns what they report. Returns all reports.
 
-        What servers say of their load meanwhile goes to ``gatherer``.
+        What servers say of their load meanwhile goes to ``aggregator``.
         """
         with self._changed:
             self._raise()
             self._answers = {}
-        self._gatherer = gatherer
-        self._tell(JOB, job, born=batch)
+        self._aggregator = aggregator
+        self._tell(JOB, job, source_time=batch)
         try:
             said = push()
         except Exception as error:  # a source task has lost a server, which says why, if it can
@@ -106,11 +106,11 @@ class Group:
             raise
         self._tell(SOURCES, rows=sum(kind == wire.CONTROL for kind, _ in said))
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or len(self._answers) == self.life.servers)
+            self._changed.wait_for(lambda: self._failure or len(self._answers) == self.generation.servers)
             self._raise()
             return said + [answer for number in sorted(self._answers) for answer in self._answers[number]]
 
-    def feed(self, job: Job, batches: Iterable[pa.RecordBatch]) -> Answers:
+    def feed(self, job: BatchContext, batches: Iterable[pa.RecordBatch]) -> Answers:
         """Send rows of this process to the servers, as the only source task; return what it reports.
 
         They take the way of the driver's orders: an executor need not let the driver in.
@@ -126,7 +126,7 @@ class Group:
         self._tell(END)
         return answers
 
-    def tell_news(self, news: bytes) -> None:
+    def tell_load(self, news: bytes) -> None:
         """Tell all servers how everybody is doing; who is slow to listen misses it."""
         for connection in list(self._members.values()):
             connection.mention(Frame(LOAD, payload=pa.py_buffer(news)))
@@ -154,10 +154,10 @@ class Group:
             self._changed.wait_for(lambda: not self._members, 1.0)
         self._listener.close()
 
-    def _tell(self, what: int, payload: bytes = b"", *, rows: int = 0, born: int = 0) -> None:
+    def _tell(self, what: int, payload: bytes = b"", *, rows: int = 0, source_time: int = 0) -> None:
         try:
             for connection in list(self._members.values()):
-                connection.send(what, payload, rows=rows, born=born)
+                connection.send(what, payload, rows=rows, source_time=source_time)
         except OSError as error:
             raise LiveFailed(f"a live server is gone: {error}") from None
 
@@ -177,8 +177,8 @@ class Group:
                     with self._changed:
                         self._answers[number] = answers
                         self._changed.notify_all()
-                elif frame.what == LOAD and self._gatherer is not None:
-                    self._gatherer.hear(number, frame.data, frame.arrived)
+                elif frame.what == LOAD and self._aggregator is not None:
+                    self._aggregator.hear(number, frame.data, frame.arrived)
                 elif frame.what == FAILED:
                     self.fail(LiveFailed(frame.data.decode()))
             self.fail(LiveFailed(f"server {number} has gone"))

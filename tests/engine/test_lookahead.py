@@ -60,7 +60,7 @@ def test_new_keys_are_placed_for_the_rows_that_bring_them(faults):
 
 @pytest.mark.parametrize("faults", [(), ("plan-written:5", "commit-written:6")], ids=["", "faults"])
 def test_keys_that_are_known_go_where_their_next_rows_are(faults):
-    """Every topic is in other company whenever it comes: what it was seen with so far says nothing."""
+    """Every topic is in other affinity whenever it comes: what it was seen with so far says nothing."""
     batches, locality, moved = [], {}, {}
     for number in range(8):
         rng = np.random.default_rng(number)

@@ -1,4 +1,4 @@
-"""Company that changes within days: keys follow it, at no more moves than it takes, and others stay where they are."""
+"""Affinity that changes within days: keys follow it, at no more moves than it takes, and others stay where they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.locality import Costs, Locality, LocalityManager
-from weir.locality.company import Company
+from weir.locality.key_affinity import KeyAffinity
 from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats
 
@@ -69,21 +69,21 @@ def test_a_place_for_every_hour_is_no_change():
 
 
 def company_of(home, rows):
-    company = Company(half_life=100, age=0, capacity=10)
+    affinity = KeyAffinity(half_life=100, age=0, capacity=10)
     entries, homes = np.array([0]), np.array([home], np.int32)
-    company.touch(entries, 1, homes)
-    company.add(entries, homes, np.array([float(rows)]))
-    company.follow_changes(entries, homes)
-    return company, entries, homes
+    affinity.touch(entries, 1, homes)
+    affinity.add(entries, homes, np.array([float(rows)]))
+    affinity.follow_changes(entries, homes)
+    return affinity, entries, homes
 
 
 @given(at_home=st.integers(5, 200), elsewhere=st.integers(1, 100))
 def test_one_batch_is_never_enough(at_home, elsewhere):
-    company, entries, homes = company_of(0, at_home)
-    company.add(entries, np.array([1], np.int32), np.array([float(elsewhere)]))
-    before = company.of(entries, 1)[1].copy()
-    company.follow_changes(entries, homes)
-    assert np.array_equal(company.of(entries, 1)[1], before)
+    affinity, entries, homes = company_of(0, at_home)
+    affinity.add(entries, np.array([1], np.int32), np.array([float(elsewhere)]))
+    before = affinity.of(entries, 1)[1].copy()
+    affinity.follow_changes(entries, homes)
+    assert np.array_equal(affinity.of(entries, 1)[1], before)
 
 
 @given(
@@ -96,11 +96,11 @@ def test_the_order_of_rows_in_a_batch_plays_no_part_and_a_restored_one_goes_on_a
     total = 22.0  # with the prior
     for server, count in batches:
         rows = [server] * count + [0]
-        for company, mine in ((one, rows), (other, order.sample(rows, len(rows)))):
+        for affinity, mine in ((one, rows), (other, order.sample(rows, len(rows)))):
             for s in mine:
-                company.add(entries, np.array([s], np.int32), np.ones(1))
-            company.follow_changes(entries, homes)
-        again = Company(half_life=100, age=0, capacity=10)
+                affinity.add(entries, np.array([s], np.int32), np.ones(1))
+            affinity.follow_changes(entries, homes)
+        again = KeyAffinity(half_life=100, age=0, capacity=10)
         again.restore(other.state())
         other = again
         total += count + 1

@@ -12,9 +12,9 @@ from weir.engine.clock import Clock
 from weir.engine.delivery import Sinks
 from weir.engine.documents import Layout
 from weir.engine.driver import Driver, Runner
-from weir.engine.intake import Feed, Intake
 from weir.engine.ledger import FOREVER, Ledger, latest_commit
 from weir.engine.rescale import Build
+from weir.engine.source_batching import SourceBatching, SplittableSource
 from weir.errors import TopologyError
 from weir.graph.model import DEAD_LETTERS, LATE, Topology, fingerprint
 from weir.operators.file_feed import FileFeed
@@ -30,7 +30,7 @@ def open_driver(
     sinks: Sinks,
     options: Options,
     identity: str | None = None,
-    feeds: Mapping[str, Feed] | None = None,
+    feeds: Mapping[str, SplittableSource] | None = None,
 ) -> Driver:
     """Open a checkpoint for an application and return the driver that goes on from there.
 
@@ -51,11 +51,13 @@ def open_driver(
         layout=layout,
         identity=identity,
     )
-    intake = _intake(topology, feeds or {}, options)
-    return Driver(topology, storage, ledger, runner, sinks, options, build, declared, intake)
+    source_batching = _source_batching(topology, feeds or {}, options)
+    return Driver(topology, storage, ledger, runner, sinks, options, build, declared, source_batching)
 
 
-def _intake(topology: Topology, feeds: Mapping[str, Feed], options: Options) -> Intake | None:
+def _source_batching(
+    topology: Topology, feeds: Mapping[str, SplittableSource], options: Options
+) -> SourceBatching | None:
     """Return what cuts topics, and listings of files, into batches."""
     target = None if options.target_batch is None else microseconds(options.target_batch) / 1e6
     files = {name: FileFeed(most) for name, most in topology.listings.items() if name not in feeds}
@@ -64,7 +66,7 @@ def _intake(topology: Topology, feeds: Mapping[str, Feed], options: Options) -> 
         raise TopologyError(
             "target_batch= is for weir.kafka and weir.files: of other sources Spark decides what a batch brings"
         )
-    return Intake(feeds, target) if feeds else None
+    return SourceBatching(feeds, target) if feeds else None
 
 
 def _scaled(

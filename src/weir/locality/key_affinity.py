@@ -13,8 +13,8 @@ from weir.compiled import compiled
 SLOTS = 8  # servers that are kept for each key, those with the most rows
 PRIOR = 2.0  # rows that a key is taken to share with its home when nothing else is known of it
 LONG_AGO = -(1 << 40)  # born so long ago that it is settled at once
-# Evidence (the logarithm of a likelihood ratio) at which a key's company is taken to have changed, see
-# `Company.follow_changes`. With half of it, keys that chance brought together with others moved to and fro in replays.
+# Evidence (the logarithm of a likelihood ratio) at which a key's affinity is taken to have changed, see
+# `KeyAffinity.follow_changes`. With half of it, keys that chance brought together moved to and fro in replays.
 SURE = 14.0
 AT_ONCE = 2.0
 _FIELDS = ("entry", "born", "seen", "server", "rows", "lead")
@@ -23,10 +23,10 @@ Servers = NDArray[np.int32]
 Rows = NDArray[np.float32]
 
 
-class Company:
-    """The company of recently seen keys: for each, the servers with which it shared most rows, fading with time.
+class KeyAffinity:
+    """The affinity of recently seen keys: for each, the servers with which it shared most rows, fading with time.
 
-    A key cannot be placed well by the first row seen, and its company may change. So its home is chosen anew whenever
+    A key cannot be placed well by the first row seen, and its affinity may change. So its home is chosen anew whenever
     it is seen (:func:`~weir.locality.placement.place`), by what is kept here. Keys are given by their entry numbers in
     :class:`~weir.locality.key_homes.KeyHomes`; a row counts half after ``half_life`` batches. A key is settled when
     it is older than ``age`` batches. Of more than ``capacity`` keys those not seen for longest are forgotten.
@@ -35,11 +35,11 @@ class Company:
 
     Memory is a fixed number of bytes per key, however many servers there are: of more than eight, the weakest give way.
 
-    >>> company = Company(half_life=2, age=10, capacity=100)
-    >>> company.touch(np.array([4, 7]), batch=1, homes=np.array([3, -1], np.int32))
-    >>> company.add(np.array([7, 7]), np.array([1, 0], np.int32), np.array([2.0, 1.0]))
-    >>> company.touch(np.array([4, 7]), batch=3, homes=np.array([3, 1], np.int32))
-    >>> servers, rows, settled = company.of(np.array([7, 4]), batch=3)
+    >>> affinity = KeyAffinity(half_life=2, age=10, capacity=100)
+    >>> affinity.touch(np.array([4, 7]), batch=1, homes=np.array([3, -1], np.int32))
+    >>> affinity.add(np.array([7, 7]), np.array([1, 0], np.int32), np.array([2.0, 1.0]))
+    >>> affinity.touch(np.array([4, 7]), batch=3, homes=np.array([3, 1], np.int32))
+    >>> servers, rows, settled = affinity.of(np.array([7, 4]), batch=3)
     >>> servers[:, :2].tolist(), rows[:, :2].tolist(), settled.tolist()
     ([[1, 0], [3, -1]], [[1.0, 0.5], [1.0, 0.0]], [False, True])
     """
@@ -104,11 +104,11 @@ class Company:
         return self._now[self._row[entries]]
 
     def follow_changes(self, entries: NDArray[np.int64], homes: Servers) -> None:
-        """Let keys whose company has changed at once forget whom they were seen with; all of them must be kept.
+        """Let keys whose affinity has changed at once forget what they were seen with; all of them must be kept.
 
-        Call it once per batch, after all of its rows were added. What a key was seen with fades too slowly for company
+        Call it once per batch, after all of its rows were added. What a key was seen with fades too slowly for affinity
         that changes within days. So for every server we count the latest rows that a key shared with it, less those
-        it shared with its home (from zero up: Page's CUSUM). If the key's company has moved there, such a row is as
+        it shared with its home (from zero up: Page's CUSUM). If the key's affinity has moved there, such a row is as
         likely as one at its home was before. The logarithm of that ratio, for every row, is the evidence: a few rows
         do for a key that was nearly always at home, tens for one that was at home half of the time. Where it is
         beyond doubt, the two servers change places in what is kept. Rows of one batch are much alike, so a batch has
@@ -134,7 +134,7 @@ class Company:
         self._server[rows, 0], self._rows[rows, 0] = homes, np.where(homes >= 0, PRIOR, 0.0)
 
     def replace(self, homes: Servers, entries: NDArray[np.int64], servers: Servers, rows: Rows) -> None:
-        """Set the company of all keys anew, because homes have changed, which are given for all entries."""
+        """Set the affinity of all keys anew, because homes have changed, which are given for all entries."""
         self._start(slice(0, self._n), homes[self._entry[: self._n]])
         kept = self.has(entries)
         at = self._row[entries[kept]]
@@ -195,7 +195,7 @@ class Company:
 def strongest(
     start: NDArray[np.int64], neighbour: Servers, weight: NDArray[np.float64]
 ) -> tuple[Servers, Rows]:
-    """Return the company of each vertex of a graph, given the server of the other end of each edge.
+    """Return the affinity of each vertex of a graph, given the server of the other end of each edge.
 
     Edges of vertex ``v`` are at ``start[v]`` … ``start[v + 1] − 1``.
 

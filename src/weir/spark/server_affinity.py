@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 
-class Homes:
+class ServerAffinity:
     """The homes of ``n`` servers in one Spark session."""
 
     def __init__(self, session: SparkSession, n: int) -> None:
@@ -40,24 +40,24 @@ class Homes:
         at = index.cast("int") + 1
         return rows.select(F.element_at(slots, at).alias("slot"), F.element_at(servers, at).alias("server"))
 
-    def rearranged(self, session: SparkSession, origin: list[int]) -> Homes:
+    def rearranged(self, session: SparkSession, origin: list[int]) -> ServerAffinity:
         """Return homes for other servers; ``origin`` has for each its number here, −1 for a new one.
 
         Servers that stay bring their row along from where they live, and since it makes up all that the shuffle
         has for their partition, Spark prefers to put that there again.
         """
-        homes = Homes.__new__(Homes)
-        homes.slots = find_slots(session, len(origin))
+        affinity = ServerAffinity.__new__(ServerAffinity)
+        affinity.slots = find_slots(session, len(origin))
         kept = {old: new for new, old in enumerate(origin) if old >= 0}
         stay = self.frame.where(F.col("server").isin(list(kept)))
         # −1 would be an index from the end; servers that go are filtered out, any number will do for them
-        rows = homes._numbered(stay, F.col("server"), [kept.get(i, 0) for i in range(self.n)])
+        rows = affinity._numbered(stay, F.col("server"), [kept.get(i, 0) for i in range(self.n)])
         fresh = [new for new, old in enumerate(origin) if old < 0]
         if fresh:
             newcomers = session.range(0, len(fresh), 1, len(fresh))
-            rows = rows.union(homes._numbered(newcomers, F.col("id"), fresh))
-        homes._settle(rows)
-        return homes
+            rows = rows.union(affinity._numbered(newcomers, F.col("id"), fresh))
+        affinity._settle(rows)
+        return affinity
 
     def exchange(self, rows: DataFrame, shape: str) -> DataFrame:
         """Send each row to the server of its slot, where that server lives.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weir.engine.documents import Commit
 from weir.engine.event_times import watermarks
-from weir.engine.intake import Intake
 from weir.engine.ledger import Ledger
+from weir.engine.source_batching import SourceBatching
 from weir.errors import SourceUnavailable
 from weir.graph.model import Node
 from weir.operators.instance import NO_TIME
@@ -14,11 +14,11 @@ from weir.state.storage import Storage
 from weir.state.view import next_deadline
 
 
-class NextAlarms:
+class DueTimers:
     """The next deadlines in the state of a commit, by event time and by the clock; looked up once per commit."""
 
-    def __init__(self, storage: Storage, intake: Intake | None = None) -> None:
-        self._storage, self._intake = storage, intake
+    def __init__(self, storage: Storage, source_batching: SourceBatching | None = None) -> None:
+        self._storage, self._source_batching = storage, source_batching
         self._commit: Commit | None = None
         self._next: dict[str, tuple[int, int]] = {}
 
@@ -32,7 +32,7 @@ class NextAlarms:
             self._commit = last
         marks = watermarks(ledger.topology, last, clock, quiet_until)
         reached = ((marks.get(name, NO_TIME), next_) for name, next_ in self._next.items())
-        return any(event <= mark or alarm <= clock for mark, (event, alarm) in reached)
+        return any(event <= mark or timer <= clock for mark, (event, timer) in reached)
 
     def quiet_until(self, ledger: Ledger, asked: int) -> int | None:
         """Return until when sources had no rows, if a batch without rows would find anything due now; None if not.
@@ -49,15 +49,15 @@ class NextAlarms:
 
     def _are_quiet(self, last: Commit) -> bool:
         try:
-            if self._intake is not None:
-                self._intake.begin(last, -1, {})
+            if self._source_batching is not None:
+                self._source_batching.begin(last, -1, {})
         except SourceUnavailable:
             return False
-        return self._intake is None or not self._intake.behind
+        return self._source_batching is None or not self._source_batching.behind
 
     def _deadlines(self, node: Node, last: Commit) -> tuple[int, int]:
         refs = [ref for server in last.manifest.get(node.name, []) for ref in server]
         mark = last.watermarks.get(node.name, NO_TIME)
         event = next_deadline(self._storage, refs, mark) if node.times else NEVER
-        alarm = next_deadline(self._storage, refs, last.clock) if node.sets_alarms else NEVER
-        return event, alarm
+        timer = next_deadline(self._storage, refs, last.clock) if node.sets_timers else NEVER
+        return event, timer

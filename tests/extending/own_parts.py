@@ -165,16 +165,16 @@ class _PeakInstance(Instance):
         if self.context.step != self.node.state_level or not self.parts:
             return
         table = self._greatest(self.parts)
-        h1, h2 = table[H1].to_numpy(), table[H2].to_numpy()
+        key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
         view = self.context.view()
-        prior, positions = view.take(*view.find(h1, h2))
+        prior, positions = view.take(*view.find(key_hash, key_check))
         before = np.full(len(table), np.iinfo(np.int64).min)
         before[positions] = prior["peak"].to_numpy()
         risen = table["peak"].to_numpy() > before
         self.report.keys_delta += len(table) - prior.num_rows
-        table, h1, h2 = table.filter(pa.array(risen)), h1[risen], h2[risen]
+        table, key_hash, key_check = table.filter(pa.array(risen)), key_hash[risen], key_check[risen]
         self._risen = table
-        self._entries = entries(table.select(self.node.state.names), h1, h2)
+        self._entries = entries(table.select(self.node.state.names), key_hash, key_check)
         if len(table):
             batch = table.select(self.node.sink_out.names).cast(self.node.sink_out).combine_chunks()
             yield Rows(batch.to_batches()[0])

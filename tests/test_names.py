@@ -116,7 +116,7 @@ def test_every_error_is_a_weir_error():
 
 def test_the_library_is_imported_without_pyspark():
     program = (
-        "import sys, weir, weir.routing, weir.operators, weir.advise, weir.testing, weir.engine.driver\n"
+        "import sys, weir, weir.routing, weir.operators, weir.advise, weir.testing, weir.engine.batch.driver\n"
         "import weir.sinks\n"
         "app = weir.Application(weir.source('place string').keyed('place', weir.Count()))\n"
         "app.topology(2)\n"

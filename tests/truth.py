@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from support import counts, dicts
-from weir.engine.ledger import latest_commit
-from weir.engine.saved_state import state_schema
+from weir.engine.batch.ledger import latest_commit
+from weir.engine.inspect.saved_state import state_schema
 from weir.state.segment import H1
 from weir.state.storage import Storage
 from weir.state.view import StateView
@@ -75,6 +75,6 @@ def told_time() -> Iterator[Clock]:
     """Let the engine look at a clock of ours wherever it measures how long something takes."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("driver", "server", "metrics.latency"):
+        for module in ("batch.driver", "task.server", "metrics.latency"):
             patch.setattr(f"weir.engine.{module}.time", clock)
         yield clock

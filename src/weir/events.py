@@ -13,6 +13,6 @@
 [2]
 """
 
-from weir.engine.events import BatchCommitted, Event, Failed, RanAgain, Reconfigured, Scaled, Terminated
+from weir.engine.batch.events import BatchCommitted, Event, Failed, RanAgain, Reconfigured, Scaled, Terminated
 
 __all__ = ["BatchCommitted", "Event", "Failed", "RanAgain", "Reconfigured", "Scaled", "Terminated"]

@@ -37,13 +37,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from weir.engine.bootstrap import check_sinks, open_driver
-from weir.engine.driver import Driver
-from weir.engine.handle import QueryHandle
-from weir.engine.in_process import InProcessRunner, TaskFailed
-from weir.engine.ledger import IN_PROCESS
-from weir.engine.live.in_process_live import LiveThreads
-from weir.engine.saved_state import state_table
+from weir.engine.batch.bootstrap import check_sinks, open_driver
+from weir.engine.batch.driver import Driver
+from weir.engine.batch.handle import QueryHandle
+from weir.engine.batch.ledger import IN_PROCESS
+from weir.engine.inspect.saved_state import state_table
+from weir.engine.local.in_process import InProcessRunner, TaskFailed
+from weir.engine.local.in_process_live import LiveThreads
 from weir.errors import EngineError, SourceError, did_you_mean
 from weir.faults import POINTS, watching
 from weir.flow import Application, Stream
@@ -319,7 +319,7 @@ def start(
         own record of the source knows nothing of these batches.
     sources, hosts, seed
         Source tasks per batch; hosts that servers pretend to live on; a seed that shuffles the order in which rows
-        reach servers. See :class:`~weir.engine.in_process.InProcessRunner`.
+        reach servers. See :class:`~weir.engine.local.in_process.InProcessRunner`.
     faults
         Points at which the driver dies once, e.g. ``"commit-written:1"`` (see :data:`weir.faults.POINTS`), and is
         started again from its checkpoint; ``"step-started:102"`` lets a task of step 2 of batch 1 run twice.

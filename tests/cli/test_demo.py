@@ -12,7 +12,7 @@ import pytest
 
 from weir.cli.demo.application import Topic, Trending
 from weir.cli.demo.posts import Posts
-from weir.engine.inspection import inspect
+from weir.engine.inspect.inspection import inspect
 
 
 def test_posts_are_skewed_have_communities_and_drift():

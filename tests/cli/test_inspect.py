@@ -14,7 +14,7 @@ import pytest
 import weir
 from support import posts, two_counts
 from weir.cli.main import main
-from weir.engine.inspection import inspect
+from weir.engine.inspect.inspection import inspect
 from weir.state.storage import Storage
 from weir.testing import start
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weir.elasticity import Situation
 from weir.elasticity.strategies import STRATEGIES
-from weir.engine.requests import Request, decide
+from weir.engine.steering.requests import Request, decide
 from weir.errors import EngineError
 from weir_evaluation.stela import rivals
 

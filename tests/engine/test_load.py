@@ -7,7 +7,7 @@ import pytest
 import weir
 from weir.elasticity import Stela
 from weir.engine.documents import TaskReport
-from weir.engine.metrics.load import Load
+from weir.engine.steering.load import Load
 from weir.operators.instance import OperatorReport
 
 

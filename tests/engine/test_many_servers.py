@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 import weir
 import weir.testing
 from support import POSTS, counts, posts, rows_of
-from weir.engine import in_process, key_counting, learning
 from weir.engine.exchange import wire
-from weir.engine.key_counting import Learning
-from weir.engine.tables import load_table
+from weir.engine.local import in_process
+from weir.engine.steering import learning
+from weir.engine.task import key_counting
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.tables import load_table
 from weir.locality.config import Locality
 from weir.locality.manager import LocalityManager
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.engine.ledger import Ledger
+from weir.engine.batch.ledger import Ledger
 from weir_evaluation.bench.chaos import failure, summary, trial
 from weir_evaluation.bench.chaos.injector import KILLS
 

@@ -12,7 +12,7 @@ import pytest
 import weir
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, two_counts
 from truth import count_and_top_by, homes_of
-from weir.engine.ledger import read_commit
+from weir.engine.batch.ledger import read_commit
 from weir.routing.table import Table
 from weir.state.storage import Storage
 from weir.testing import run, start
@@ -169,7 +169,7 @@ def failing(_):
 @pytest.mark.parametrize(("proposal", "why"), [(failing, "failed: MemoryError: no room"), (None, None)])
 def test_steering_that_does_not_happen_says_why(tables, checkpoint, monkeypatch, caplog, proposal, why):
     if proposal is not None:
-        monkeypatch.setattr("weir.engine.learning.propose", proposal)
+        monkeypatch.setattr("weir.engine.steering.learning.propose", proposal)
     query = start(two_counts(), checkpoint, servers=3, routing=weir.Locality(period=1))
     for table in tables:
         query.feed(table)

@@ -11,7 +11,7 @@ import pytest
 import weir
 import weir.testing
 from weir.engine.documents import TaskReport
-from weir.engine.task_files import TaskFiles, TaskOutputs
+from weir.engine.task.task_files import TaskFiles, TaskOutputs
 from weir.errors import OperatorError
 from weir.state.storage import Storage
 

@@ -15,9 +15,9 @@ import pytest
 
 import weir
 from support import POSTS, counts, places_and_topics, rows_of, sums, write_parts
+from weir.engine.batch.ledger import read_commit
+from weir.engine.batch.source_batching import SourceBatching, next_input
 from weir.engine.documents import BatchPlan, Input
-from weir.engine.ledger import read_commit
-from weir.engine.source_batching import SourceBatching, next_input
 from weir.faults import watching
 from weir.graph.declare import LISTED
 from weir.operators.file_feed import FileFeed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import weir
 from support import dicts
-from weir.engine.inspection import inspect
+from weir.engine.inspect.inspection import inspect
 from weir.testing import start
 
 SCHEMA = "k string, time timestamp, note string"

@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from support import NOW, POSTS, counts, posts, rows_of, stream, two_counts, watch_fsync, write_batches
-from weir.engine.ledger import latest_commit
+from weir.engine.batch.ledger import latest_commit
 from weir.hashing import hash_columns
 from weir.state.storage import Storage
 from weir.testing import run, start

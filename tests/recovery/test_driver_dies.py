@@ -20,8 +20,8 @@ from killed_app import Totals
 
 import weir
 from support import POSTS, counts, dicts, grouped, posts, rows_of, run_app, two_counts, write_batches
+from weir.engine.batch.ledger import latest_commit, read_commit
 from weir.engine.documents import BatchPlan
-from weir.engine.ledger import latest_commit, read_commit
 from weir.state.storage import Storage
 from weir.testing import Crash, start
 

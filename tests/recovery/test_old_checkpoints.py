@@ -17,8 +17,8 @@ from old_checkpoints import DATA, SCHEMA, START, STORIES, Total, posts
 
 import weir
 import weir.testing
-from weir.engine.inspection import inspect
-from weir.engine.ledger import latest_commit
+from weir.engine.batch.ledger import latest_commit
+from weir.engine.inspect.inspection import inspect
 from weir.errors import CheckpointMismatch
 from weir.state.storage import Storage
 

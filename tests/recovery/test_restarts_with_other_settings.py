@@ -11,7 +11,7 @@ import pytest
 
 import weir
 import weir.testing
-from weir.engine import bootstrap, ledger
+from weir.engine.batch import bootstrap, ledger
 from weir.errors import CheckpointError, CheckpointMismatch, EngineError
 
 SCHEMA = "place string, topic string, n long"
@@ -113,7 +113,7 @@ def test_partial_states_that_wait_on_servers_that_go_are_merged(servers):
 
 def test_a_move_that_names_the_wrong_server_stops_the_batch(monkeypatch):
     """A key whose state is elsewhere than a move says is never started anew."""
-    from weir.engine import learning
+    from weir.engine.steering import learning
 
     tables = drifting(4)
     real = learning._write_moves
@@ -141,7 +141,7 @@ def test_batches_out_of_order_are_refused(tmp_path):
 
 
 def test_a_failing_partitioner_does_not_stop_the_stream(monkeypatch):
-    from weir.engine import learning
+    from weir.engine.steering import learning
 
     tables = drifting(5)
 

@@ -13,7 +13,7 @@ import pytest
 
 import weir
 from support import counts, posts, rows_of, run_app, two_counts, write_batches
-from weir.engine.ledger import latest_commit
+from weir.engine.batch.ledger import latest_commit
 from weir.faults import watching
 from weir.state.storage import Storage
 from weir.testing import start

@@ -12,8 +12,8 @@ import pytest
 import weir
 from support import POSTS, counts, posts, rows_of, two_counts
 from truth import told_time
-from weir.engine.in_process import InProcessRunner
-from weir.engine.ledger import read_commit
+from weir.engine.batch.ledger import read_commit
+from weir.engine.local.in_process import InProcessRunner
 from weir.faults import watching
 from weir.network.profile import PAPER
 from weir.state.storage import Storage

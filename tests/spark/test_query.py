@@ -18,7 +18,7 @@ from support import NOW, POSTS, counted, counts, every_type, posts, rows_of, str
 from weir import testing
 from weir.cli.main import main
 from weir.engine.arrays import write_table
-from weir.engine.inspection import inspect
+from weir.engine.inspect.inspection import inspect
 from weir.events import BatchCommitted, Terminated
 from weir.spark.state import output_frame
 from weir.state.storage import Storage

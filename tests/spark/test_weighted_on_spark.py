@@ -8,7 +8,7 @@ import pytest
 
 import weir
 from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
-from weir.engine.ledger import read_commit
+from weir.engine.batch.ledger import read_commit
 from weir.faults import watching
 from weir.state.storage import Storage
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import weir
-from weir.engine.inspection import inspect
-from weir.engine.ledger import latest_commit
+from weir.engine.batch.ledger import latest_commit
+from weir.engine.inspect.inspection import inspect
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 from weir.testing import start

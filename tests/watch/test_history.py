@@ -6,9 +6,19 @@ import pytest
 
 import weir
 from support import posts, two_counts
-from weir.engine import history
-from weir.engine.history import CHUNKS, FAN, LEVELS, POINTS, Point, add, chunk_names, downsample, read_chunk
-from weir.engine.ledger import latest_commit
+from weir.engine.batch import history
+from weir.engine.batch.history import (
+    CHUNKS,
+    FAN,
+    LEVELS,
+    POINTS,
+    Point,
+    add,
+    chunk_names,
+    downsample,
+    read_chunk,
+)
+from weir.engine.batch.ledger import latest_commit
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 from weir.testing import start

@@ -223,7 +223,7 @@ def test_a_failed_query_says_why_until_a_batch_succeeds(checkpoint):
 
 def test_a_checkpoint_of_another_host_is_presumed_to_run(checkpoint, monkeypatch):
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("weir.engine.fence.host_name", lambda: "elsewhere")
+        elsewhere.setattr("weir.engine.batch.fence.host_name", lambda: "elsewhere")
         query = start(two_counts(), checkpoint, servers=2)
         reader = CheckpointReader(checkpoint)
         assert snapshot(reader)["batch"] is None

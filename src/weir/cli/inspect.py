@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.cli.drawing import number, plural, share_bar, show_table, size, table
-from weir.engine.inspection import inspect
+from weir.engine.inspect.inspection import inspect
 
 _SOUND, _NOTE, _WRONG = ("✓", "green"), ("·", "yellow"), ("✗", "red")
 

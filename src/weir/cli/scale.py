@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from weir.engine.ledger import latest_commit
-from weir.engine.requests import Request, await_answer, foretell, submit
+from weir.engine.batch.ledger import latest_commit
+from weir.engine.steering.requests import Request, await_answer, foretell, submit
 from weir.errors import CheckpointError, EngineError
 from weir.state.storage import Storage
 from weir.watch.reader import CheckpointReader

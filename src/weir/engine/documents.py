@@ -76,7 +76,7 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """What a batch takes from sources that the driver cuts up, see :mod:`weir.engine.source_batching`."""
+    """What a batch takes from sources that the driver cuts up, see :mod:`weir.engine.batch.source_batching`."""
 
     positions: dict[str, dict[str, int]]  # source → where the next batch goes on
     listing: dict[str, dict[str, list[Any]]] = {}  # source → what this batch reads; only in plans
@@ -138,7 +138,7 @@ class TaskReport(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
     server: int
     step: int
-    steps: list[int] = []  # those it is about, where several were put together (weir.engine.reports)
+    steps: list[int] = []  # those it is about, where several were put together (weir.engine.task.reports)
     host: str = ""
     process: str = ""
     rows: int = 0

@@ -24,8 +24,8 @@ LISTED = " (paths)"  # ends the name of a source that lists files, before the op
 class Source:
     """A source: a DataFrame, or only the schema of one that is fed by :mod:`weir.testing`.
 
-    Where files are fed, ``listing`` turns their paths into the rows of the source. With a ``feed`` the driver
-    itself plans what is read (see :mod:`weir.engine.source_batching`), and a frame only says when there is something.
+    Where files are fed, ``listing`` turns their paths into the rows of the source. With a ``feed`` the driver itself
+    plans what is read (see :mod:`weir.engine.batch.source_batching`); a frame only says when there is something.
     """
 
     name: str

@@ -22,9 +22,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.engine.batch_context import BatchContext, EntryLayout, Pace
 from weir.engine.documents import BatchPlan, Manifest
-from weir.engine.key_counting import Learning
 from weir.engine.live.coordinator import SILENCE, LiveCoordinator
 from weir.engine.live.loads import LoadAggregator
 from weir.engine.live.outbox import Answers
@@ -32,7 +30,9 @@ from weir.engine.live.sealing import is_available
 from weir.engine.live.source import push
 from weir.engine.live.transport import Address, Generation
 from weir.engine.live.worker import LiveWorker
-from weir.engine.reports import BatchResult, result_of
+from weir.engine.task.batch_context import BatchContext, EntryLayout, Pace
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.reports import BatchResult, result_of
 from weir.errors import EngineError, LiveFailed
 from weir.extras import install
 from weir.graph.model import Topology

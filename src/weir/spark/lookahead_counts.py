@@ -8,8 +8,8 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from weir.engine.batch_context import SOURCE_NUMBER, column_name
-from weir.engine.lookahead import ENTRIES, Ahead
+from weir.engine.steering.lookahead import ENTRIES, Ahead
+from weir.engine.task.batch_context import SOURCE_NUMBER, column_name
 from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
 

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from weir.engine.exchange import wire
-from weir.engine.server import host_name
+from weir.engine.task.server import host_name
 from weir.network.distance import Distance, Place
 from weir.network.probe import (
     Link,

@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.engine.bootstrap import check_sinks, open_driver
-from weir.engine.driver import Driver
-from weir.engine.handle import QueryHandle
+from weir.engine.batch.bootstrap import check_sinks, open_driver
+from weir.engine.batch.driver import Driver
+from weir.engine.batch.handle import QueryHandle
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
 from weir.graph.model import DEAD_LETTERS, Topology
 from weir.options import Options

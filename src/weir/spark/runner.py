@@ -15,8 +15,14 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir.engine import invariants
-from weir.engine.batch_context import (
+from weir.engine.batch.fence import check_shared
+from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
+from weir.engine.exchange import wire
+from weir.engine.metrics.latency import now
+from weir.engine.metrics.progress import Progress
+from weir.engine.steering.lookahead import Ahead
+from weir.engine.task import invariants
+from weir.engine.task.batch_context import (
     SOURCE_NUMBER,
     BatchContext,
     EntryLayout,
@@ -24,17 +30,11 @@ from weir.engine.batch_context import (
     column_name,
     host_name,
 )
-from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
-from weir.engine.exchange import wire
-from weir.engine.fence import check_shared
-from weir.engine.key_counting import Learning
-from weir.engine.lookahead import Ahead
-from weir.engine.metrics.latency import now
-from weir.engine.metrics.progress import Progress
-from weir.engine.reports import BatchResult, result_of
-from weir.engine.rescale import move_home
-from weir.engine.server import Server
-from weir.engine.tables import grouping_in_force
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.reports import BatchResult, result_of
+from weir.engine.task.rescale import move_home
+from weir.engine.task.server import Server
+from weir.engine.task.tables import grouping_in_force
 from weir.errors import EngineError, HandoffLost, OperatorError
 from weir.faults import reach
 from weir.graph.model import Edge, Topology

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from weir.engine.batch_context import SOURCE_NUMBER, column_name
+from weir.engine.task.batch_context import SOURCE_NUMBER, column_name
 from weir.errors import EngineError, TopologyError
 from weir.graph.model import Topology
 from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH

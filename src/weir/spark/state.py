@@ -11,16 +11,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from weir.engine.arrays import read_table
+from weir.engine.batch.ledger import latest_commit
 from weir.engine.documents import Commit, FileRef
-from weir.engine.ledger import latest_commit
-from weir.engine.saved_state import (
+from weir.engine.inspect.saved_state import (
     described_operator,
     merged_state,
     readable_schema,
     readable_state,
     running_operator,
 )
-from weir.engine.tables import buckets_in_force
+from weir.engine.task.tables import buckets_in_force
 from weir.errors import CheckpointError, EngineError
 from weir.graph.model import Topology
 from weir.spark.session import to_ddl, to_ddl_type

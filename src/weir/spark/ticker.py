@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from weir.durations import microseconds
-from weir.engine.driver import Driver
+from weir.engine.batch.driver import Driver
 from weir.graph.model import Topology
 
 POLL = 0.25  # seconds between two looks

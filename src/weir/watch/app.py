@@ -22,8 +22,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from weir.engine.requests import RECONFIGURE, SLOT_WAIT, await_answer, foretell, submit
-from weir.engine.requests import Request as Ask
+from weir.engine.steering.requests import RECONFIGURE, SLOT_WAIT, await_answer, foretell, submit
+from weir.engine.steering.requests import Request as Ask
 from weir.errors import EngineError, WeirError
 from weir.state.storage import Storage
 from weir.watch.guard import Guard

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, read_table
 from weir.engine.documents import Commit, TableRef
-from weir.engine.saved_state import described_operator, readable_state, state_schema
+from weir.engine.inspect.saved_state import described_operator, readable_state, state_schema
 from weir.errors import ParameterError
 from weir.hashing import hash_columns
 from weir.locality.saved import affinity, hottest

@@ -13,8 +13,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from weir.engine.batch.history import PHASES
 from weir.engine.documents import Commit
-from weir.engine.history import PHASES
 from weir.engine.metrics.progress import Progress, Seconds
 from weir.watch.reader import CheckpointReader
 

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from weir.engine.batch_context import host_name
-from weir.engine.documents import Commit
-from weir.engine.fence import DRIVERS, ENDED, PREPARING, began
-from weir.engine.history import (
+from weir.engine.batch.fence import DRIVERS, ENDED, PREPARING, began
+from weir.engine.batch.history import (
     HISTORY,
     Chunk,
     ChunkName,
@@ -23,8 +21,10 @@ from weir.engine.history import (
     read_chunk,
     seconds_of,
 )
-from weir.engine.inspection import open_checkpoint
-from weir.engine.ledger import HEAD, read_commit
+from weir.engine.batch.ledger import HEAD, read_commit
+from weir.engine.documents import Commit
+from weir.engine.inspect.inspection import open_checkpoint
+from weir.engine.task.batch_context import host_name
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 from typing import Any
 
-from weir.engine.history import PHASES, Point, downsample
+from weir.engine.batch.history import PHASES, Point, downsample
 from weir.engine.metrics.traffic import NAMES
 
 DECISIONS = 200  # the latest, on the page

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import weir
 from support import POSTS, counts, posts, rows_of, two_counts
-from weir.engine.batch_context import Pace
 from weir.engine.live import control, loads
 from weir.engine.live.loads import ClusterLoad, LoadAggregator, OperatorLoad, ServerLoad
+from weir.engine.task.batch_context import Pace
 from weir.operators.calls import Done
 from weir.operators.partial_states import PartialStates
 from weir.routing.base import PERIODS, InstanceLoad

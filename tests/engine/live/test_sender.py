@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import weir
 from support import counts, posts, rows_of, two_counts
-from weir.engine.live.in_process_live import LiveThreads
 from weir.engine.live.inbox import Inbox
 from weir.engine.live.sealing import seals
 from weir.engine.live.sender import Sender
 from weir.engine.live.transport import END, ROWS, Connection, Frame
+from weir.engine.local.in_process_live import LiveThreads
 from weir.testing import run
 
 LARGE = 40_000_000  # more than the system keeps for any connection

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import weir
-from weir.engine.inspection import inspect
+from weir.engine.inspect.inspection import inspect
 from weir.errors import WeirError
 from weir.testing import Crash, LocalQuery, start
 from weir_evaluation.bench.chaos.cases import SCHEMA, Tallies

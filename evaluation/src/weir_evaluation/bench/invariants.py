@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from weir.engine import invariants
+from weir.engine.task import invariants
 from weir_evaluation.bench.data import write_pairs
 from weir_evaluation.bench.engine import weir_speed
 

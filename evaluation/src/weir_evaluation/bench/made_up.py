@@ -15,7 +15,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import cloudpickle
 
-from weir.engine.batch_context import BatchContext, EntryLayout, Segments
 from weir.engine.documents import (
     BatchPlan,
     Claim,
@@ -27,10 +26,11 @@ from weir.engine.documents import (
     encode_report,
 )
 from weir.engine.exchange import wire
-from weir.engine.key_counting import Learning
-from weir.engine.lookahead import Ahead
 from weir.engine.metrics.progress import Progress
-from weir.engine.reports import BatchResult, result_of, together
+from weir.engine.steering.lookahead import Ahead
+from weir.engine.task.batch_context import BatchContext, EntryLayout, Segments
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.reports import BatchResult, result_of, together
 from weir.graph.model import Node, Topology
 from weir.hashing import mix
 from weir.locality.counts import PairCounts

@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 import weir
-from weir.engine.bootstrap import open_driver
-from weir.engine.driver import Driver
-from weir.engine.ledger import IN_PROCESS
+from weir.engine.batch.bootstrap import open_driver
+from weir.engine.batch.driver import Driver
+from weir.engine.batch.ledger import IN_PROCESS
 from weir.graph.model import Topology
 from weir.locality.counts import PairCounts
 from weir.locality.proposal import propose

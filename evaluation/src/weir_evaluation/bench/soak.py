@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from weir.engine.driver import CLEAN_EVERY
+from weir.engine.batch.driver import CLEAN_EVERY
 from weir_evaluation.bench.peers.meter import cpu_seconds, descendants
 
 HELP = "memory of driver and workers, disk, open files, batch time of a long run: first tenth against last"

@@ -25,9 +25,9 @@ from rich.console import Console
 import weir
 import weir.testing
 from weir.cli.drawing import size, table
+from weir.engine.batch.history import add
+from weir.engine.batch.ledger import latest_commit
 from weir.engine.documents import Commit
-from weir.engine.history import add
-from weir.engine.ledger import latest_commit
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
 from weir_evaluation.bench.watch_pictures import record, take_pictures

@@ -13,8 +13,8 @@ from typing import Any
 
 import weir
 from weir.cli.demo.application import KEYS, SCHEMA, application
-from weir.engine.driver import COMPILING
-from weir.engine.ledger import latest_commit
+from weir.engine.batch.driver import COMPILING
+from weir.engine.batch.ledger import latest_commit
 from weir.engine.metrics.progress import Progress
 from weir.errors import EngineError
 from weir.state.storage import Storage

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.engine.batch_context import BatchContext
 from weir.engine.live.loads import ClusterLoad, every
 from weir.engine.live.transport import Frame
-from weir.engine.routers import Routers
+from weir.engine.task.batch_context import BatchContext
+from weir.engine.task.routers import Routers
 from weir.graph.model import Edge, Node
 from weir.routing.base import PERIODS, InstanceLoad, Instances
 from weir.rows import Rows

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pyarrow as pa
 
-from weir.engine.batch_context import BatchContext
 from weir.engine.exchange import wire
 from weir.engine.live.loads import LoadAggregator
 from weir.engine.live.outbox import Answers
@@ -37,6 +36,7 @@ from weir.engine.live.transport import (
     Hello,
     Listener,
 )
+from weir.engine.task.batch_context import BatchContext
 from weir.errors import LiveFailed
 
 SILENCE = 60.0  # seconds without a sign of life after which a server counts as lost

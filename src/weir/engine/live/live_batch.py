@@ -1,8 +1,8 @@
 """One server that stays: it takes rows as they arrive, through all steps of a batch, and sends rows on meanwhile.
 
-The same :class:`~weir.engine.server.Server` as in step jobs, with the same plan, state and reports. Two things differ.
-A copy of an operator lives from the first row to the last step in which rows can reach it, so nothing is packed to wait
-for the next step. And since a live batch only ever runs again as a whole, routers may take rows in any order.
+The same :class:`~weir.engine.task.server.Server` as in step jobs, with the same plan, state and reports. Two things
+differ. A copy of an operator lives from the first row to the last step in which rows can reach it, so nothing is packed
+to wait for the next step. And since a live batch only ever runs again as a whole, routers may take rows in any order.
 
 A step has ended on a server when all source tasks, or all other servers, have said that they send no more for it. Each
 says so on the connection on which it has sent its rows, so none can come after. Where servers change, there is a step 0
@@ -19,7 +19,6 @@ from functools import partial
 
 import msgspec
 
-from weir.engine.batch_context import BatchContext
 from weir.engine.documents import TaskReport
 from weir.engine.exchange import wire
 from weir.engine.live.inbox import NOTHING, Inbox
@@ -27,8 +26,9 @@ from weir.engine.live.loads import SOON, OperatorLoad, ServerLoad, every, follow
 from weir.engine.live.outbox import Answers, DirectOutbox, Send
 from weir.engine.live.transport import Frame
 from weir.engine.metrics.latency import Busy, Groups
-from weir.engine.rescale import Mover, leaving
-from weir.engine.server import Server
+from weir.engine.task.batch_context import BatchContext
+from weir.engine.task.rescale import Mover, leaving
+from weir.engine.task.server import Server
 from weir.faults import reach
 from weir.graph.model import Node
 from weir.operators.instance import Instance, OperatorReport

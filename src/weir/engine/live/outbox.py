@@ -9,8 +9,8 @@ import pyarrow as pa
 from weir.engine.documents import EdgeReport
 from weir.engine.exchange import wire
 from weir.engine.live.transport import ROWS, Frame
-from weir.engine.server import Server
-from weir.engine.server_locations import places_of
+from weir.engine.task.server import Server
+from weir.engine.task.server_locations import places_of
 
 BLOB_BYTES = 4 << 20
 

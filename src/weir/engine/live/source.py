@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from weir.engine.batch_context import BatchContext
 from weir.engine.live.control import Control
 from weir.engine.live.loads import followed, is_followed
 from weir.engine.live.outbox import DirectOutbox, Send
 from weir.engine.live.sender import Sender
 from weir.engine.live.transport import END, Address, Connection, Frame, Generation, Hello, connect
-from weir.engine.server import Server
+from weir.engine.task.batch_context import BatchContext
+from weir.engine.task.server import Server
 from weir.errors import LiveFailed
 from weir.graph.model import Edge
 from weir.routing.base import Instances

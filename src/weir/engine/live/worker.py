@@ -9,7 +9,6 @@ from functools import partial
 
 import msgspec
 
-from weir.engine.batch_context import BatchContext
 from weir.engine.live.inbox import LIMIT, Inbox
 from weir.engine.live.live_batch import LiveBatch
 from weir.engine.live.sender import Sender
@@ -33,6 +32,7 @@ from weir.engine.live.transport import (
     Listener,
     connect,
 )
+from weir.engine.task.batch_context import BatchContext
 from weir.errors import LiveFailed
 from weir.state.reader import LOOK_AFTER, unmap_deleted
 

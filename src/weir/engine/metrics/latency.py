@@ -61,7 +61,7 @@ def percentiles(ages: Ages) -> dict[str, float] | None:
 
     >>> ages = {}
     >>> for ms in range(1, 101):
-    ...     count_age(ages, born=1, rows=1, at=1 + 1000 * ms)
+    ...     count_age(ages, source_time=1, rows=1, at=1 + 1000 * ms)
     >>> found = percentiles(ages)
     >>> all(abs(found[f"p{q}"] / (q / 1000) - 1) < 0.06 for q in (50, 95, 99))
     True

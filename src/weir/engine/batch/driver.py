@@ -1,0 +1,469 @@
+"""The batch loop: plan → run → commit → deliver. It knows a :class:`Runner`, not Spark.
+
+A runner runs the tasks of a batch somewhere: as Spark jobs (:mod:`weir.spark.runner`), or in this process
+(:mod:`weir.testing`). Everything that makes a batch happen exactly once is here and in the ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from weir.compiled import compile_all, declared
+from weir.engine.batch.delivery import Deliveries, Sinks
+from weir.engine.batch.due_timers import DueTimers
+from weir.engine.batch.ledger import Ledger
+from weir.engine.batch.lifecycle import Lifecycle, QueryStatus
+from weir.engine.batch.restart_checks import check_names, check_next, check_source
+from weir.engine.batch.retry import Retry
+from weir.engine.batch.source_batching import SourceBatching, next_input
+from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
+from weir.engine.metrics.latency import now
+from weir.engine.metrics.progress import Progress, Seconds
+from weir.engine.metrics.summary import summarise
+from weir.engine.steering.learning import learner_of
+from weir.engine.steering.load import Load
+from weir.engine.steering.lookahead import Ahead
+from weir.engine.steering.scaler import Pending, Scaler
+from weir.engine.task.invariants import check
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.relayout import lay_out
+from weir.engine.task.reports import BatchResult
+from weir.engine.task.rescale import Build, change, moved_keys
+from weir.engine.task.server_locations import ServerLocations
+from weir.errors import WeirError
+from weir.faults import reach
+from weir.graph.model import Topology
+from weir.locality.stats import BatchStats
+from weir.network.distance import Place
+from weir.network.profile import Profile
+from weir.network.racks import Racks
+from weir.options import Options
+from weir.state.storage import Storage
+
+CLEAN_EVERY = 10
+COMPILING = "compiling, once per installation"
+
+logger = logging.getLogger("weir.engine")
+
+
+class Runner(Protocol):
+    """Runs batches of one topology. ``Rows`` is whatever its source hands over: the loop only passes it on."""
+
+    @property
+    def execution(self) -> str:
+        """How batches run, and why so: for people."""
+
+    @property
+    def knows_hosts(self) -> bool:
+        """Whether it knows where servers are, or does not care."""
+
+    def start(self, rows: Any, topology: Topology, learning: Learning | None, claim: Claim) -> None:
+        """Get ready for the first batch; called before each, does nothing after the first.
+
+        Processes that run tasks must find ``claim`` in the checkpoint (:func:`weir.engine.batch.fence.check_shared`).
+        """
+
+    def locate(self) -> dict[int, tuple[str, str]]:
+        """Return host and process of each server, and remember the hosts."""
+
+    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
+        """Return what distances cost here, and what was measured or why not."""
+
+    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
+        """Run a task for each number below ``count``; return their answers, which are JSON-able."""
+
+    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
+        """Go over to other servers with the next batch."""
+
+    def count_ahead(self, rows: Any, ahead: Ahead) -> BatchStats:
+        """Count the keys of a batch before it is planned."""
+
+    def listings(self, rows: Any, sources: Collection[str]) -> dict[str, pa.Table]:
+        """Return the rows of sources that list what is to be read, of those that have some."""
+
+    def without(self, rows: Any, sources: Collection[str] | None = None) -> Any:
+        """Return rows without those of some sources, None: of all."""
+
+    def no_rows(self, topology: Topology) -> Any:
+        """Return what the source would hand over if it had nothing."""
+
+    def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
+        """Run a batch."""
+
+    def committed(self, progress: Progress) -> None:
+        """Hear what a batch did, once it has happened."""
+
+    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+        """Call a function with a batch's rows."""
+
+    def ensure_slots(self, servers: int, timeout: float) -> None:
+        """Make sure that so many servers can run at once, or raise an EngineError; nothing has changed then."""
+
+    def release(self, hosts: set[str] | None) -> list[str] | None:
+        """Give back what servers no longer need; the names of executors, None where there are none."""
+
+    def close(self) -> None:
+        """End what runs between batches; a batch that runs ends with an error."""
+
+
+class Driver:
+    """Carries out the batches of one query, each exactly once."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        storage: Storage,
+        ledger: Ledger,
+        runner: Runner,
+        sinks: Sinks,
+        options: Options,
+        build: Build,
+        declared: str,
+        source_batching: SourceBatching | None = None,
+    ) -> None:
+        self.source_batching = source_batching
+        self.topology, self.storage, self.ledger, self.runner = topology, storage, ledger, runner
+        self.sinks = sinks
+        self.status = QueryStatus()
+        self.retry = Retry(self._say)
+        self.deliveries = Deliveries(sinks, storage, ledger, runner, self.retry)
+        self.lifecycle = Lifecycle(self.status, ledger)
+        self.learner = learner_of(topology, storage)
+        self.load = Load(topology)
+        reconfigure = None if self.learner is None else self.learner.request
+        self.scaler = Scaler(storage, self.load, runner, options.autoscale, reconfigure)
+        by_hosts = self.learner is not None and self.learner.config.racks == "hosts"
+        racks = None if options.racks is None else Racks.of(options.racks)
+        self.server_locations = ServerLocations(topology, racks, wants_places=by_hosts or racks is not None)
+        self._build, self._declared = build, declared
+        self._dropped = set(options.drop_state)
+        self.source = ""  # whose batches it is handed: the id of Spark's own query
+        self.due_timers = DueTimers(storage, source_batching)
+        self._busy = threading.RLock()  # one batch at a time, whoever asks for it
+        self._compiled = self._started = False
+        self._ended = 0.0
+        self._last_seconds: Seconds | None = None
+        self._servers_before = topology.servers
+        self._before: Manifest | None = None  # the state by the servers' old numbers, while these change
+        if ledger.last is not None and ledger.last.progress:
+            self.status.recent.append(Progress.from_dict(ledger.last.progress))
+
+    # ------------------------------------------------------------------ the loop
+
+    def compile(self) -> None:
+        """Compile what batches run if this machine has not done so yet: before workers fork, and not in this process.
+
+        After the first call it does nothing.
+        """
+        if self._compiled:
+            return
+        self._compiled = True
+        if all(function.ready for function in declared()):
+            return
+        self.status.message = COMPILING
+        logger.info("%s: %s; `weir compile` does it ahead of time", self.storage.location, COMPILING)
+        done = self.ledger.fence.preparing(COMPILING)
+        try:
+            compile_all()
+        finally:
+            done()
+            self.status.message = "waiting for data"
+
+    def batch(self, rows: Any, number: int, *, end_of_input: bool = False) -> None:
+        """Process what the source hands over, exactly once; ``number`` is the source's own.
+
+        That is one batch, or several where the driver cuts sources up.
+        """
+        with self._busy:
+            self.start(rows)
+            last = self.ledger.last
+            check_source(self.storage.root, last, self.source)
+            if last is not None and (number == last.handed_over or any(last.outputs.values())):
+                self.deliver(last)  # it has happened; only its delivery may be owed
+            fresh = last is None or number != last.handed_over
+            if fresh:
+                check_next(self.storage.root, last, number)
+                self._keep_offsets(number)
+            source_batching = None if end_of_input else self.source_batching
+            if source_batching is not None:
+                rows = self._begin(source_batching, rows, number)
+            while fresh or (source_batching is not None and source_batching.behind):
+                self._carry_out(rows if fresh else self.runner.without(rows), number, end_of_input)
+                fresh = False
+
+    def _begin(self, source_batching: SourceBatching, rows: Any, number: int) -> Any:
+        """Look how far the sources reach that are cut up; return the rows of the others."""
+        listings = self.runner.listings(rows, source_batching.feeds)
+        self.retry.persist(
+            "the sources", lambda again: source_batching.begin(self.ledger.last, number, listings)
+        )
+        return self.runner.without(rows, source_batching.feeds)
+
+    def tick(self, waited: int = 0) -> bool:
+        """Run a batch without rows if time is up for something: a window closes, a timer goes off.
+
+        Call it only while the source has nothing new; ``waited`` is the longest time in µs since it was last asked.
+        Such a batch is planned, committed and delivered like any other. Its number is ours alone: the commit says which
+        batch of the source came last. Returns whether there was anything to do.
+        """
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            last, asked = self.ledger.last, self.ledger.read_clock() - waited
+            if last is None or last.end_of_input:
+                return False
+            quiet_until = self.due_timers.quiet_until(self.ledger, asked)
+            due = quiet_until is not None and not self._owes_reading(last.batch + 1)
+            if due or not self._started:
+                rows = self.runner.no_rows(self.topology)
+                self.start(rows)
+                check_source(self.storage.root, last, self.source)
+                if any(last.outputs.values()):
+                    self.deliver(last)
+            if due:
+                self._carry_out(rows, last.handed_over, False, quiet_until)
+            return due
+        finally:
+            self._busy.release()
+
+    def _owes_reading(self, batch: int) -> bool:
+        """Return whether a planned batch reads what only a round of its source can bring: it comes with that."""
+        planned = self.ledger.planned(batch)
+        return planned is not None and planned.input is not None and bool(planned.input.listing)
+
+    def _carry_out(self, rows: Any, number: int, end_of_input: bool, quiet_until: int | None = None) -> None:
+        batch = 0 if self.ledger.last is None else self.ledger.last.batch + 1
+        began = time.perf_counter()
+        self.status.message = f"batch {batch}"
+        plan, scaling = self._plan(rows, batch, end_of_input, quiet_until)
+        planned = time.perf_counter()
+        result = self.runner.run(rows, plan, self.ledger.manifest, self._before)
+        counts = check(self.topology, result.reports, self.ledger.manifest, self.ledger.counts)
+        reach("job-done", batch)
+        ran = time.perf_counter()
+        rested = began - self._ended if self._ended else 0.0
+        progress = self._progress(plan, result, ran - began, rested)
+        progress.seconds = Seconds(waiting=rested, plan=planned - began, job=ran - planned)
+        progress.scalings = self.scaler.news(scaling, progress.scaled) or None
+        memory = self._memory(batch)
+        commit = self.ledger.commit(plan, result.reports, progress, counts, memory, self.source, number)
+        committed = time.perf_counter()
+        progress.seconds.commit = committed - ran
+        self.lifecycle.listeners.tell_of(self.storage.location, progress)
+        if self.learner is not None and result.stats:
+            self.learner.observe(result.stats)
+        self.runner.committed(progress)
+        self.scaler.committed(scaling, [server.host for server in progress.servers], progress.scaled)
+        self._before = None
+        self.deliver(commit, progress)
+        self.scaler.watch()
+        if batch % CLEAN_EVERY == CLEAN_EVERY - 1:
+            self.ledger.clean()
+        self._ended = time.perf_counter()
+        progress.seconds.deliver, progress.seconds.batch = self._ended - committed, self._ended - began
+        self._last_seconds = progress.seconds
+        if self.source_batching is not None and plan.input is not None and plan.input.listing:
+            self.source_batching.reached(plan.input.positions, progress.seconds.batch)
+        self.status.recent.append(progress)
+        self.status.message = "waiting for data"
+
+    def start(self, rows: Any) -> None:
+        """Get ready for the first batch: lay state out anew if the application has changed, locate servers."""
+        self.runner.start(rows, self.topology, self.learning, self.ledger.fence.claim)
+        if self._started:
+            return
+        last = self.ledger.last
+        check_names({} if self.source_batching is None else self.source_batching.feeds, last, self._dropped)
+        self.deliveries.open(self.topology, self._dropped)
+        if self.ledger.needs_migration:
+            assert last is not None
+            self.status.message = "laying out state anew"
+            self.ledger.migrate(*lay_out(self.topology, last, self.storage, self.runner.each))
+        self._locate()
+        if self.learner is not None and self.ledger.last is not None:
+            last = self.ledger.last
+            self.learner.start(last.tables, last.manager, self.ledger.layout)
+        self._started = True  # only now: what was refused is refused again
+
+    @property
+    def finished(self) -> bool:
+        """Whether a bounded input has been processed to its end, and delivered."""
+        last = self.ledger.last
+        if last is None or (self.needs_end_of_input and not last.end_of_input):
+            return False
+        if self.source_batching is not None and self.source_batching.ended_in_between(last):
+            return False
+        return not self.sinks or self.ledger.was_delivered(last.batch)
+
+    @property
+    def needs_end_of_input(self) -> bool:
+        """Whether something is left to do when a bounded input has ended: windows to close, states to merge."""
+        if self.source_batching is not None and self.source_batching.grows:
+            return True
+        return any(n.times or n.held is not None for n in self.topology.stateful)
+
+    @property
+    def learning(self) -> Learning | None:
+        """What tasks are to count."""
+        return None if self.learner is None else self.learner.learning
+
+    def _locate(self) -> None:
+        """Find out where servers are, and what distances cost, if somebody routes by it or leaves rows on hosts."""
+        if not self.server_locations.wants_places and self.runner.knows_hosts:
+            return
+        self.status.message = "locating servers"
+        places = self.server_locations.start(self.runner.locate())
+        if self.server_locations.wants_profile:
+            self.status.message = "probing the network"
+            self.server_locations.measured(*self.runner.measure(places))
+
+    def _progress(self, plan: BatchPlan, result: BatchResult, seconds: float, rested: float) -> Progress:
+        reports, learner = result.reports, self.learner
+        self.server_locations.observe(plan.servers, reports)
+        before = self.ledger.last.keys if self.ledger.last else {}
+        progress = summarise(self.topology, plan, reports, before, self.server_locations.locator)
+        progress.time, progress.before = now() / 1e6, self._last_seconds
+        progress.restarted = not self._ended and self.ledger.last is not None
+        progress.moved_servers = self.server_locations.moved
+        progress.probe = self.server_locations.probed or None
+        progress.ran_again, progress.execution = result.ran_again, result.execution
+        if self.source_batching is not None and plan.input is not None and plan.input.listing:
+            progress.sources = self.source_batching.about(plan.input.positions)
+        self.load.observe(reports, seconds, rested)
+        progress.load = self.load.summary()
+        if plan.origin is not None:
+            progress.scaled = {
+                "from": self._servers_before,
+                "to": plan.servers,
+                "moved_keys": moved_keys(reports),
+            }
+        if learner is not None:
+            progress.routing = learner.summary(plan)
+            progress.moved_keys = sum(m.file.rows for m in plan.moves)
+        return progress
+
+    def _memory(self, batch: int) -> FileRef | None:
+        """Return the file of what the locality manager remembers: one per batch if it is little, else now and then."""
+        return None if self.learner is None else self.learner.memory(batch)
+
+    # ------------------------------------------------------------------ plan
+
+    def _plan(
+        self, rows: Any, batch: int, end_of_input: bool, quiet_until: int | None
+    ) -> tuple[BatchPlan, Pending | None]:
+        """Return what the batch will do, and the scaling it carries out; a batch planned before does the same again."""
+        planned = self.ledger.planned(batch, end_of_input)
+        reads = not end_of_input and quiet_until is None
+        if planned is None:
+            terms = {
+                "end_of_input": end_of_input,
+                "input": next_input(self.source_batching, self.ledger.last, reads),
+            }
+            pending = self.scaler.next()
+            if pending is not None and (plan := self._scaling_plan(batch, pending, terms)) is not None:
+                return plan, pending
+            return self._ordinary_plan(rows, batch, {**terms, "quiet_until": quiet_until}), None
+        if reads:
+            planned.input = next_input(self.source_batching, self.ledger.last, reads, planned.input)
+        if planned.origin is not None:
+            if self.ledger.layout != planned.layout:  # else this batch has failed before, in this very run
+                self._change_servers(planned)
+        elif self.learner is not None:
+            self.learner.agree(planned.tables)
+        return planned, None
+
+    def _keep_offsets(self, batch: int) -> None:
+        """Flush what Spark wrote down about the batch's input: it must not be lost where our commit of it is not."""
+        if self.storage.is_local:
+            names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]
+            self.storage.keep(*(f"source/{where}/{n}" for where in ("offsets", "sources/*") for n in names))
+
+    def _scaling_plan(self, batch: int, pending: Pending, terms: dict[str, Any]) -> BatchPlan | None:
+        """Return the plan of a batch that changes the servers; written, it is the point of no return."""
+        last = self.ledger.last
+        assert last is not None
+        try:
+            changed = change(
+                pending.decision,
+                self.topology,
+                self._build,
+                self.storage,
+                batch,
+                self.ledger.layout,
+                self._declared,
+                last.tables,
+                self.learner.weights if self.learner is not None else None,
+            )
+        except WeirError as error:
+            self.scaler.refused(pending, error)
+            return None
+        plan = self.ledger.plan(
+            batch,
+            **terms,
+            tables={**last.tables, **changed.tables},
+            table_version=last.table_version + 1,
+            layout=changed.layout,
+            origin=changed.origin,
+            network=self.server_locations.network(changed.layout.servers),
+        )
+        self._change_servers(plan)
+        return plan
+
+    def _change_servers(self, plan: BatchPlan) -> None:
+        """Go on with the servers of a plan."""
+        assert plan.layout is not None
+        assert plan.origin is not None
+        self._servers_before, self._before = self.topology.servers, self.ledger.manifest
+        self.topology = self._build(plan.layout.servers, plan.layout.placements)
+        self.ledger.adopt(self.topology, plan)
+        if self.learner is not None:
+            self.learner.rescale(self.topology, plan.tables, plan.layout)
+        self.runner.rescale(self.topology, plan.origin, self.learning)
+        self.load.rescale(self.topology)
+
+    def _ordinary_plan(self, rows: Any, batch: int, terms: dict[str, Any]) -> BatchPlan:
+        ledger, learner = self.ledger, self.learner
+        network = self.server_locations.network(self.topology.servers)
+        if learner is None:
+            return ledger.plan(batch, **terms, network=network)
+        last = ledger.last
+        if learner.config.racks == "hosts":
+            learner.manager.set_racks(self.server_locations.tree(learner.manager.servers))
+        coming = None if learner.ahead is None else self.runner.count_ahead(rows, learner.ahead)
+        tables, version, moves = learner.next_plan(
+            batch, dict(last.tables) if last else {}, last.table_version if last else 0, coming
+        )
+        return ledger.plan(
+            batch,
+            **terms,
+            tables=tables,
+            table_version=version,
+            moves=moves,
+            hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
+            network=network,
+        )
+
+    # ------------------------------------------------------------------ deliver
+
+    def deliver(self, commit: Commit, progress: Progress | None = None) -> None:
+        """Hand a batch's outputs to the sinks, unless they have had it."""
+        waits = self.deliveries.deliver(commit, self.topology)
+        if progress is not None and waits:
+            progress.sink_waits = waits
+
+    def _say(self, message: str) -> None:
+        self.status.message = message or "delivering"
+
+    def close(self) -> None:
+        """Stop what runs in the background, and let go of sinks."""
+        self.retry.stop()
+        self.deliveries.close()
+        self.runner.close()
+        if self.learner is not None:
+            self.learner.close()

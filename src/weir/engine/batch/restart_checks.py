@@ -1,0 +1,100 @@
+"""Whether a query may go on from a checkpoint: whether its source and its saved state fit what is started now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from weir.engine.batch.source_batching import SplittableSource
+from weir.engine.documents import Commit
+from weir.errors import CheckpointMismatch
+from weir.graph.declare import LISTED
+from weir.graph.model import Topology
+from weir.operators.file_feed import DONE, FILES, is_half_read
+
+
+def check_source(root: str, last: Commit | None, source: str) -> None:
+    """Refuse batches of another source than the one that the last commit has had: their numbers mean other rows."""
+    if last is not None and last.source and source and last.source != source:
+        raise CheckpointMismatch(
+            f"{root}: the folder 'source', Spark's own record of what it has read, is not the one that the commits "
+            "were made with: it was deleted or replaced. Going on would skip rows or count them twice. Restore it "
+            "from the same copy as the commits, or start with an empty checkpoint folder."
+        )
+
+
+def check_next(root: str, last: Commit | None, batch: int) -> None:
+    """Refuse any batch but the next one."""
+    expected = 0 if last is None else last.handed_over + 1
+    if batch != expected:
+        raise CheckpointMismatch(
+            f"{root}: the source hands over batch {batch}, but batch {expected} is next. The folder 'source' and the "
+            "commits are not of one run: part of the checkpoint was deleted or replaced. Restore both from the same "
+            "copy, or start with an empty checkpoint folder."
+        )
+
+
+def check_names(feeds: Mapping[str, SplittableSource], last: Commit | None, dropped: Collection[str]) -> None:
+    """Refuse a source that is gone, where what it was to read next would be forgotten, or read again by a new one."""
+    positions = {} if last is None or last.input is None else last.input.positions
+    new = [name.removesuffix(LISTED) for name in feeds if name not in positions]
+    for name, position in positions.items():
+        shown = name.removesuffix(LISTED)
+        if name in feeds or shown in dropped:
+            continue
+        if is_half_read(position):
+            raise CheckpointMismatch(
+                f"source {shown!r} is gone, of whose last batch {position[DONE]} of {position[FILES]} files have been "
+                f"read. Start once more with a source of this name; drop_state=[{shown!r}] passes over the others."
+            )
+        if new and DONE not in position:
+            raise CheckpointMismatch(
+                f"source {shown!r}, of which the checkpoint knows how far it was read, is gone, and {new[0]!r} is new. "
+                f"Give the same topics the name that they had; pass drop_state=[{shown!r}] if these are others."
+            )
+
+
+def compare(saved: dict[str, Any], topology: Topology, where: str, drop_state: Iterable[str] = ()) -> bool:
+    """Return whether saved state must be laid out anew for this topology; raise if it can't be.
+
+    State that an operator has only added to (see :meth:`~weir.operators.base.Operator.accepts`) stays as it is: entries
+    that were saved before are completed when they are read.
+    """
+    now = topology.signature()
+    dropped = set(drop_state)
+    for name, before in saved["operators"].items():
+        after = now["operators"].get(name)
+        if after is None:
+            if name in dropped:
+                continue
+            raise CheckpointMismatch(
+                f"{where}: holds the state of operator {name!r}, which the application no longer has. Put it "
+                f"back, pass drop_state=[{name!r}] to give its state up, or use another checkpoint folder."
+            )
+        for aspect, what in (
+            ("key", "key"),
+            ("operator", "definition"),
+            ("window", "window"),
+            ("state", "state columns"),
+        ):
+            if before[aspect] != after[aspect] and not _grown(aspect, topology, name, before, after):
+                raise CheckpointMismatch(
+                    f"{where}: operator {name!r} has another {what} now ({before[aspect]} → {after[aspect]}), "
+                    "so its saved state does not fit. Give the changed operator a new name, or use another "
+                    "checkpoint folder."
+                )
+    if saved["servers"] != now["servers"] or not set(saved["operators"]) <= set(now["operators"]):
+        return True
+    return any(
+        before[aspect] != now["operators"][name][aspect]
+        for name, before in saved["operators"].items()
+        for aspect in ("placement", "grouping", "held")
+    )
+
+
+def _grown(aspect: str, topology: Topology, name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Return whether what has changed is only more than before, in a way that the operator can go on with."""
+    if aspect not in ("operator", "state") or not topology.by_name[name].operator.accepts(before["operator"]):
+        return False
+    columns = dict(after["state"])
+    return all(columns.get(column) == kind for column, kind in before["state"])

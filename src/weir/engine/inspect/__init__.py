@@ -1,0 +1,1 @@
+"""Reading a checkpoint without running it: its documents, and the state of operators."""

@@ -1,0 +1,324 @@
+"""Inspect a checkpoint without Spark: its batches, state and routing tables, and whether its files are intact.
+
+A commit names each file with its length and checksum, so anyone who can read a checkpoint can verify it, also while
+the query runs: nothing here writes, locks or deletes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.engine.batch.ledger import HEAD, read_commit
+from weir.engine.documents import BatchPlan, Commit, FileRef, plan_of
+from weir.engine.task.tables import load_table
+from weir.errors import CheckpointError
+from weir.state.segment import DEAD, H1, H2, SegmentRef
+from weir.state.storage import FORMAT, Storage
+
+# Spark's own files, and documents, which are verified when they are parsed
+_NOT_DATA = (
+    "source/",
+    "commits/",
+    "plans/",
+    "delivered/",
+    "drivers/",
+    "requests/",
+    "answers/",
+    "probe/",
+    "history/",
+)
+
+_COUNTERS = ("rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality")
+
+Ref = SegmentRef | FileRef
+Hashes = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+Damage = list[dict[str, str]]  # file and problem of each damaged file
+
+
+def inspect(
+    checkpoint: str,
+    *,
+    last: int = 10,
+    verify: bool = True,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Return a report on a checkpoint as data that JSON can hold.
+
+    ``last`` is the number of batches to describe. With ``verify``, every file that the latest commit names is read, its
+    length and checksum are compared, and keys are counted; ``advance`` is called with the bytes read so far and in all.
+
+    Raise a CheckpointError if there is no checkpoint, or its head or latest commit cannot be read.
+    """
+    storage = open_checkpoint(checkpoint)
+    head = storage.read_document(HEAD, "checkpoint")
+    commits, damaged = _read_commits(storage)
+    latest = commits[-1] if commits else None
+    plans = _read_plans(storage, damaged)
+    files = _Files(storage, latest, verify, advance)
+    damaged += files.damaged
+    return {
+        "checkpoint": storage.root,
+        "id": head["id"],
+        "mode": head["mode"],
+        "created": datetime.fromtimestamp(head["created"], UTC).isoformat(),
+        "format": FORMAT,
+        "servers": latest.servers if latest else None,
+        "batch": latest.batch if latest else None,
+        "epoch": latest.epoch if latest else 0,
+        "batches": _batches(commits, last),
+        "operators": files.operators,
+        "edges": dict((latest.progress.get("edges") or {}) if latest else {}),  # type: ignore[call-overload]
+        "tables": _tables(storage, latest, verify),
+        "table_version": latest.table_version if latest else 0,
+        "health": {
+            "ok": not damaged and not files.wrong,
+            "verified": verify,
+            "files": files.count,
+            "bytes": files.bytes,
+            "damaged": damaged,
+            "wrong": files.wrong,
+            "planned": _planned(plans, latest),
+            "undelivered": _undelivered(storage, latest),
+            **_unnamed(storage, commits, plans),
+        },
+    }
+
+
+def open_checkpoint(location: str) -> Storage:
+    """Return the storage of a checkpoint; refuse a folder that is not one."""
+    storage = Storage(location)
+    if storage.exists(HEAD):
+        return storage
+    if storage.exists("commits"):
+        raise CheckpointError(f"{storage.path(HEAD)}: missing, although there are commits. Restore it.")
+    if not storage.exists(""):
+        raise CheckpointError(f"{storage.root}: no such folder")
+    raise CheckpointError(
+        f"{storage.root}: not a Weir checkpoint (it has no file '{HEAD}'). "
+        "Name the folder that the query was started with."
+    )
+
+
+def files_of(document: Any) -> Iterator[Ref]:
+    """Yield every file that a commit or plan names, at any depth."""
+    if isinstance(document, (SegmentRef, FileRef)):
+        yield document
+    elif isinstance(document, msgspec.Struct):
+        for field in document.__struct_fields__:
+            yield from files_of(getattr(document, field))
+    elif isinstance(document, (dict, list, tuple)):
+        for value in document.values() if isinstance(document, dict) else document:
+            yield from files_of(value)
+
+
+def _read_commits(storage: Storage) -> tuple[list[Commit], Damage]:
+    """Return the readable commits, oldest first, and the damaged ones; raise if the latest is damaged."""
+    names = [name for name in storage.names("commits") if not name.endswith(".tmp")]
+    commits: list[Commit] = []
+    damaged: Damage = []
+    for name in names:
+        try:
+            commits.append(read_commit(storage, name))
+        except CheckpointError as error:
+            if name == names[-1]:
+                raise  # the latest commit names the files that count: without it there is nothing to report
+            damaged.append({"file": f"commits/{name}", "problem": str(error)})
+    return commits, damaged
+
+
+def _read_plans(storage: Storage, damaged: Damage) -> list[BatchPlan]:
+    """Return the readable plans, and add the others to ``damaged``."""
+    plans = []
+    for name in storage.names("plans"):
+        if name.endswith(".tmp"):
+            continue
+        try:
+            plans.append(plan_of(storage.read_document(f"plans/{name}", "plan")))
+        except CheckpointError as error:
+            damaged.append({"file": f"plans/{name}", "problem": str(error)})
+    return plans
+
+
+class _Files:
+    """The files of one commit: verifies them, and counts the keys on each server."""
+
+    def __init__(
+        self, storage: Storage, commit: Commit | None, verify: bool, advance: Callable[[int, int], None]
+    ) -> None:
+        self.storage, self.verify, self._advance = storage, verify, advance
+        self.damaged: Damage = []
+        self.wrong: list[str] = []
+        self.operators: dict[str, dict[str, Any]] = {}
+        unread = {ref.name: ref for ref in files_of(commit)}
+        self.count = len(unread)
+        self.bytes = sum(ref.bytes for ref in unread.values())
+        self._bytes_read = 0
+        if commit is None:
+            return
+        signatures: dict[str, Any] = commit.signature.get("operators", {})  # type: ignore[assignment]
+        for name, servers in commit.manifest.items():
+            signature, keys = signatures.get(name, {}), commit.keys.get(name)
+            self.operators[name] = self._operator(name, servers, signature, keys)
+            for segments in servers:
+                for segment in segments:
+                    unread.pop(segment.name, None)
+        for ref in unread.values():
+            self._read(ref)
+
+    def _operator(
+        self, name: str, servers: list[list[SegmentRef]], signature: dict[str, Any], keys: int | None
+    ) -> dict[str, Any]:
+        """Describe an operator's state; ``keys`` is the number of keys on record."""
+        rows: list[dict[str, Any]] = []
+        hashes: list[Hashes] = []
+        for number, segments in enumerate(servers):
+            tables = [self._read(segment) for segment in segments]
+            counted: int | None = None
+            if self.verify and all(table is not None for table in tables):
+                hashes.append(_live_keys([table for table in tables if table is not None]))
+                counted = len(hashes[-1][0])
+            rows.append(
+                {
+                    "server": number,
+                    "keys": counted,
+                    "entries": sum(segment.rows for segment in segments),
+                    "segments": len(segments),
+                    "bytes": sum(segment.bytes for segment in segments),
+                }
+            )
+        # partial states that wait to be merged have no signature: a key may wait on several servers
+        if self.verify and signature and len(hashes) == len(servers):
+            self._check_keys(name, hashes, keys)
+        return {
+            "kind": signature.get("operator", {}).get("kind"),
+            "key": [column for column, _ in signature.get("key", [])],
+            "window": signature.get("window"),
+            "grouping": (signature.get("grouping") or [None])[0],
+            "placement": signature.get("placement"),
+            "keys": keys,
+            "segments": sum(row["segments"] for row in rows),
+            "bytes": sum(row["bytes"] for row in rows),
+            "servers": rows,
+        }
+
+    def _check_keys(self, name: str, servers: list[Hashes], expected: int | None) -> None:
+        """Compare the number of keys with the one on record, and look for keys on two servers."""
+        counted = sum(len(key_hash) for key_hash, _ in servers)
+        if expected is not None and counted != expected:
+            self.wrong.append(f"operator {name!r} has {counted:,} keys, but the commit counts {expected:,}")
+        pairs = [np.stack(hashes, axis=1) for hashes in servers]
+        keys = np.concatenate(pairs) if pairs else np.empty((0, 2), np.uint64)
+        doubled = len(keys) - len(np.unique(keys, axis=0))
+        if doubled:
+            self.wrong.append(f"operator {name!r}: {doubled:,} keys live on more than one server")
+
+    def _read(self, ref: Ref) -> pa.Table | None:
+        """Return a file's table; note the damage and return None if it is not as the commit says."""
+        if not self.verify:
+            return None
+        try:
+            data = self.storage.read_checked(ref.name, ref.bytes, ref.crc)
+            return pa.ipc.open_file(data).read_all()
+        except (CheckpointError, pa.ArrowException, OSError) as error:
+            self.damaged.append({"file": ref.name, "problem": str(error)})
+            return None
+        finally:
+            self._bytes_read += ref.bytes
+            self._advance(self._bytes_read, self.bytes)
+
+
+def _live_keys(segments: list[pa.Table]) -> Hashes:
+    """Return the hashes of the keys that a server holds, given its segments, oldest first."""
+    if not segments:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    table = pa.concat_tables([segment.select([H1, H2, DEAD]) for segment in segments])
+    key_hash, key_check, dead = (table[column].to_numpy() for column in (H1, H2, DEAD))
+    order = np.lexsort((key_check, key_hash))  # stable: of equal keys the newest comes last
+    key_hash, key_check, dead = key_hash[order], key_check[order], dead[order]
+    newest = np.ones(len(key_hash), np.bool_)
+    newest[:-1] = (key_hash[1:] != key_hash[:-1]) | (key_check[1:] != key_check[:-1])
+    alive = newest & ~dead
+    return key_hash[alive], key_check[alive]
+
+
+def _batches(commits: list[Commit], last: int) -> list[dict[str, Any]]:
+    """Describe the last batches, oldest first.
+
+    A migration repeats the number of its batch and has no progress, so it is left out.
+    """
+    by_number = {commit.batch: commit for commit in commits if commit.progress}
+    numbers = sorted(by_number)[-last:] if last > 0 else []
+    return [_batch(number, by_number[number].progress) for number in numbers]
+
+
+def _batch(number: int, progress: dict[str, Any]) -> dict[str, Any]:
+    operators: dict[str, Any] = progress.get("operators", {})
+    seconds = [s for phase, s in progress.get("seconds", {}).items() if phase in ("plan", "job")]
+
+    def total(counter: str) -> int:
+        return sum(operator.get(counter, 0) for operator in operators.values())
+
+    return {
+        "batch": number,
+        **{name: progress.get(name) for name in _COUNTERS},
+        "distance": progress.get("distance", {}),
+        "latency": progress.get("sinks", {}),
+        "imbalance": {name: operator.get("imbalance") for name, operator in operators.items()},
+        **{name: total(name) for name in ("null_keys", "late", "ahead", "diverted")},
+        "table_version": progress.get("table_version", 0),
+        "moved_keys": progress.get("moved_keys", 0),
+        "seconds": sum(seconds) if seconds else None,
+    }
+
+
+def _tables(storage: Storage, commit: Commit | None, verify: bool) -> dict[str, dict[str, Any]]:
+    """Describe the routing tables in force; their number of keys is known only if their files are read."""
+    tables: dict[str, dict[str, Any]] = {}
+    for name, ref in (commit.tables if commit else {}).items():
+        keys: int | None = None
+        if verify:
+            with contextlib.suppress(CheckpointError, pa.ArrowException):  # reported with the damaged files
+                keys = len(load_table(storage, ref))
+        size = sum(file.bytes for file in ref.files)
+        tables[name] = {"version": ref.version, "keys": keys, "files": len(ref.files), "bytes": size}
+    return tables
+
+
+def _planned(plans: list[BatchPlan], commit: Commit | None) -> int | None:
+    """Return the batch that is planned and not committed: it is running, or will be replayed."""
+    following = (commit.batch + 1, commit.epoch) if commit else (0, 0)
+    return next((plan.batch for plan in plans if (plan.batch, plan.epoch) == following), None)
+
+
+def _undelivered(storage: Storage, commit: Commit | None) -> int | None:
+    """Return the last batch if it has rows for a sink and their delivery is not on record."""
+    if commit is None or not commit.outputs or storage.exists(f"delivered/{commit.batch:012d}"):
+        return None
+    return commit.batch
+
+
+def _unnamed(storage: Storage, commits: list[Commit], plans: list[BatchPlan]) -> dict[str, dict[str, int]]:
+    """Count the files that no commit and no plan names.
+
+    Those of a batch that is not committed yet may still become part of a commit. The others were left behind by
+    tasks that ran twice or were killed, and never will.
+    """
+    named = {ref.name for ref in files_of([*commits, *plans])}
+    latest = max((commit.batch for commit in commits), default=-1)
+    counts = {"in_flight": {"files": 0, "bytes": 0}, "orphans": {"files": 0, "bytes": 0}}
+    for file in storage.files(""):
+        if file == HEAD or file.startswith(_NOT_DATA) or file in named:
+            continue
+        batch = file.split("/")[-2] if "/" in file else ""
+        kind = "in_flight" if batch.isdigit() and int(batch) > latest else "orphans"
+        counts[kind]["files"] += 1
+        counts[kind]["bytes"] += storage.size(file)
+    return counts

@@ -1,0 +1,114 @@
+"""Saved state as people read it: keys and values, from what the checkpoint alone says."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.engine.documents import Commit
+from weir.engine.task.relayout import with_waiting
+from weir.engine.task.tables import buckets_in_force
+from weir.errors import EngineError, did_you_mean
+from weir.graph.model import Topology
+from weir.hashing import hash_home
+from weir.operators.base import Operator
+from weir.operators.saved import operator_of, readable_entries, readable_values
+from weir.operators.timer_entries import TIMER, states_in
+from weir.operators.windows import WINDOW_END, WINDOW_START
+from weir.state.segment import SegmentRef
+from weir.state.storage import Storage
+from weir.state.view import StateView
+
+
+def state_schema(described: dict[str, Any]) -> pa.Schema:
+    """Return what is stored per key, from an operator's entry in a commit's signature."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(described["schema"])))
+
+
+def readable_schema(described: dict[str, Any], operator: Operator | None = None) -> pa.Schema:
+    """Return the columns of :func:`readable_state`."""
+    return readable_state(described, state_schema(described).empty_table(), operator).schema
+
+
+def merged_state(
+    storage: Storage,
+    described: dict[str, Any],
+    segments: list[SegmentRef],
+    waiting: list[list[SegmentRef]],
+    server: int,
+    buckets: NDArray[np.int32] | None = None,
+    operator: Operator | None = None,
+) -> pa.Table:
+    """Return what a server owns, with partial states of its keys that still wait elsewhere merged in."""
+    schema = state_schema(described)
+    placement = np.asarray(described["placement"], np.int32)
+
+    def homes(key_hash: NDArray[np.uint64]) -> NDArray[np.int32]:
+        return placement[hash_home(key_hash, len(placement), buckets)]
+
+    own = StateView(storage, segments, schema).everything()
+    if not any(waiting):
+        return own
+    return with_waiting(
+        storage,
+        own,
+        waiting,
+        schema,
+        operator or operator_of(described["operator"]),
+        len(described["key"]),
+        homes,
+        server,
+    )
+
+
+def readable_state(described: dict[str, Any], table: pa.Table, operator: Operator | None = None) -> pa.Table:
+    """Keys, windows and values from stored entries; ``operator`` is the running one, if there is."""
+    schema = state_schema(described)
+    table = readable_entries(described["operator"], table)
+    keys = [k for k, _ in described["key"]]
+    table = states_in(table)
+    heads = [
+        *keys,
+        *(name for name in (WINDOW_START, WINDOW_END) if described["window"] and name in schema.names),
+    ]
+    out: dict[str, Any] = {name: table[name] for name in heads}
+    if described["window"] and WINDOW_END not in schema.names:
+        start = table[WINDOW_START]
+        micros = pa.compute.add(start.cast(pa.int64()), described["window"][1])
+        out[WINDOW_END] = micros.cast(start.type)
+    states = table.select([name for name in schema.names[len(heads) :] if name != TIMER.name])
+    for name, values in readable_values(described["operator"], states, operator).items():
+        out[name if name not in out else f"state.{name}"] = values
+    return pa.table(out)
+
+
+def running_operator(topology: Topology | None, described: dict[str, Any], name: str) -> Operator | None:
+    """Return the operator of a running query, if it is still the one whose state was saved."""
+    node = None if topology is None else topology.by_name.get(name)
+    return node.operator if node is not None and node.operator.signature() == described["operator"] else None
+
+
+def state_table(storage: Storage, commit: Commit, name: str, topology: Topology | None = None) -> pa.Table:
+    """Return the state of an operator at a commit, from all servers."""
+    described = described_operator(commit, name)
+    operator = running_operator(topology, described, name)
+    waiting = commit.manifest.get(described.get("held") or "", [])
+    moved = buckets_in_force(storage, commit.layout, name)
+    buckets = None if moved is None else moved.homes
+    parts = [
+        merged_state(storage, described, refs, waiting, server, buckets, operator)
+        for server, refs in enumerate(commit.manifest[name])
+    ]
+    return pa.concat_tables([readable_state(described, part, operator) for part in parts])
+
+
+def described_operator(commit: Commit, name: str) -> dict[str, Any]:
+    """Return what a commit says about an operator that keeps state."""
+    operators: dict[str, Any] = commit.signature["operators"]  # type: ignore[assignment]
+    if name not in operators:
+        raise EngineError(f"no operator {name!r} keeps state; {did_you_mean(name, operators)}")
+    return dict(operators[name])

@@ -1,0 +1,1 @@
+"""Batches in this process, without Spark: for tests, and for trying things out."""

@@ -1,0 +1,214 @@
+"""Run batches in this process, on Arrow tables: the same servers and exchanges, without Spark.
+
+Servers of a step run one after the other. Everything that passes between them passes through the same blobs as on
+Spark, so operators, groupings, moves and scaling do exactly what they do there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from weir.engine.arrays import read_table
+from weir.engine.batch.fence import check_shared
+from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
+from weir.engine.exchange import wire
+from weir.engine.metrics.latency import now
+from weir.engine.metrics.progress import Progress
+from weir.engine.steering.lookahead import Ahead
+from weir.engine.task import invariants
+from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, EntryLayout, Segments, column_name
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.reports import BatchResult, result_of
+from weir.engine.task.rescale import move_home
+from weir.engine.task.server import Server
+from weir.errors import EngineError
+from weir.faults import reach
+from weir.graph.model import Topology
+from weir.hashing import hash_columns
+from weir.locality.stats import BatchStats
+from weir.network.distance import Place
+from weir.network.profile import PAPER, Profile
+from weir.state.storage import Storage
+
+Tables = Mapping[str, pa.Table]  # source → rows
+Task = Callable[..., Iterable[pa.RecordBatch]]
+
+
+class TaskFailed(Exception):
+    """A task is to fail and run again, as Spark would run it again; raised at a fault point."""
+
+
+class InProcessRunner:
+    """Runs batches of one topology in this process.
+
+    A batch's source rows are cut into ``sources`` tasks. Server ``i`` pretends to live on host ``i`` of ``hosts``,
+    counted around. With a seed, rows reach a server in another order in every batch and every run of a task: what
+    depends on order shows.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        sources: int = 2,
+        hosts: Sequence[str] = ("host",),
+        seed: int | None = None,
+    ) -> None:
+        if sources < 1 or not hosts:
+            raise EngineError("an in-process run needs at least one source task and one host")
+        self.storage, self.sources, self.hosts = storage, sources, list(hosts)
+        self._rng = None if seed is None else np.random.default_rng(seed)
+        self._query = uuid.uuid4().hex
+
+    def start(self, rows: Tables, topology: Topology, learning: Learning | None, claim: Claim) -> None:
+        check_shared(self.storage, claim)
+        if not hasattr(self, "topology"):
+            self.topology, self.learning = topology, learning
+
+    @property
+    def execution(self) -> str:
+        return "in this process, one server after the other"
+
+    @property
+    def knows_hosts(self) -> bool:
+        return True
+
+    def locate(self) -> dict[int, tuple[str, str]]:
+        return {server: self._place(server) for server in range(self.topology.servers)}
+
+    def _place(self, server: int) -> tuple[str, str]:
+        host = self.hosts[server % len(self.hosts)]
+        return host, f"{host}:1"
+
+    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
+        return PAPER, {"measured": False, "why": "servers that share a process have no network between them"}
+
+    def listings(self, rows: Tables, sources: Collection[str]) -> dict[str, pa.Table]:
+        return {name: rows[name] for name in sources}
+
+    def without(self, rows: Tables, sources: Collection[str] | None = None) -> Tables:
+        return {name: t.slice(0, 0) if sources is None or name in sources else t for name, t in rows.items()}
+
+    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
+        self.topology, self.learning = topology, learning
+
+    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
+        return [msgspec.json.decode(msgspec.json.encode(task(number))) for number in range(count)]
+
+    def count_ahead(self, rows: Tables, ahead: Ahead) -> BatchStats:
+        parts = []
+        for source, keys in ahead.keys.items():
+            table = rows[source].select(ahead.columns(source)).drop_null()
+            parts.append(ahead.stats({o: hash_columns([table[c] for c in key]) for o, key in keys.items()}))
+        return BatchStats.merge(parts)
+
+    def committed(self, progress: Progress) -> None:
+        pass
+
+    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
+        """Call a sink with an Arrow table and the batch's number."""
+        parts = [read_table(self.storage, ref, schema) for ref in files]
+        sink(pa.concat_tables([schema.empty_table(), *parts]), batch)
+
+    def ensure_slots(self, servers: int, timeout: float) -> None:
+        pass  # servers take turns in this process, however many there are
+
+    def release(self, hosts: set[str] | None) -> list[str] | None:
+        return None
+
+    def no_rows(self, topology: Topology) -> Tables:
+        return {name: schema.empty_table() for name, schema in topology.sources.items()}
+
+    def close(self) -> None:
+        pass
+
+    def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
+        """Run one batch, step by step."""
+        topology, job = self.topology, self._job(plan, manifest, before)
+        cut = enumerate(self._cut(rows))
+        sent = [batch for task, part in cut for batch in self._attempt(_source, job, task, part)]
+        if plan.origin is not None:
+            leaving = range(len(next(iter((before or {}).values()), [])))
+            sent += [batch for old in leaving for batch in self._attempt(move_home, job, old)]
+        for step in range(1, topology.steps + 1):
+            inboxes = enumerate(self._exchange(sent))
+            sent = [
+                b for server, inbox in inboxes for b in self._attempt(self._step, job, step, server, inbox)
+            ]
+        return self._placed(result_of(wire.answers_in(sent)))
+
+    def _job(self, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchContext:
+        return BatchContext(
+            self.topology,
+            plan,
+            Segments(manifest),
+            self.storage,
+            list(range(self.topology.servers)),
+            EntryLayout(tagged=True),
+            self.learning,
+            None if before is None else Segments(before),
+            began=now(),
+            query=self._query,
+            invariants=invariants.enabled,
+        )
+
+    def _cut(self, rows: Tables) -> list[pa.RecordBatch]:
+        """Return the rows of all sources as the batches of source tasks, as Spark would hand them over."""
+        topology = self.topology
+        several = len(topology.sources) > 1
+        united = []
+        for number, (name, schema) in enumerate(topology.sources.items()):
+            table = rows[name].select(schema.names)
+            table = table.rename_columns([column_name(number, c) for c in schema.names])
+            if several:
+                table = table.append_column(SOURCE_NUMBER, pa.array(np.full(len(table), number, np.int32)))
+            united.append(table)
+        table = pa.concat_tables(united, promote_options="default").combine_chunks()
+        size = -(-table.num_rows // self.sources) or 1
+        return [
+            batch
+            for task in range(self.sources)
+            for batch in table.slice(task * size, size).combine_chunks().to_batches()
+        ]
+
+    def _attempt(self, task: Task, *about: Any) -> list[pa.RecordBatch]:
+        """Return what a task sends; one that is made to fail runs again, and what it had sent is lost."""
+        while True:
+            try:
+                return list(task(*about))
+            except TaskFailed:
+                continue
+
+    def _step(
+        self, job: BatchContext, step: int, server: int, inbox: list[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        if self._rng is not None:
+            inbox = [inbox[i] for i in self._rng.permutation(len(inbox))]
+        running = Server(job, step, server, host=self._place(server)[0])
+        sent = list(running.run(inbox))
+        reach("step-started", job.plan.batch * 100 + step)  # at its end, when something could be sent twice
+        return sent
+
+    def _exchange(self, sent: list[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
+        """Return what reaches each server, blob by blob."""
+        inboxes: list[list[pa.RecordBatch]] = [[] for _ in range(self.topology.servers)]
+        for batch in sent:
+            for row, slot in enumerate(batch.column("slot").to_pylist()):
+                inboxes[slot].append(batch.slice(row, 1))
+        return inboxes
+
+    def _placed(self, result: BatchResult) -> BatchResult:
+        """Let servers have run where they pretend to live."""
+        for report in result.reports:
+            if report.server >= 0:
+                report.host, report.process = self._place(report.server)
+        return result
+
+
+def _source(job: BatchContext, task: int, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return Server(job, 0, -1, task).run([part])

@@ -1,0 +1,99 @@
+"""Live servers as threads of this process, over real sockets: what Spark has no part in can be tested without it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from weir.engine.documents import BatchPlan, Manifest
+from weir.engine.exchange import wire
+from weir.engine.live.coordinator import LiveCoordinator
+from weir.engine.live.loads import LoadAggregator
+from weir.engine.live.outbox import Answers
+from weir.engine.live.source import push
+from weir.engine.live.worker import LiveWorker
+from weir.engine.local.in_process import InProcessRunner, Tables
+from weir.engine.task.batch_context import BatchContext, Pace
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.reports import BatchResult, result_of
+from weir.graph.model import Topology
+
+HOST = "127.0.0.1"
+
+
+class LiveThreads(InProcessRunner):
+    """Runs batches on live servers, each a thread; what they can't do runs step by step.
+
+    In every other batch, rows come from the driver instead of source tasks, as those of small batches do on Spark. Rows
+    beyond ``limit`` bytes wait in files; ``sealed`` is whether servers encrypt what they send.
+    """
+
+    def __init__(self, *args: Any, limit: int = 1 << 20, sealed: bool = False, **terms: Any) -> None:
+        super().__init__(*args, **terms)
+        self.limit, self.sealed = limit, sealed
+        self._group: LiveCoordinator | None = None
+        self._jobs: dict[bytes, BatchContext] = {}
+        self._pace = Pace()
+
+    @property
+    def execution(self) -> str:
+        return "on live servers, threads of this process"
+
+    def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
+        if not self.topology.steps:
+            return super().run(rows, plan, manifest, before)
+        job = replace(self._job(plan, manifest, before), pace=self._pace)
+        name = str(plan.batch).encode()
+        self._jobs.clear()
+        self._jobs[name] = job
+        try:
+            group = self._group = self._group or self._start()
+            aggregator = LoadAggregator(job, group.tell_load)
+
+            def source() -> Answers:
+                parts = self._cut(rows)
+                if plan.batch % 2:
+                    return group.feed(job, parts)
+                sent: list[pa.RecordBatch] = []
+                for task, part in enumerate(parts):
+                    sent += push(job, task, [part], group.generation, group.addresses)
+                return list(wire.answers_in(sent))
+
+            answers = group.run(plan.batch, name, source, aggregator)
+        except Exception as error:
+            self.close()
+            return replace(super().run(rows, plan, manifest, before), ran_again=str(error))
+        result = result_of(answers, "live")
+        self._pace = aggregator.pace(result.reports)
+        return self._placed(result)
+
+    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
+        super().rescale(topology, origin, learning)
+        self._pace = Pace()
+        self.close()
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def _start(self) -> LiveCoordinator:
+        group = LiveCoordinator(self.topology.servers, HOST, sealed=self.sealed)
+
+        def serve(number: int) -> None:
+            LiveWorker(
+                number, group.address, group.generation, self._jobs.__getitem__, limit=self.limit
+            ).run()
+
+        for number in range(self.topology.servers):
+            name = f"weir-server-{number}"
+            threading.Thread(target=serve, args=(number,), daemon=True, name=name).start()
+        try:
+            group.gather(30.0)
+        except Exception:
+            group.close()
+            raise
+        return group

@@ -1,0 +1,229 @@
+"""Scaling a running query: requests from here, from another terminal and from :class:`weir.Autoscale`.
+
+A request is decided on at once, from the rates measured so far, and takes effect with the next batch. Only one
+waits at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from weir.elasticity.autoscale import Autoscale
+from weir.elasticity.decision import Decision
+from weir.elasticity.explain import text
+from weir.engine.steering.load import Load
+from weir.engine.steering.requests import ANSWERS, RECONFIGURE, REQUESTS, Request, decide
+from weir.engine.task.rescale import check
+from weir.errors import CheckpointError, EngineError, WeirError
+from weir.state.storage import Storage
+
+
+@dataclass
+class Pending:
+    """A decision that waits for the next batch."""
+
+    request: Request
+    decision: Decision
+    why: str  # the decision in plain text
+    answer: str | None = None  # the request's document, if it came from another process
+    done: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+
+
+class Machines(Protocol):
+    """Whoever gives servers the room to run."""
+
+    def ensure_slots(self, servers: int, timeout: float) -> None:
+        """Make sure that so many servers can run at once, or raise an EngineError."""
+
+    def release(self, hosts: set[str] | None) -> list[str] | None:
+        """Give back what servers no longer need; the names of executors, None where there are none."""
+
+
+class Scaler:
+    """Takes requests for one query and hands them to its batches, one at a time."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        load: Load,
+        machines: Machines,
+        autoscale: Autoscale | None,
+        reconfigure: Callable[[], None] | None = None,
+    ) -> None:
+        self.storage, self.load, self.machines = storage, load, machines
+        self._reconfigure = reconfigure  # None where homes are not learnt
+        self._news: list[dict[str, Any]] = []  # refusals that no commit tells of yet
+        self._watcher = None if autoscale is None else autoscale.watcher()
+        self.hosts: list[str] = []
+        self.pending: Pending | None = None
+        self.history: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+        self._preparing = False
+
+    def ask(self, request: Request, *, dry_run: bool = False) -> Pending:
+        """Decide, make sure of the slots, and let the next batch carry it out."""
+        now = self.load.situation()
+        decision = decide(request, now, self.hosts)
+        pending = Pending(request, decision, text(decision, now))
+        return pending if dry_run else self._queue(pending)
+
+    def ask_for(self, decision: Decision) -> Pending:
+        """Let the next batch carry out a decision that was made elsewhere; servers share the slots there are."""
+        if decision.before != self.load.situation().placement:
+            raise EngineError("the decision is about another placement than the query has now")
+        request = Request(decision.operation, len(decision.machines), share_slots=True)
+        return self._queue(Pending(request, decision, text(decision, self.load.situation())))
+
+    def _queue(self, pending: Pending) -> Pending:
+        request = pending.request
+        check(self.load.topology)
+        with self._lock:
+            if self.pending is not None or self._preparing:
+                raise EngineError("the query is about to scale already; wait for the next batch")
+            self._preparing = True
+        try:
+            if request.operation == "out" and not request.share_slots:
+                self.machines.ensure_slots(len(pending.decision.after.machines), request.timeout)
+            self.pending = pending
+        finally:
+            self._preparing = False
+        return pending
+
+    def withdraw(self, pending: Pending) -> bool:
+        """Take a request back that no batch has taken up yet; return whether it could."""
+        with self._lock:
+            if self.pending is not pending:
+                return False
+            self.pending = None
+            return True
+
+    def next(self) -> Pending | None:
+        """Return what the batch that is being planned has to carry out."""
+        self._read_requests()
+        with self._lock:
+            pending, self.pending = self.pending, None
+        return pending
+
+    def news(self, pending: Pending | None, scaled: Mapping[str, int] | None) -> list[dict[str, Any]]:
+        """Return what the commit of a batch tells: the change that it makes, and what was refused since the last."""
+        news, self._news = self._news, []
+        if pending is not None:
+            decision = pending.decision
+            record = {"operation": decision.operation, "strategy": decision.strategy, "why": pending.why}
+            news.append({**record, **(scaled or {})})
+        elif scaled:
+            news.append(dict(scaled))  # planned before a restart
+        return news
+
+    def _refuse(self, about: dict[str, Any], error: Exception) -> None:
+        told = {**about, "refused": str(error)}
+        self.history.append(told)
+        self._news.append(told)
+
+    def refused(self, pending: Pending, error: Exception) -> None:
+        """No plan could be made of it."""
+        pending.error = error
+        self._news.append({"operation": pending.decision.operation, "refused": str(error)})
+        self._tell(pending.answer, {"state": "refused", "error": str(error)})
+        pending.done.set()
+
+    def committed(self, pending: Pending | None, hosts: list[str], scaled: Mapping[str, int] | None) -> None:
+        """Hear that a batch has happened: machines that are no longer needed may go.
+
+        ``hosts`` has the host of each server in it, ``scaled`` what its change of servers did.
+        """
+        hosts_before, self.hosts = self.hosts, hosts
+        if pending is None:
+            return
+        about: dict[str, Any] = {
+            **(scaled or {}),
+            "operation": pending.decision.operation,
+            "strategy": pending.decision.strategy,
+        }
+        self.history.append(about)
+        if pending.decision.operation == "in" and pending.request.release:
+            by_host = pending.request.hosts or pending.request.whole_hosts
+            named = {hosts_before[int(m)] for m in pending.decision.machines} if by_host else None
+            released = self.machines.release(named)
+            if released is not None:
+                about["released"] = released
+        self._tell(pending.answer, {"state": "done", **about})
+        pending.done.set()
+
+    def watch(self) -> None:
+        """Let the automatic mode look at the batch that has just ended."""
+        if self._watcher is None or self.pending is not None or self._preparing:
+            return
+        whole_hosts = self._watcher.config.whole_hosts
+        change = self._watcher.watch(
+            len(set(self.hosts)) if whole_hosts else self.load.topology.servers,
+            lag=self.load.lag,
+            congested=len(self.load.congested()),
+            utilisation=self.load.utilisation,
+        )
+        if not change:
+            return
+        self._in_background(self._scale_by, change, whole_hosts)
+
+    def _scale_by(self, change: int, whole_hosts: bool) -> None:
+        operation = "out" if change > 0 else "in"
+        try:
+            self.ask(Request(operation, abs(change), whole_hosts=whole_hosts))
+        except WeirError as error:  # too few slots: the stream goes on as it is, and it is said
+            self._refuse({"operation": operation, "machines": abs(change)}, error)
+
+    def _in_background(self, work: Callable[..., None], *about: Any) -> None:
+        # executors may take a minute to come, and the stream is not to wait for them
+        threading.Thread(target=work, args=about, name="weir-scaler", daemon=True).start()
+
+    def _read_requests(self) -> None:
+        for name in self.storage.names(REQUESTS):
+            if name.endswith(".tmp") or self.storage.exists(f"{ANSWERS}/{name}"):
+                continue
+            try:
+                asked = self.storage.read_document(f"{REQUESTS}/{name}", "request")
+                self.storage.write_document(f"{ANSWERS}/{name}", "answer", {"state": "accepted"})
+            except CheckpointError:
+                continue  # withdrawn in this very moment
+            self._forget_old(name)
+            request = Request(**{**asked, "hosts": tuple(asked["hosts"])})
+            if request.operation == RECONFIGURE:
+                self._ask_to_reconfigure(name)
+            else:
+                self._in_background(self._serve, name, request)
+
+    def _ask_to_reconfigure(self, name: str) -> None:
+        if self._reconfigure is None:
+            error = (
+                "the query was started without routing=weir.Locality(…), so there is nothing to reconfigure"
+            )
+            self._tell(name, {"state": "refused", "error": error})
+        else:
+            self._reconfigure()
+            self._tell(name, {"state": "done", "operation": RECONFIGURE})
+
+    def _serve(self, name: str, request: Request) -> None:
+        try:
+            now = self.load.situation()
+            decision = decide(request, now, self.hosts)
+            pending = Pending(request, decision, text(decision, now), answer=name)
+            self.storage.write_document(f"{ANSWERS}/{name}-decision", "answer", {"text": pending.why})
+            self._queue(pending)
+        except WeirError as error:
+            self._refuse({"operation": request.operation, "machines": request.machines}, error)
+            self._tell(name, {"state": "refused", "error": str(error)})
+
+    def _tell(self, name: str | None, body: dict[str, Any]) -> None:
+        if name is not None:
+            self.storage.write_document(f"{ANSWERS}/{name}-done", "answer", body)
+            self.storage.delete(f"{REQUESTS}/{name}")
+
+    def _forget_old(self, name: str) -> None:
+        day = 86_400_000
+        for old in self.storage.names(ANSWERS):
+            if int(old.split("-")[0]) < int(name.split("-")[0]) - day:
+                self.storage.delete(f"{ANSWERS}/{old}")

@@ -1,0 +1,1 @@
+"""What runs on servers: operators on their rows, routers, saved state, and what tasks report."""

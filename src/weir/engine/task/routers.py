@@ -1,0 +1,103 @@
+"""The routers of one task: made from the plan alone, so that a task that runs again routes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from weir.engine.arrays import load_arrays, save_arrays
+from weir.engine.task.batch_context import BatchContext
+from weir.engine.task.server_locations import places_of
+from weir.engine.task.tables import grouping_in_force
+from weir.engine.task.task_files import TaskFiles
+from weir.graph.model import Edge, Node
+from weir.hashing import mix
+from weir.network.distance import distances
+from weir.routing.base import Grouping, Router, RouterContext
+from weir.rows import Rows
+from weir.state.storage import Storage
+
+SHOWN_WEIGHTS = 64  # servers up to which reports tell the weights that each has for every other
+
+
+class Routers:
+    """Makes the router of each edge when it is first asked for, and saves what routers have counted.
+
+    ``server`` −1 stands for a source task.
+    """
+
+    def __init__(self, job: BatchContext, storage: Storage, server: int, task: int) -> None:
+        self._job, self._storage, self._server = job, storage, server
+        self._source = server if server >= 0 else job.plan.servers + task
+        self._routers: dict[int, Router] = {}
+
+    def grouping(self, node: Node) -> Grouping:
+        """Return the grouping in front of an operator that is in force in this batch."""
+        declared = self._job.topology.grouping_of(node)
+        return grouping_in_force(self._storage, self._job.plan, node.name, declared)
+
+    def router(self, edge: Edge, node: Node) -> Router:
+        """Return the router of an edge."""
+        router = self._routers.get(edge.index)
+        if router is None:
+            router = self._routers[edge.index] = self._make(edge, node)
+        return router
+
+    def _make(self, edge: Edge, node: Node) -> Router:
+        plan, grouping = self._job.plan, self.grouping(node)
+        router = grouping.make_router(
+            RouterContext(
+                n=len(node.placement),
+                # the same for every batch and source: a key must keep its choices
+                seed=int(mix(np.uint64(plan.salt), np.uint64(edge.index))) >> 1,
+                source=self._source,
+                local=node.instance_on.get(self._server, -1) if self._server >= 0 else -1,
+                distances=self._distances(node) if grouping.uses_distances else None,
+            )
+        )
+        saved = plan.counters.get(f"{edge.index}/{self._source}")
+        if saved is not None:
+            router.restore(load_arrays(self._storage, saved))
+        if node.name in plan.feedback:
+            router.listen(plan.feedback[node.name])
+        return router
+
+    def _distances(self, node: Node) -> NDArray[np.int8] | None:
+        """Return how far receivers are by the plan, never by the place where this task happens to run.
+
+        A source task has no place that the plan could know of, so all receivers are equally far from it.
+        """
+        places = places_of(self._job.plan.network)
+        if not places or self._server < 0:
+            return None
+        return distances([places[self._server]], [places[s] for s in node.placement])[0].astype(np.int8)
+
+    def hand_out(self, deliver: Callable[[Edge, Rows], None]) -> None:
+        """Deliver this server's part of what the plan says is to be read."""
+        topology, planned = self._job.topology, self._job.plan.input
+        for source, columns in ({} if planned is None else planned.listing).items():
+            schema = topology.sources[source]
+            arrays = [pa.array(columns[field.name], field.type) for field in schema]
+            rows = Rows(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            for edge in topology.out_edges[source] if len(rows) else []:
+                node = topology.by_name[edge.target]
+                homes = np.asarray(node.placement)[self.router(edge, node).route(rows.hash(node.key))]
+                deliver(edge, rows.select(homes == self._server))
+
+    def shares(self) -> dict[int, list[int]]:
+        """Return the weights of receivers by edge, where weights decide; none of many servers: reports stay short."""
+        if self._job.plan.servers > SHOWN_WEIGHTS:
+            return {}
+        shares = {edge: router.shares() for edge, router in self._routers.items()}
+        return {edge: weights for edge, weights in shares.items() if weights is not None}
+
+    def save(self, files: TaskFiles) -> None:
+        """Write what routers have counted, for the next batch to go on from."""
+        for edge, router in self._routers.items():
+            counters = router.counters()
+            if counters:
+                ref = save_arrays(files.storage, files.name("routers"), counters)
+                files.report.counters[f"{edge}/{self._source}"] = ref

@@ -1,0 +1,120 @@
+"""The files that one task writes: named so that no two attempts meet, and listed in its report."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from weir.engine.arrays import write_table
+from weir.engine.documents import MadeSegment, TaskReport
+from weir.engine.metrics.latency import count_age
+from weir.engine.task.batch_context import DEAD_LETTER_SCHEMA
+from weir.errors import OperatorError, said
+from weir.graph.model import DEAD_LETTERS, LATE, Node, Topology
+from weir.rows import Rows
+from weir.state.merge import merge_segments
+from weir.state.segment import SegmentRef, write_segment
+from weir.state.storage import Storage
+from weir.state.write_behind import WriteBehind
+
+
+class TaskFiles:
+    """Writes a task's files, behind its back: :meth:`settle` before they are read, or the task reports them.
+
+    A file counts only if a commit names it.
+    """
+
+    def __init__(self, storage: Storage, report: TaskReport, batch: int, task: int) -> None:
+        self.storage, self.report = WriteBehind(storage), report
+        self.settle = self.storage.settle
+        self._batch = batch
+        self._who = f"s{report.server}" if report.server >= 0 else f"t{task}"
+
+    def name(self, folder: str, what: str = "") -> str:
+        """Return a new name in a folder of this batch."""
+        suffix = f"-{what}" if what else ""
+        attempt = uuid.uuid4().hex[:12]
+        return f"{folder}/{self._batch:012d}/{self._who}-{self.report.step}{suffix}-{attempt}.arrow"
+
+    def segment(self, name: str, table: pa.Table) -> SegmentRef | None:
+        """Write entries of an operator's state, if there are any."""
+        if not table.num_rows:
+            return None
+        ref = write_segment(self.storage, self.name(f"state/{name}"), table)
+        self.report.segments.append(MadeSegment(name, ref))
+        return ref
+
+    def merge(self, name: str, refs: Sequence[SegmentRef], run: tuple[int, int], schema: pa.Schema) -> None:
+        """Write one segment in the place of a run of an operator's segments."""
+        path = self.name(f"state/{name}", "merged")
+        ref = merge_segments(self.storage, refs[run[0] : run[1]], schema, path, keep_dead=run[0] > 0)
+        self.report.segments.append(MadeSegment(name, ref, run))
+
+    def output(self, sink: str, table: pa.Table) -> None:
+        """Write rows for a sink."""
+        ref = write_table(self.storage, self.name(f"outputs/{sink}"), table.combine_chunks())
+        self.report.outputs.setdefault(sink, []).append(ref)
+
+
+class TaskOutputs:
+    """Collects a task's rows for sinks and the rows that it diverts, and writes them when the step ends."""
+
+    def __init__(self, files: TaskFiles, topology: Topology) -> None:
+        self._files, self._topology = files, topology
+        self._batches: dict[str, list[pa.RecordBatch]] = {}
+        self._groups: dict[str, list[tuple[int, int]]] = {}  # sink → marker, rows
+        self._diverted: list[dict[str, str]] = []
+
+    def add(self, sink: str, batch: pa.RecordBatch, source_time: int) -> None:
+        """Add rows for a sink; ``born`` is their latency marker."""
+        self._batches.setdefault(sink, []).append(batch)
+        self._groups.setdefault(sink, []).append((source_time, batch.num_rows))
+
+    def divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
+        """Add a row that an operator failed on to the dead letters."""
+        self._diverted.append(
+            {
+                "operator": node.name,
+                "key": "" if key is None else _text(str(key)),
+                "row": _readable(row),
+                "error": _text(f"{type(error).__name__}: {said(error)}"),
+            }
+        )
+
+    def late(self, node: Node, rows: Rows) -> None:
+        """Add rows that came too late for an operator, if somebody wants them."""
+        if node.name + LATE in self._topology.sinks:
+            self.add(node.name + LATE, rows.to_batch(node.input), rows.source_time)
+
+    def set_aside(self, node: Node, rows: Rows, why: str) -> None:
+        """Add rows that an operator does not believe to the dead letters, if somebody takes these."""
+        if self._topology.dead_letters:
+            for row in rows.to_batch(node.input).to_pylist():
+                self.divert(node, ", ".join(str(row[k]) for k in node.key), row, OperatorError(why))
+
+    def write(self) -> None:
+        """Write one file per sink, and count how old the rows are by now."""
+        for sink, batches in self._batches.items():
+            self._files.output(sink, pa.Table.from_batches(batches))
+            ages = self._files.report.sink_ages.setdefault(sink, {})
+            for source_time, rows in self._groups[sink]:
+                count_age(ages, source_time, rows)
+        if self._diverted:
+            self._files.output(DEAD_LETTERS, pa.Table.from_pylist(self._diverted, schema=DEAD_LETTER_SCHEMA))
+
+
+def _readable(row: Any) -> str:
+    """Return a row as JSON, or, if JSON can't hold it, as Python shows it; a dead letter must not fail."""
+    try:
+        return msgspec.json.encode(row, enc_hook=str).decode()
+    except Exception:
+        return _text(repr(row))
+
+
+def _text(text: str) -> str:
+    """Return a text that UTF-8 can hold: half of a surrogate pair is written out."""
+    return text.encode("utf-8", "backslashreplace").decode()

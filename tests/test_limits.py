@@ -24,7 +24,7 @@ SOURCE = Path(weir.__file__).parent
 ROOMS_THAT_MAY_ASK = ("routing", "operators")
 LONGEST_FILE = 700
 LONGEST_BARE_FUNCTION = 80
-ALL_LINES = 39_100
+ALL_LINES = 38_400
 
 
 def files() -> list[Path]:

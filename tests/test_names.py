@@ -12,6 +12,7 @@ import weir.errors
 import weir.operators
 import weir.routing
 import weir.sinks
+from weir_evaluation import routing as rivals
 
 TOP = [
     "Aggregate",
@@ -44,13 +45,10 @@ TOP = [
 ]
 ROUTING = [
     "BalancedWeights",
-    "BoundedRing",
     "Consistent",
-    "DChoices",
     "DynamicWeights",
     "Grouping",
     "Hash",
-    "HeavyKeys",
     "InstanceLoad",
     "LocalOrShuffle",
     "PartialKey",
@@ -61,8 +59,6 @@ ROUTING = [
     "RoutingRule",
     "Shuffle",
     "Table",
-    "TwoChoices",
-    "WChoices",
     "Weighted",
     "WorstCase",
 ]
@@ -106,6 +102,12 @@ def test_the_public_names_are_these_and_no_others(module, names):
 def test_a_name_that_is_not_there_is_missed_as_usual():
     with pytest.raises(AttributeError, match="has no attribute 'Flow'"):
         _ = weir.Flow
+
+
+@pytest.mark.parametrize("name", rivals.__all__)
+def test_a_rival_that_has_moved_says_where(name):
+    with pytest.raises(AttributeError, match=f"it is weir_evaluation.routing.{name} now"):
+        getattr(weir.routing, name)
 
 
 def test_every_error_is_a_weir_error():

@@ -10,12 +10,12 @@ import itertools
 import matplotlib.pyplot as plt
 
 from cg_common import EPSILON, Report, line, log_axes, options, spread_out
-from weir.routing.bounded_ring import BoundedRing
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
 from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import Shuffle
-from weir.routing.two_choices import TwoChoices
+from weir_evaluation.routing.bounded_ring import BoundedRing
+from weir_evaluation.routing.two_choices import TwoChoices
 from weir_evaluation.simulate import words, zipf
 
 SCHEMES = [Hash(), PartialKey(), TwoChoices(), BoundedRing(EPSILON, 1), RandomChoices(EPSILON, 1), Shuffle()]

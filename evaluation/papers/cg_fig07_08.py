@@ -8,13 +8,13 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 
 from cg_common import EPSILON, Report, a_day, capacity_for, line, log_axes, options, spread_out, streams
-from weir.routing.bounded_ring import BoundedRing
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
 from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import Shuffle
-from weir.routing.two_choices import TwoChoices
+from weir_evaluation.routing.bounded_ring import BoundedRing
+from weir_evaluation.routing.two_choices import TwoChoices
 from weir_evaluation.simulate import SimulatedCluster, SimulatedStream
 
 WORKERS = (5, 10, 50, 100)

@@ -57,12 +57,6 @@ MODULES = (
     "weir.routing.partial_key",
     "weir.routing.random_choices",
     "weir.routing.weighted",
-    "weir.routing.two_choices",
-    "weir.routing.bounded_ring",
-    "weir.routing.heavy_hitters",
-    "weir.routing.w_choices",
-    "weir.routing.d_choices",
-    "weir.routing.dkg",
     "weir.elasticity.keys",
     "weir.locality._hashmap",
     "weir.locality.key_affinity",
@@ -297,16 +291,16 @@ def _digest(*parts: str | bytes) -> str:
 # ---------------------------------------------------------------------------------------------- all at once
 
 
-def declared(modules: Iterable[str] = MODULES) -> list[Compiled]:
-    """Return the compiled functions of some modules."""
-    modules = list(modules)
-    for module in modules:
+def declared(modules: Iterable[str] | None = None) -> list[Compiled]:
+    """Return the compiled functions of some modules; by default, of Weir's own and of all that are imported."""
+    wanted = list(MODULES if modules is None else modules)
+    for module in wanted:
         importlib.import_module(module)
-    return [function for function in FUNCTIONS.values() if function.__module__ in modules]
+    return [f for f in FUNCTIONS.values() if modules is None or f.__module__ in wanted]
 
 
 def compile_all(
-    modules: Iterable[str] = MODULES,
+    modules: Iterable[str] | None = None,
     *,
     jobs: int | None = None,
     tell: Callable[[int, int], None] | None = None,

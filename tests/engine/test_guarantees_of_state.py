@@ -17,6 +17,7 @@ from support import POSTS, Rises, counts, rises_in_python, rows_of
 from truth import count_and_top_by, homes_of
 from weir import routing
 from weir.testing import LocalQuery, start
+from weir_evaluation import routing as rivals
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -29,11 +30,11 @@ SPLITTING = [
     weir.Weighted(weir.Hash()),
     weir.Weighted(routing.LocalOrShuffle(), control=None),
     routing.LocalOrShuffle(),
-    routing.TwoChoices(),
+    rivals.TwoChoices(),
     routing.RandomChoices(),
-    routing.BoundedRing(),
-    routing.DChoices(),
-    routing.WChoices(),
+    rivals.BoundedRing(),
+    rivals.DChoices(),
+    rivals.WChoices(),
 ]
 LEARNING = [
     None,

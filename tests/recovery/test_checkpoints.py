@@ -15,6 +15,7 @@ from weir.engine.batch.ledger import latest_commit
 from weir.hashing import hash_columns
 from weir.state.storage import Storage
 from weir.testing import run, start
+from weir_evaluation import routing as rivals
 
 TABLES = [posts(600, seed) for seed in range(2)]
 
@@ -140,10 +141,10 @@ def test_added_operators_start_empty_and_changed_groupings_move_state(checkpoint
     tables = [posts(500, seed) for seed in (1, 2, 3)]
     go_on(checkpoint, tables[:1])
     sample = hash_columns([tables[0]["place"].combine_chunks()])
-    heavy = two_counts(places=weir.routing.HeavyKeys.learn(sample, 3))
+    heavy = two_counts(places=rivals.HeavyKeys.learn(sample, 3))
     query = go_on(checkpoint, tables[1:2], heavy)
     assert rows_of(query.state("places")) == counts(tables[:2], "place")
-    relearnt = two_counts(places=weir.routing.HeavyKeys.learn(sample[:40], 3))
+    relearnt = two_counts(places=rivals.HeavyKeys.learn(sample[:40], 3))
     query = go_on(checkpoint, tables[2:], relearnt.keyed("n", weir.Count(), name="numbers"))
     assert rows_of(query.state("places")) == counts(tables, "place")
     assert rows_of(query.state("topics")) == counts(tables, "topic")

@@ -24,6 +24,7 @@ from weir.engine.batch.ledger import latest_commit, read_commit
 from weir.engine.documents import BatchPlan
 from weir.state.storage import Storage
 from weir.testing import Crash, start
+from weir_evaluation import routing as rivals
 
 APP = Path(__file__).with_name("killed_app.py")
 FAULTS = ("plan-written", "job-done", "commit-written", "sink-delivered")
@@ -88,8 +89,8 @@ GROUPINGS = [
     weir.Weighted(weir.PartialKey()),
     weir.Weighted(weir.Hash()),
     weir.Table.of({f"topic {t}": 0 for t in range(60)}),
-    weir.routing.DChoices(),
-    weir.routing.WChoices(),
+    rivals.DChoices(),
+    rivals.WChoices(),
     weir.Locality(period=1, forecast=None),
 ]
 

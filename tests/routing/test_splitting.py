@@ -8,14 +8,15 @@ import weir
 from support import POSTS, counts, posts, rows_of
 from truth import count_and_top_by, homes_of
 from weir.testing import run, start
+from weir_evaluation import routing as rivals
 
 SPLITTING = [
     weir.PartialKey(),
-    weir.routing.TwoChoices(),
+    rivals.TwoChoices(),
     weir.routing.RandomChoices(),
-    weir.routing.BoundedRing(),
-    weir.routing.DChoices(),
-    weir.routing.WChoices(),
+    rivals.BoundedRing(),
+    rivals.DChoices(),
+    rivals.WChoices(),
     weir.Consistent(),
 ]
 

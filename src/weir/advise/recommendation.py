@@ -154,7 +154,7 @@ def _hot_keys(figures: dict[str, Any], alpha: float, verdict: str) -> list[Advic
         key, share = hot["keys"][0]["key"], hot["keys"][0]["share"]
         remedy = "split hot keys with weir.Locality(split_hot=True)"
         if verdict == "hash":
-            remedy = "the grouping weir.DChoices() splits it"
+            remedy = "the grouping weir.Consistent() splits it"
         text = (
             f"{key!r} alone is {share:.0%} of the rows of {hot['operator']}: whatever the table, "
             f"the busiest server gets at least {hot['floor']:.2f} times the average. "

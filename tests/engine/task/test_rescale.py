@@ -15,6 +15,7 @@ from weir.engine.batch.ledger import latest_commit
 from weir.errors import EngineError
 from weir.state.storage import Storage
 from weir.testing import start
+from weir_evaluation import routing as rivals
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -245,7 +246,7 @@ def test_what_cannot_be_is_refused_and_nothing_changes(tables, checkpoint):
 
 def test_groupings_made_for_a_number_of_instances_are_refused(tables, checkpoint):
     keys = np.arange(1000, dtype=np.uint64)
-    query = start(two_counts(routing=weir.routing.HeavyKeys.learn(keys, 2)), checkpoint, servers=2)
+    query = start(two_counts(routing=rivals.HeavyKeys.learn(keys, 2)), checkpoint, servers=2)
     query.feed(tables[0])
     with pytest.raises(EngineError, match="'topics' is routed by DKG"):
         query.scale_out(1)

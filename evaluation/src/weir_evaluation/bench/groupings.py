@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 from weir.routing.base import Grouping
-from weir.routing.bounded_ring import BoundedRing
 from weir.routing.consistent import Consistent
-from weir.routing.d_choices import DChoices
-from weir.routing.dkg import HeavyKeys
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
 from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import Shuffle
-from weir.routing.two_choices import TwoChoices
-from weir.routing.w_choices import WChoices
+from weir_evaluation.routing.bounded_ring import BoundedRing
+from weir_evaluation.routing.d_choices import DChoices
+from weir_evaluation.routing.dkg import HeavyKeys
+from weir_evaluation.routing.two_choices import TwoChoices
+from weir_evaluation.routing.w_choices import WChoices
 from weir_evaluation.simulate.measures import imbalance, memory
 from weir_evaluation.simulate.streams import SimulatedStream, words, zipf
 

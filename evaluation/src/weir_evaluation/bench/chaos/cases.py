@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import weir
+from weir_evaluation import routing as rivals
 from weir_evaluation.bench.chaos import two_sides
 from weir_evaluation.bench.chaos.two_sides import LATENESS
 
@@ -385,11 +386,11 @@ WHOLE: dict[str, Callable[[], Any]] = {"default": lambda: None, "hash": weir.Has
 SPLIT: dict[str, Callable[[], Any]] = {
     "partial key": weir.PartialKey,
     "consistent": weir.Consistent,
-    "d choices": weir.routing.DChoices,
-    "w choices": weir.routing.WChoices,
-    "two choices": weir.routing.TwoChoices,
+    "d choices": rivals.DChoices,
+    "w choices": rivals.WChoices,
+    "two choices": rivals.TwoChoices,
     "random choices": weir.routing.RandomChoices,
-    "bounded ring": weir.routing.BoundedRing,
+    "bounded ring": rivals.BoundedRing,
     "weighted hash": lambda: weir.Weighted(weir.Hash()),
     "weighted partial key": lambda: weir.Weighted(weir.PartialKey()),
     "shuffle": weir.Shuffle,

@@ -12,8 +12,8 @@ from weir.compiled import compiled, helper
 from weir.errors import GroupingError, ParameterError
 from weir.hashing import mix, mixed, spark_mod
 from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
-from weir.routing.heavy_hitters import SpaceSaving
 from weir.routing.partial_key import pick
+from weir_evaluation.routing.heavy_hitters import SpaceSaving
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 from weir.compiled import compiled, helper
 from weir.errors import ParameterError
 from weir.routing.base import Counters, CountingGrouping, Instances, Keys, Router, RouterContext
-from weir.routing.heavy_hitters import ROWS, SKETCH, SpaceSaving, touch
 from weir.routing.partial_key import LoadRouter, emptier_of_two, taken
+from weir_evaluation.routing.heavy_hitters import ROWS, SKETCH, SpaceSaving, touch
 
 
 def check_threshold(threshold: float | None) -> None:

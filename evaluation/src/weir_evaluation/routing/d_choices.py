@@ -12,9 +12,9 @@ from weir.compiled import compiled, helper
 from weir.errors import ParameterError
 from weir.hashing import mixed
 from weir.routing.base import Counters, CountingGrouping, Instances, Keys, RouterContext
-from weir.routing.heavy_hitters import COUNT, ROWS, SKETCH, touch
 from weir.routing.partial_key import emptier_of_two, pick, taken
-from weir.routing.w_choices import HeavyRouter, check_threshold, least_loaded
+from weir_evaluation.routing.heavy_hitters import COUNT, ROWS, SKETCH, touch
+from weir_evaluation.routing.w_choices import HeavyRouter, check_threshold, least_loaded
 
 _REVIEW = 10_000  # rows between two computations of d
 

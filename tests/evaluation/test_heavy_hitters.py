@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.errors import CheckpointError, GroupingError
-from weir.routing.dkg import HeavyKeys
-from weir.routing.heavy_hitters import SpaceSaving
+from weir_evaluation.routing.dkg import HeavyKeys
+from weir_evaluation.routing.heavy_hitters import SpaceSaving
 
 small_streams = st.lists(st.integers(0, 30), max_size=400).map(lambda keys: np.array(keys, dtype=np.uint64))
 

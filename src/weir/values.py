@@ -158,14 +158,20 @@ def _maps(kind: pa.DataType) -> Check:
 
 
 def to_python(column: pa.Array) -> list[Any]:
-    """Return the values of a column as Python's: maps as dicts.
+    """Return the values of a column as Python's: maps as dicts, or as pairs where a dict can't have their keys.
 
     >>> to_python(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())))
     [{'a': 1}]
     """
-    return (
-        column.to_pylist(maps_as_pydicts="strict") if pa.types.is_nested(column.type) else column.to_pylist()
-    )
+    if not pa.types.is_nested(column.type):
+        return list(column.to_pylist())
+    return list(column.to_pylist(maps_as_pydicts=None if _has_nested_keys(column.type) else "strict"))
+
+
+def _has_nested_keys(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return pa.types.is_nested(kind.key_type) or _has_nested_keys(kind.item_type)
+    return any(_has_nested_keys(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def to_columns(rows: Sequence[Any], schema: pa.Schema, maker: str) -> list[pa.Array]:

@@ -251,3 +251,11 @@ def test_columns_that_a_source_does_not_have_are_refused():
     for rows in ([{"place": "a", "n": 1}], pa.table({"place": ["a"], "n": [1]})):
         with pytest.raises(SourceError, match="source 'source' has no column 'n'"):
             query.feed(rows)
+
+
+def test_maps_whose_keys_no_dict_can_have_are_pairs():
+    schema = "k string, m map<struct<a: int, b: string>, array<map<array<int>, double>>>"
+    rows = [{"k": "a", "m": [({"a": 1, "b": None}, [[([1, None], 0.5)], None])]}, {"k": "b", "m": None}]
+    same = weir.source(schema).map(lambda row: row, name="same")
+    result = run(same, [rows], servers=2).output("same").to_pylist()
+    assert sorted(result, key=lambda row: row["k"]) == rows

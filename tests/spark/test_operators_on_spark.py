@@ -93,3 +93,16 @@ def test_a_bounded_run_closes_every_window_and_equals_plain_spark(spark, tmp_pat
         "from window_rows group by all) group by k"
     )
     assert rows_of(query.state("per_key")) == rows_of(expected)
+
+
+def test_rows_with_maps_travel_with_and_without_a_key(spark, checkpoint):
+    schema = "k string, m map<struct<a: int>, binary>, l array<map<string, double>>"
+    rows = [("a", {(1,): bytearray(b"x")}, [{"p": 0.5}, None]), (None, None, []), ("b", {}, [None])]
+    frame = spark.createDataFrame(rows, schema)
+    collected = []
+    joined = weir.source(frame, "one").lookup(weir.source(frame, "other"), "k", name="found")
+    joined.run(checkpoint, servers=2, sink=lambda frame, batch: collected.append(frame.toArrow()))
+    found = sorted(pa.concat_tables(collected).to_pylist(), key=repr)
+    given = sorted(frame.toArrow().to_pylist(), key=repr)
+    assert [{name: row[name] for name in ("k", "m", "l")} for row in found] == given
+    assert [row["l_right"] for row in found] == [row["l"] if row["k"] else None for row in given]

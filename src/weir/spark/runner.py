@@ -349,7 +349,10 @@ class SparkRunner:
             assert rule is not None
             slots = [self.affinity.slots[server] for server in node.placement]
             keys = [F.col(f"`{plain[k]}`") for k in node.key]
-            kept = (version, jvm_routing.slot_of(rule, slots, keys, [F.col(f"`{c}`") for c in columns]))
+            # Spark has no hash of maps
+            nested = {plain[f.name] for f in self.topology.sources[edge.source] if pa.types.is_nested(f.type)}
+            row = [F.col(f"`{c}`").cast("string") if c in nested else F.col(f"`{c}`") for c in columns]
+            kept = (version, jvm_routing.slot_of(rule, slots, keys, row))
             self._slots[edge.index] = kept
         return kept[1]
 

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from weir.durations import Duration, microseconds
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import TopologyError, did_you_mean
-from weir.graph.declare import Routing, check_count, check_routing
+from weir.graph.declare import Routing, check_count, routing_of
 from weir.network.racks import RacksLike
 from weir.sinks.base import Sink
 from weir.sinks.parquet import Parquet
@@ -26,7 +26,7 @@ class Settings(TypedDict, total=False):
     """The keyword arguments of ``start`` and ``run``: the fields of :class:`Options`."""
 
     servers: int
-    routing: Routing | None
+    routing: Routing | str | None
     sink: SinkLike | Mapping[str, SinkLike] | None
     late: SinkLike | Mapping[str, SinkLike] | None
     dead_letters: SinkLike | None
@@ -59,7 +59,8 @@ class Options:
         Number of servers; each is one Spark partition of every step.
     routing
         The grouping of keyed operators that name none; by hash if not given. With :class:`~weir.Locality`, where
-        keys live is learnt and changed while the stream runs.
+        keys live is learnt and changed while the stream runs. Also a name: ``"hash"``, ``"locality"``,
+        ``"consistent"``, ``"partial_key"``, ``"weighted"`` or ``"shuffle"``, with their default parameters.
     sink
         One of :mod:`weir.sinks`, a path (short for :class:`weir.sinks.Parquet`), a callable ``(DataFrame, batch_id)``,
         or a list of such, for the last operator; or a dict from operators' names to such. Delivered after the commit,
@@ -145,7 +146,7 @@ class Options:
             raise TopologyError(f"clock_jump={self.clock_jump!r}: expected a positive duration")
         if self.target_batch is not None and microseconds(self.target_batch) <= 0:
             raise TopologyError(f"target_batch={self.target_batch!r}: expected a positive duration")
-        check_routing(self.routing)
+        object.__setattr__(self, "routing", routing_of(self.routing))
         for option in ("sink", "late", "dead_letters"):
             given = getattr(self, option)
             if isinstance(given, Mapping):

@@ -334,3 +334,27 @@ def test_start_and_run_hand_on_the_same_options(method, monkeypatch):
         getattr(stream, method)("ckpt", 4)
     with pytest.raises(TopologyError, match="expected a folder or a URI"):
         getattr(stream, method)(None, servers=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "routing"),
+    [
+        ("hash", weir.Hash()),
+        ("locality", weir.Locality()),
+        ("consistent", weir.Consistent()),
+        ("partial_key", weir.PartialKey()),
+        ("weighted", weir.Weighted(weir.Hash())),
+        ("shuffle", weir.Shuffle()),
+    ],
+)
+def test_a_routing_may_be_given_by_name(name, routing):
+    assert weir.Options(servers=2, routing=name).routing == routing
+    counts = weir.source("k string").keyed("k", weir.Count(), routing=name)
+    assert counts.ends[0].declared.grouping == routing
+
+
+def test_a_routing_that_is_misspelt_is_refused():
+    with pytest.raises(TopologyError, match=r"routing='localty': did you mean 'locality'\?"):
+        weir.Options(servers=2, routing="localty")
+    with pytest.raises(TopologyError, match=r"operator k: routing='hsh'.*did you mean 'hash'"):
+        weir.source("k string").keyed("k", weir.Count(), routing="hsh", name="k")

@@ -6,16 +6,22 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import pyarrow as pa
 
 from weir.durations import Duration, microseconds
-from weir.errors import TopologyError
+from weir.errors import TopologyError, did_you_mean
 from weir.graph.model import Declared, Routing
+from weir.locality.config import Locality
 from weir.operators.base import Operator
 from weir.operators.side_input import SideInput
 from weir.operators.windows import EventTime, Window
+from weir.routing.consistent import Consistent
+from weir.routing.hash import Hash
+from weir.routing.partial_key import PartialKey
+from weir.routing.shuffle import Shuffle
+from weir.routing.weighted import Weighted
 
 LISTED = " (paths)"  # ends the name of a source that lists files, before the operator that reads them
 
@@ -52,6 +58,15 @@ class Step:
     named: bool
 
 
+# what a configuration file can say; with parameters, they are made in code
+ROUTINGS: dict[str, Callable[[], Routing]] = {
+    "hash": Hash,
+    "locality": Locality,
+    "consistent": Consistent,
+    "partial_key": PartialKey,
+    "weighted": lambda: Weighted(Hash()),
+    "shuffle": Shuffle,
+}
 Part = Source | Step
 Key = str | Sequence[str]
 
@@ -60,7 +75,7 @@ class OperatorOptions(TypedDict, total=False):
     """The parameters that all methods of :class:`Stream` share; that class explains them."""
 
     name: str | None
-    routing: Routing | None
+    routing: Routing | str | None
     parallelism: int | None
     placement: Iterable[int] | None
     on_error: str
@@ -98,7 +113,7 @@ def operator_step(
     kind: str,
     key: tuple[str, ...] = (),
     name: str | None = None,
-    routing: Routing | None = None,
+    routing: Routing | str | None = None,
     parallelism: int | None = None,
     placement: Iterable[int] | None = None,
     null_keys: str = "drop",
@@ -120,7 +135,7 @@ def operator_step(
     operator.prepare()
     if operator.stateful and not key:
         raise TopologyError(f'{where}it keeps state per key: give it a key, e.g. keyed("topic", …)')
-    check_routing(routing, where)
+    routing = routing_of(routing, where)
     if parallelism is not None:
         check_count("parallelism", parallelism)
     check_count("aggregate_every", aggregate_every)
@@ -230,18 +245,28 @@ def check_count(name: str, value: Any) -> None:
         raise TopologyError(f"{name}={value!r}: expected a whole number, 1 or more")
 
 
-def check_routing(routing: Any, where: str = "") -> None:
-    """Raise a TopologyError unless a parameter is a grouping, a Locality or None."""
+def routing_of(routing: Any, where: str = "") -> Routing | None:
+    """Return a parameter that is a grouping, a Locality, the name of one, or None; raise a TopologyError otherwise.
+
+    >>> routing_of("consistent") == Consistent()
+    True
+    """
     if routing is None:
-        return
+        return None
+    if isinstance(routing, str):
+        if routing not in ROUTINGS:
+            raise TopologyError(f"{where}routing={routing!r}: {did_you_mean(routing, ROUTINGS)}")
+        return ROUTINGS[routing]()
     if isinstance(routing, type) and hasattr(routing, "for_operator"):
         raise TopologyError(
             f"{where}routing={routing.__name__}: make one, as in routing={routing.__name__}()"
         )
     if not hasattr(routing, "for_operator"):
         raise TopologyError(
-            f"{where}routing={routing!r}: expected a grouping such as weir.Hash(), or weir.Locality(…)"
+            f"{where}routing={routing!r}: expected a grouping such as weir.Hash(), weir.Locality(…), or a name such as "
+            '"locality"'
         )
+    return cast(Routing, routing)
 
 
 def _ancestors(ends: Sequence[Part]) -> list[Part]:

@@ -202,7 +202,7 @@ def test_a_source_needs_columns(schema, says):
         (lambda s: s.keyed(3, weir.Count()), "expected a column's name"),
         (lambda s: s.keyed("place", weir.Count(), name=7), "expected a text"),
         (lambda s: s.map(lambda row: row, name=""), "expected a text"),
-        (lambda s: s.keyed("place", weir.Count(), routing="hash"), "expected a grouping"),
+        (lambda s: s.keyed("place", weir.Count(), routing=7), "expected a grouping"),
         (lambda s: s.keyed("place", weir.Count(), routing=weir.Hash), r"as in routing=Hash\(\)"),
         (lambda s: s.keyed("place", weir.Count(), parallelism=0), "parallelism=0"),
         (lambda s: s.keyed("place", weir.Count(), parallelism="2"), "parallelism='2'"),
@@ -288,7 +288,7 @@ def test_settings_and_options_have_the_same_fields():
         ({"servers": "4"}, "servers='4': expected a whole number"),
         ({"servers": True}, "servers=True: expected a whole number"),
         ({"servers": 2, "retain": 0}, "retain=0: expected a whole number"),
-        ({"servers": 2, "routing": "hash"}, "expected a grouping"),
+        ({"servers": 2, "routing": 7}, "expected a grouping"),
         ({"servers": 2, "sink": 5}, "sink must be one of weir.sinks, a callable"),
         ({"servers": 2, "sink": {"place": None}}, "sink of 'place' must be one of weir.sinks"),
         ({"servers": 2, "dead_letters": 5}, "dead_letters must be one of weir.sinks"),
@@ -356,5 +356,5 @@ def test_a_routing_may_be_given_by_name(name, routing):
 def test_a_routing_that_is_misspelt_is_refused():
     with pytest.raises(TopologyError, match=r"routing='localty': did you mean 'locality'\?"):
         weir.Options(servers=2, routing="localty")
-    with pytest.raises(TopologyError, match=r"operator k: routing='hsh'.*did you mean 'hash'"):
+    with pytest.raises(TopologyError, match=r"operator 'k': routing='hsh'.*did you mean 'hash'"):
         weir.source("k string").keyed("k", weir.Count(), routing="hsh", name="k")

@@ -103,9 +103,6 @@ class Stream(Joining):
             Event-time windows: :func:`weir.tumbling`, :func:`weir.sliding` or :func:`weir.session`.
         ttl
             Forget a key's state when it has been idle for so long.
-        aggregate_every
-            Behind a grouping that splits keys: batches after which the partial states of a key are merged at
-            its home. Sinks get a key's value when it is merged; ``query.state`` always shows merged values.
         key, name, routing, parallelism, placement, on_error, timeout
             See :class:`Stream`.
         """

@@ -177,23 +177,37 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPAR
 
 
 def hash_home(
-    hashes: NDArray[np.uint64], n: int, buckets: NDArray[np.int32] | None = None
+    hashes: NDArray[np.uint64], n: int, key_groups: NDArray[np.int32] | None = None
 ) -> NDArray[np.int32]:
-    """Return where keys live that no table lists: by their hash, or where their bucket of hashes has been moved.
+    """Return where keys live that no table lists: by their hash, or where their key group has been moved.
 
-    >>> hash_home(np.array([5, 6], np.uint64), 2, np.array([0, 1, 1, 0], np.int32)).tolist()
-    [1, 1]
+    >>> hash_home(np.array([0, 2**63, 2**64 - 1], np.uint64), 2, np.array([0, 1, 1, 0], np.int32)).tolist()
+    [0, 1, 0]
     """
-    return spark_mod(hashes, n) if buckets is None else buckets[spark_mod(hashes, len(buckets))]
+    return key_group(hashes, n) if key_groups is None else key_groups[key_group(hashes, len(key_groups))]
 
 
-def spark_mod(hashes: NDArray[np.uint64], n: int) -> NDArray[np.int32]:
-    """Spark's ``pmod(xxhash64(...), n)``: the hash taken as a signed number, the remainder non-negative.
+def key_group(hashes: NDArray[np.uint64], n: int) -> NDArray[np.int32]:
+    """Return which of ``n`` ranges each hash lies in: contiguous, even, in order.
 
-    >>> spark_mod(np.array([2**64 - 1, 7], dtype=np.uint64), 5).tolist()
-    [4, 2]
+    State is sorted by hash, so a key group is a slice of every file of it. ``m * n`` groups refine ``n`` groups.
+
+    >>> key_group(np.array([0, 2**62, 2**63, 2**64 - 1], np.uint64), 3).tolist()
+    [0, 0, 1, 2]
     """
-    return np.mod(hashes.view(np.int64), np.int64(n)).astype(np.int32)
+    return ((hashes >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int32)
+
+
+def group_starts(n: int) -> NDArray[np.uint64]:
+    """Return the lowest hash of each of ``n`` key groups.
+
+    >>> starts = group_starts(6)
+    >>> key_group(starts, 6).tolist(), key_group(starts[1:] - np.uint64(1), 6).tolist()
+    ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4])
+    """
+    return ((np.arange(n, dtype=np.uint64) << np.uint64(32)) + np.uint64(n - 1)) // np.uint64(n) << np.uint64(
+        32
+    )
 
 
 def _mix(key, salt):  # type: ignore[no-untyped-def]

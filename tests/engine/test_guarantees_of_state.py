@@ -51,7 +51,6 @@ class World:
 
     query: LocalQuery
     ordered: bool  # the second operator's state depends on the order of rows
-    waits: bool  # its partial states wait for their aggregation
     tables: list[pa.Table] = field(default_factory=list)
 
     @property
@@ -74,7 +73,7 @@ class World:
             homes = homes_of(self.query.checkpoint, name)
             assert self.query.progress["state_keys"][name] == len(homes)
             assert set(homes.values()) <= set(range(len(self.query.progress["servers"])))
-            assert len(homes) == len(keys) or (name == "topics" and self.waits)
+            assert len(homes) == len(keys)
 
     def steer(self, action: tuple[str, int]) -> None:
         """Do something to the query between two batches."""
@@ -96,22 +95,19 @@ class World:
 
 
 @st.composite
-def applications(draw: st.DrawFn) -> tuple[weir.Stream, bool, bool]:
+def applications(draw: st.DrawFn) -> tuple[weir.Stream, bool]:
     """Two keyed operators, each behind any grouping that it may have."""
     ordered = draw(st.booleans())
     first = draw(st.sampled_from(ONE_HOME + SPLITTING))
     second = draw(st.sampled_from([None, weir.Hash()] if ordered else [None, weir.Hash(), *SPLITTING]))
     options: dict[str, Any] = {"routing": second}
-    waits = second in SPLITTING and draw(st.booleans())
-    if waits:
-        options["aggregate_every"] = draw(st.integers(2, 3))
     operator = Rises(order_by="n") if ordered else weir.Aggregate(count="count", top="max(n)")
     app = (
         weir.source(POSTS)
         .keyed("place", weir.Count(), name="places", routing=first)
         .keyed("topic", operator, name="topics", **options)
     )
-    return app, ordered, waits
+    return app, ordered
 
 
 rows = st.tuples(st.integers(0, PLACES - 1), st.integers(0, TOPICS - 1), st.integers(0, 50))
@@ -155,18 +151,17 @@ crashes = st.lists(
 def test_counts_are_right_and_every_key_has_one_place(
     application, learning, servers, story, seed, crashes, execution
 ):
-    app, ordered, waits = application
+    app, ordered = application
     faults = [f"{point}:{batch}" for point, batch in crashes]
     with tempfile.TemporaryDirectory() as folder:
         ways = {"faults": faults, "execution": execution}
         query = start(app, folder, servers=servers, routing=learning, seed=seed, **ways)
-        world = World(query, ordered, waits)
+        world = World(query, ordered)
         for table, action in story:
             query.feed(table)
             world.tables.append(table)
             world.check()
             world.steer(action)
         query.finish()
-        world.waits = False
         world.check()
         query.stop()

@@ -16,14 +16,14 @@ from weir.state import H1, H2, entries, group_rows
 
 @dataclass(frozen=True)
 class Halves(Grouping):
-    """One home per key, by the lower half of its hash: unlike Hash, by a number of buckets of its own."""
+    """One home per key, by the lower half of its hash: unlike Hash, by a number of key groups of its own."""
 
-    buckets: int = 12
+    key_groups: int = 12
     name: ClassVar[str] = "halves"
-    scales_by_bucket: ClassVar[bool] = True
+    scales_by_key_group: ClassVar[bool] = True
 
     def homes(self, n):
-        return (np.arange(self.buckets)[::-1] % n).astype(np.int32)
+        return (np.arange(self.key_groups)[::-1] % n).astype(np.int32)
 
     def make_router(self, context):
         return _HalvesRouter(context.n, self.homes(context.n))
@@ -44,7 +44,7 @@ class _HalvesRouter(Router):
 
 @dataclass(frozen=True)
 class Modulo(Grouping):
-    """One home per key by its own routers alone: no rule as data, no buckets; it scales by routing anew."""
+    """One home per key by its own routers alone: no rule as data, no key groups; it scales by routing anew."""
 
     name: ClassVar[str] = "modulo"
 

@@ -57,7 +57,6 @@ KEYED = [
     "on_error",
     "window",
     "ttl",
-    "aggregate_every",
 ]
 
 

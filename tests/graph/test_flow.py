@@ -211,7 +211,6 @@ def test_a_source_needs_columns(schema, says):
         (lambda s: s.keyed("place", weir.Count(), window="10 min"), "weir.tumbling"),
         (lambda s: s.keyed("place", weir.Count(), ttl="soon"), "cannot read the duration"),
         (lambda s: s.keyed("place", weir.Count(), ttl=[1]), "cannot read the duration"),
-        (lambda s: s.keyed("place", weir.Count(), aggregate_every=0), "aggregate_every=0"),
         (lambda s: s.process("place", None), "pass a function"),
         (lambda s: s.map("place"), "takes a function first"),
         (lambda s: s.flat_map(None), "takes a function first"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.hashing import mix
 from weir.locality import Costs, Locality, LocalityManager
 from weir.locality.key_affinity import KeyAffinity
 from weir.locality.proposal import propose
@@ -24,7 +25,7 @@ def play(where, batches=160, rows=300, warm=40, **config):
     for batch in range(batches):
         guest = rng.integers(GUESTS, size=rows)
         place = np.where(rng.random(rows) < 0.1, rng.integers(PLACES, size=rows), where(batch)[guest])
-        left, right = place.astype(np.uint64), guest.astype(np.uint64) + np.uint64(1000)
+        left, right = (mix(k.astype(np.uint64), np.uint64(o)) for o, k in enumerate((place, guest)))
         manager.observe(BatchStats.of({0: left, 1: right}, {(0, 1): (left, right)}))
         if manager.due:
             manager.offer(propose(manager.snapshot()))

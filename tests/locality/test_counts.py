@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.errors import ParameterError
+from weir.hashing import mix
 from weir.locality import BatchStats, PairCounts, count_keys, count_pairs, merge
 from weir.locality.key_homes import KeyHomes
 from weir_evaluation.locality.batch_counter import BatchCounter
@@ -91,7 +92,7 @@ def test_decay_forgets():
 
 def test_keys_that_come_and_go_are_forgotten_unless_a_table_lists_them():
     homes = KeyHomes(4, capacity=100_000, half_life=2, age=5)
-    listed = np.arange(10, dtype=np.uint64)
+    listed = mix(np.arange(10, dtype=np.uint64), np.uint64(1))
     homes.observe(count_keys(listed))
     homes.adopt(listed, np.full(10, 3, np.int32))
     moved = 0

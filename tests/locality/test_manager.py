@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.errors import CheckpointMismatch, TopologyError
-from weir.hashing import mix, spark_mod
+from weir.hashing import key_group, mix
 from weir.locality import BatchStats, Locality, LocalityManager, propose
 from weir.locality.key_affinity import KeyAffinity
 from weir.locality.placement import place, place_for_next
@@ -158,9 +158,9 @@ def test_starts_from_a_table_and_serves_other_sizes():
     table = Table(np.array([11, 12], np.uint64), np.array([3, 2], np.int32), N, "tags")
     manager.start_from({1: table})
     keys = np.array([11, 12, 13], np.uint64)
-    assert manager.route(1, keys).tolist() == [3, 2, int(spark_mod(keys[2:], N)[0])]
+    assert manager.route(1, keys).tolist() == [3, 2, int(key_group(keys[2:], N)[0])]
     manager.resize(3)
-    assert manager.route(1, keys[:2]).tolist() == [int(spark_mod(keys[:1], 3)[0]), 2]
+    assert manager.route(1, keys[:2]).tolist() == [int(key_group(keys[:1], 3)[0]), 2]
     rng = np.random.default_rng(7)
     for _ in range(4):
         turn(manager, *batch(rng))

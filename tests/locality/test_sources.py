@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.hashing import spark_mod
+from weir.hashing import key_group
 from weir.locality.config import Locality
 from weir.locality.counts import count_keys, count_pairs
 from weir.locality.graph import KeyGraph
@@ -112,7 +112,7 @@ def test_a_restored_manager_goes_on_with_the_places_it_is_given():
     # where they may move from now on, they live by hash until a table says otherwise
     free = LocalityManager(config, ["files", "a"], [("files", "a")], SERVERS, free=[0])
     free.restore(made[0].state())
-    assert (free.route(0, part) == spark_mod(part, SERVERS)).all()
+    assert (free.route(0, part) == key_group(part, SERVERS)).all()
     made[1].agree_with({})
     assert (made[1].route(0, part) == given_place(part, SERVERS)).all()
 
@@ -133,7 +133,7 @@ def test_fixed_vertices_stay_and_the_rest_stays_balanced(seed, n, method, warm):
     # all partitions may be read on one server: no reason for the keys to go there, too
     places = rng.integers(0, rng.integers(1, n + 1), len(graph)).astype(np.int32)
     fixed = np.where(graph.operator == 0, places, -1).astype(np.int32)
-    terms = {"warm": spark_mod(graph.key, n), "stay_bonus": 0.05} if warm and method == "multilevel" else {}
+    terms = {"warm": key_group(graph.key, n), "stay_bonus": 0.05} if warm and method == "multilevel" else {}
     parts = partition(graph, n, method=method, seed=seed, fixed=fixed, alpha=1.1, **terms)
     assert (parts[graph.operator == 0] == places[graph.operator == 0]).all()
     assert graph.overload(parts, n)[1:].max() < 1.2

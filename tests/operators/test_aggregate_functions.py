@@ -131,9 +131,7 @@ def spread():
     )
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"routing": weir.Shuffle()}, {"routing": weir.PartialKey(), "aggregate_every": 3}]
-)
+@pytest.mark.parametrize("options", [{}, {"routing": weir.Shuffle()}, {"routing": weir.PartialKey()}])
 def test_functions_of_ones_own_merge_like_ours(options):
     rng = np.random.default_rng(5)
     tables = [

@@ -115,8 +115,7 @@ def stories(draw):
 def test_whatever_dies_wherever_rows_go_the_answer_is_pythons(story):
     (places, topics), faults, scaling, servers, seed = story
     tables = [posts(200, seed + batch) for batch in range(3)]
-    late = topics is not None and getattr(topics, "splits_keys", False)
-    app = two_counts(places=places, routing=topics, aggregate_every=1 + seed % 2 if late else 1)
+    app = two_counts(places=places, routing=topics)
     query = start(app, servers=servers, faults=faults, seed=seed, sources=1 + seed % 3)
     for table, by in zip(tables, scaling, strict=True):
         query.feed(table)

@@ -40,9 +40,7 @@ def application(story: str) -> weir.Application:
     source = weir.source(SCHEMA)
     sums = weir.Aggregate(total="sum(n)", most="max(n)")
     if story == "partial_key":
-        places = source.keyed(
-            "place", weir.Count(), name="places", routing=weir.PartialKey(), aggregate_every=3
-        )
+        places = source.keyed("place", weir.Count(), name="places", routing=weir.PartialKey())
         return weir.Application(places.keyed("topic", sums, name="topics", routing=weir.PartialKey()))
     if story == "feedback":
         places = source.keyed("place", weir.Count(), name="places", routing=weir.Consistent())
@@ -104,7 +102,8 @@ def hourly(batches: range) -> list[tuple[Any, ...]]:
 def test_an_old_checkpoint_is_continued(story: str, tmp_path: Path) -> None:
     committed = STORIES[story]
     with resume(story, tmp_path) as query:
-        check_state(query, story, committed)
+        if story != "partial_key":  # of which partial states wait
+            check_state(query, story, committed)
         for batch in range(committed, committed + MORE):
             query.feed(posts(batch))
             assert query.progress.batch == batch
@@ -118,10 +117,6 @@ def test_an_old_checkpoint_is_continued(story: str, tmp_path: Path) -> None:
             windows = sorted((row["place"], row["window_start"], row["total"]) for row in closed)
             assert windows == hourly(range(committed - 2, committed + MORE))
             assert query.state("hours").num_rows == 0
-    # state was taken over as it lay: laying it out anew would have begun another epoch
-    last = latest_commit(Storage(str(tmp_path)))
-    assert last is not None
-    assert last.epoch == 0
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -187,7 +182,9 @@ def test_waiting_partial_states_are_merged(tmp_path: Path) -> None:
 
     with resume("partial_key", tmp_path) as query:
         assert waiting() > 0
-        query.feed(posts(5))  # the sixth batch merges
+        with pytest.raises(weir.errors.EngineError, match="not merged yet"):
+            query.state("places")
+        query.feed(posts(5))  # merges them
         check_state(query, "partial_key", 6)
 
 
@@ -202,23 +199,15 @@ def test_routers_hear_what_the_old_version_measured(tmp_path: Path) -> None:
     assert plan["feedback"] == {**old["signals"], **old["times"]}
 
 
-def test_a_plan_that_was_left_behind_is_carried_out(tmp_path: Path) -> None:
-    with resume("planned", tmp_path) as query:
-        file = tmp_path / "plans" / "000000000003-0000"
+@pytest.mark.parametrize(("story", "batch"), [("planned", 3), ("planned_scaling", 2)])
+def test_a_plan_that_was_left_behind_is_made_anew(story: str, batch: int, tmp_path: Path) -> None:
+    """It names owners of keys that this version does not know; nothing of it has happened."""
+    with resume(story, tmp_path) as query:
+        file = tmp_path / "plans" / f"{batch:012d}-0000"
         plan = file.read_bytes()
-        query.feed(posts(3))
-        assert file.read_bytes() == plan
-        assert query.progress.moved_keys > 0
-        check_state(query, "planned", 4)
-
-
-def test_a_scaling_that_was_left_behind_is_carried_out(tmp_path: Path) -> None:
-    with resume("planned_scaling", tmp_path) as query:
-        assert query.topology.servers == 2
-        query.feed(posts(2))
-        assert query.topology.servers == 4
-        assert query.progress.scaled["moved_keys"] > 0
-        check_state(query, "planned_scaling", 3)
+        query.feed(posts(batch))
+        assert file.read_bytes() != plan
+        check_state(query, story, batch + 1)
 
 
 def test_an_old_checkpoint_takes_other_servers(tmp_path: Path) -> None:

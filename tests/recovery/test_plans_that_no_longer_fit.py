@@ -61,7 +61,7 @@ def test_an_end_that_was_only_planned_has_not_come_when_there_are_more_rows(chec
 def test_a_batch_without_rows_that_was_only_planned_does_not_take_the_place_of_the_end(checkpoint):
     now = [1_767_229_200_000_000]
     source = weir.source("k string, t timestamp")
-    held = source.keyed("k", weir.Count(), name="h", routing=weir.PartialKey(), aggregate_every=10)
+    held = source.keyed("k", weir.Count(), name="h", routing=weir.PartialKey())
     timed = source.keyed("k", weir.Count(), name="w", window=weir.tumbling("t", "10 s"))
     app = weir.Application(held, timed)
     query = start(app, checkpoint, servers=2, clock=lambda: now[0])

@@ -29,9 +29,8 @@ SETTINGS = {
     "locality, first seen": (4, weir.Locality(**LEARN, new_keys="first_seen"), None, {}, False),
     "locality, hot keys": (3, weir.Locality(**LEARN, split_hot=True), None, {}, False),
     "pkg": (3, None, weir.PartialKey(), {}, False),
-    "pkg, merged later": (3, None, weir.PartialKey(), {"aggregate_every": 3}, False),
-    "cg, merged later": (4, None, weir.Consistent(), {"aggregate_every": 2}, False),
-    "fewer servers, merged later": (2, None, weir.PartialKey(), {"aggregate_every": 5}, False),
+    "cg": (4, None, weir.Consistent(), {}, False),
+    "fewer servers, pkg": (2, None, weir.PartialKey(), {}, False),
     "two places": (4, None, None, {"placement": [3, 1]}, False),
     "another operator": (3, weir.Locality(**LEARN), None, {}, True),
 }

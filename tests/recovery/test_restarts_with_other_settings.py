@@ -70,25 +70,12 @@ def test_locality_then_another_routing_then_locality_again(between):
             check(query, tables[: number + 1])
 
 
-@pytest.mark.parametrize(("first", "then"), [(5, 1), (5, 2), (1, 5), (3, 5)])
-def test_partial_states_that_wait_are_not_lost_when_aggregate_every_changes(first, then):
-    tables = drifting(5)
-    split = {"routing": weir.PartialKey()}
-    with weir.testing.start(two_counts(**split, aggregate_every=first), servers=3) as query:
-        for table in tables[:3]:
-            query.feed(table)
-        query.restart(two_counts(**split, aggregate_every=then))
-        for table in tables[3:]:
-            query.feed(table)
-        check(query, tables)
-
-
 @pytest.mark.parametrize(
     "after", [weir.Hash(), weir.Table.of({f"topic {t}": t % 3 for t in range(200)}), LOCALITY, weir.Shuffle()]
 )
-def test_waiting_partial_states_find_the_homes_of_another_routing(after):
+def test_states_of_split_keys_find_the_homes_of_another_routing(after):
     tables = drifting(4)
-    with weir.testing.start(two_counts(routing=weir.PartialKey(), aggregate_every=5), servers=3) as query:
+    with weir.testing.start(two_counts(routing=weir.PartialKey()), servers=3) as query:
         query.feed(tables[0])
         query.feed(tables[1])
         query.restart(two_counts(), routing=after)
@@ -98,34 +85,22 @@ def test_waiting_partial_states_find_the_homes_of_another_routing(after):
         check(query, tables)
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
-def test_partial_states_that_wait_on_servers_that_go_are_merged(servers):
-    """The states of a key that waited on two servers came to wait on one, where the older was forgotten."""
-    tables = drifting(4)
-    app = two_counts(routing=weir.PartialKey(), aggregate_every=9)
-    with weir.testing.start(app, servers=5) as query:
-        for table in tables[:3]:
-            query.feed(table)
-        query.restart(servers=servers)
-        query.feed(tables[3])
-        check(query, tables)
-
-
 def test_a_move_that_names_the_wrong_server_stops_the_batch(monkeypatch):
     """A key whose state is elsewhere than a move says is never started anew."""
     from weir.engine.steering import learning
 
     tables = drifting(4)
-    real = learning._write_moves
+    real = learning.write_moves
 
     def wrong(storage, operator, batch, moves):
-        object.__setattr__(moves, "source", ((moves.source + 1) % 4).astype(np.int32))
-        return real(storage, operator, batch, moves)
+        return real(
+            storage, operator, batch, moves._replace(source=((moves.source + 1) % 4).astype(np.int32))
+        )
 
     with weir.testing.start(two_counts(), servers=4, routing=LOCALITY) as query:
         query.feed(tables[0])
         query.reconfigure(wait=True)
-        monkeypatch.setattr(learning, "_write_moves", wrong)
+        monkeypatch.setattr(learning, "write_moves", wrong)
         with pytest.raises(EngineError, match="server"):
             query.feed(tables[1])
         check(query, tables[:1])

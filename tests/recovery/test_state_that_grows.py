@@ -134,23 +134,6 @@ def test_a_query_that_grew_scales_and_merges_its_old_segments(at_once, monkeypat
         check(query, [few], after)
 
 
-def test_partial_states_that_wait_grow_too():
-    def counts(**values):
-        return weir.source(SCHEMA).keyed(
-            "topic", weir.Aggregate(**values), routing=weir.PartialKey(), aggregate_every=4
-        )
-
-    with weir.testing.start(counts(rows="count"), servers=3) as query:
-        query.feed(TABLES[0])
-        query.restart(counts(rows="count", last="last(place, n)"))
-        query.feed(TABLES[1])
-        rows = {r["topic"]: r for r in dicts(query.state("topic"))}
-        for (topic,), all_rows in grouped(TABLES[:2], "topic").items():
-            assert rows[topic]["rows"] == len(all_rows)
-        for (topic,), new in grouped(TABLES[1], "topic").items():
-            assert rows[topic]["last"] == max((r["n"], r["place"]) for r in new)[1]
-
-
 @dataclass
 class OtherType:
     rows: str = ""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import weir
 from weir.errors import CheckpointError, CheckpointMismatch, GroupingError
-from weir.hashing import hash_columns, spark_mod
+from weir.hashing import hash_columns, key_group
 from weir.routing.table import Patch, Table
 
 # a table saved by version 0.2.0: states CA and NY on servers 0 and 2 of 3
@@ -47,7 +47,7 @@ def test_moves_are_between_real_homes(one, two):
     before, after = table_of(one), table_of(two)
     moves = before.diff(after)
     for key, source, target in zip(moves.hashes.tolist(), moves.source, moves.target, strict=True):
-        fallback = int(spark_mod(np.array([key], np.uint64), 4)[0])
+        fallback = int(key_group(np.array([key], np.uint64), 4)[0])
         assert (one.get(key, fallback), two.get(key, fallback)) == (source, target)
         assert source != target
     assert len(before.diff(before)) == 0
@@ -57,7 +57,7 @@ def test_unknown_keys_are_left_to_the_hash():
     table = table_of({5: 1, 9: 3})
     keys = np.array([9, 6, 5], np.uint64)
     assert table.find(keys).tolist() == [3, -1, 1]
-    assert table.route(keys).tolist() == [3, int(spark_mod(keys[1:2], 4)[0]), 1]
+    assert table.route(keys).tolist() == [3, int(key_group(keys[1:2], 4)[0]), 1]
     assert table_of({}).find(keys).tolist() == [-1, -1, -1]
 
 
@@ -153,8 +153,8 @@ def test_a_table_that_says_no_number_of_servers_is_saved_and_asked_with_one(tmp_
 
 
 def test_where_unlisted_keys_live_in_a_scaled_query_is_part_of_its_table():
-    buckets = np.array([3, 3], np.int32)
-    table = Table(np.array([4], np.uint64), np.array([1], np.int32), 4, buckets=buckets)
+    key_groups = np.array([3, 3], np.int32)
+    table = Table(np.array([4], np.uint64), np.array([1], np.int32), 4, key_groups=key_groups)
     keys = np.array([4, 5, 6], np.uint64)
     assert table.route(keys).tolist() == table.router(4).route(keys).tolist() == [1, 3, 3]
     with pytest.raises(GroupingError, match="of a query that was scaled"):

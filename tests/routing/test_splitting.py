@@ -66,33 +66,3 @@ def test_before_an_operator_that_cannot_merge_it_is_refused(grouping):
     )
     with pytest.raises(weir.errors.GroupingError, match="cannot merge partial states"):
         start(app, servers=2)
-
-
-@pytest.mark.parametrize("every", [2, 3])
-def test_partial_states_may_wait_for_their_aggregation(checkpoint, every):
-    tables = [posts(1000, seed) for seed in (*range(4), 9)]
-    app = (
-        weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=weir.PartialKey(),
-               aggregate_every=every)
-    )  # fmt: skip
-    query = start(app, checkpoint, servers=3)
-    for table in tables[:4]:
-        query.feed(table)
-    expected = count_and_top_by(tables[:4], "topic")
-    assert rows_of(query.state("topics")) == expected
-    delivered = {batch: table.num_rows for _, batch, table in query.deliveries}
-    assert [b for b, rows in sorted(delivered.items()) if rows] == [
-        b for b in range(4) if (b + 1) % every == 0
-    ]
-    # nothing is lost when the shape changes while partial states wait
-    query.restart(servers=4)
-    query.feed(tables[4])
-    assert rows_of(query.state("topics")) == count_and_top_by(tables, "topic")
-
-
-def test_waiting_without_splitting_is_refused():
-    app = weir.source(POSTS).keyed("place", weir.Count(), aggregate_every=3)
-    with pytest.raises(weir.errors.GroupingError, match="nothing to aggregate later"):
-        start(app, servers=2)

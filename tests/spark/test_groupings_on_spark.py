@@ -11,7 +11,7 @@ from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
 from truth import count_and_top_by
 from weir.hashing import hash_columns
 from weir.locality import Locality
-from weir.routing.buckets import Buckets
+from weir.routing.key_groups import KeyGroups
 from weir.routing.locality_aware import LocalityAware, LocalityAwareSplit
 from weir.routing.table import Table
 from weir.spark import jvm_routing
@@ -19,7 +19,7 @@ from weir.spark import jvm_routing
 TABLES = [posts(1500, seed) for seed in range(3)]
 KEYS = np.unique(hash_columns([TABLES[0]["topic"].combine_chunks()]))
 HOMES = np.random.default_rng(0).integers(0, 3, len(KEYS)).astype(np.int32)
-BUCKETS = Buckets(np.random.default_rng(1).integers(0, 3, 64).astype(np.int32))
+KEY_GROUPS = KeyGroups(np.random.default_rng(1).integers(0, 3, 64).astype(np.int32))
 LISTED = Table(KEYS[::2], HOMES[::2])
 
 
@@ -30,8 +30,8 @@ LISTED = Table(KEYS[::2], HOMES[::2])
         weir.Table.of({f"topic {i}": i % 3 for i in range(0, 200, 3)}),
         LocalityAware(settings=Locality()),
         LocalityAware(LISTED),
-        LocalityAware(LISTED, BUCKETS),
-        LocalityAwareSplit(LISTED, BUCKETS, hot=KEYS[:5]),
+        LocalityAware(LISTED, KEY_GROUPS),
+        LocalityAwareSplit(LISTED, KEY_GROUPS, hot=KEYS[:5]),
     ],
     ids=["hash", "table", "nothing learnt", "learnt", "scaled", "hot keys"],
 )
@@ -59,8 +59,7 @@ def test_partial_states_of_split_keys_are_merged_and_may_wait(spark, tmp_path, c
     app = (
         weir.source(stream(spark, folder, POSTS))
         .keyed("place", weir.Count(), name="places", routing=weir.Consistent())
-        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=weir.PartialKey(),
-               aggregate_every=2)
+        .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=weir.PartialKey())
     )  # fmt: skip
     delivered = {}
     sink = lambda f, b: delivered.update({b: rows_of(f)})  # noqa: E731

@@ -56,7 +56,7 @@ def test_live_servers_and_jobs_take_turns_on_one_checkpoint(spark, tmp_path, che
     data = tmp_path / "posts"
     app = (
         weir.source(stream(spark, write_batches(data, TABLES[:2]), POSTS))
-        .keyed("place", weir.Count(), name="places", routing=weir.PartialKey(), aggregate_every=2)
+        .keyed("place", weir.Count(), name="places", routing=weir.PartialKey())
         .keyed("topic", Rises(order_by="n"), name="topics")
     )
     for number, execution in enumerate(["live", "jobs", "auto"]):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.advise.counts import Counted
-from weir.hashing import hash_columns, spark_mod
+from weir.hashing import hash_columns, key_group
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, merge
 from weir.locality.graph import KeyGraph, within
@@ -116,7 +116,7 @@ class Trial:
         n, operators = self.servers, len(self.counted.operators)
 
         def route(o: int, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-            return spark_mod(keys, n) if tables is None else tables[o].route(keys)
+            return key_group(keys, n) if tables is None else tables[o].route(keys)
 
         total = Score(np.zeros(operators - 1), 0.0, np.zeros((operators, n)))
         for s in self.counted.slices[first:last]:

@@ -3,14 +3,10 @@
 Two granularities, one rule. :func:`spread` moves *items* between instances. Items may be
 
 * **keys**, when each one's weight is known (heavy keys, routing tables).
-* **buckets** of keys (:class:`~weir.routing.buckets.Buckets`): a key's bucket is its hash modulo B, and an
-  array says where each bucket lives. One million keys in 4096 buckets take 16 kB, whatever moves, where listing
-  the keys that must *not* follow the hash to another number of instances takes up to 12 MB. Spark can compute
-  it natively (``pmod(xxhash64(key), B)`` and an array). B is a multiple of the number of instances at the time
-  when buckets are introduced: then every key lives at first exactly where the plain hash had put it, so the
-  change of the rule alone moves nothing.
+* **key groups** (:class:`~weir.routing.key_groups.KeyGroups`): contiguous ranges of the hash, and an array that says
+  where each lives. :func:`regroup` moves as few as balance requires, in runs: state is sorted by hash, so a run of
+  key groups is one slice of every file.
 
-Going from k to a multiple of k instances needs neither: there the plain hash moves the least by itself.
 """
 
 from __future__ import annotations
@@ -122,6 +118,32 @@ def spread(
     stays = np.full(n, -1)  # the item of each instance that alone is more than a fair part
     least = _spread(here, load, fair, hub, limit, order, wish, new, total, stays, np.zeros(n))
     return Moved(new, new != old, int(least), total)
+
+
+def regroup(homes: ArrayLike, n: int) -> Instances:
+    """Return the instance of each key group, balanced to within one over ``n`` instances, with the fewest moves.
+
+    Groups outside 0 … n − 1 have to find a home. Groups that leave an instance are the last of its own, and they go to
+    new homes in runs.
+
+    >>> regroup([0, 0, 0, 0, 1, 1, 1, 1], 3).tolist()
+    [0, 0, 0, 2, 1, 1, 1, 2]
+    >>> regroup([0, 0, 0, -1, 1, 1, 1, -1], 2).tolist()
+    [0, 0, 0, 0, 1, 1, 1, 1]
+    """
+    old = np.asarray(homes, np.int32)
+    here = np.where((old >= 0) & (old < n), old, -1).astype(np.int32)
+    count = np.bincount(here[here >= 0], minlength=n)
+    quota = np.full(n, len(old) // n)
+    quota[np.argsort(-count, kind="stable")[: len(old) % n]] += 1  # who has more keeps one more
+    order = np.argsort(
+        here, kind="stable"
+    )  # by instance, each one's groups in order; those without one first
+    rank = np.arange(len(old)) - np.searchsorted(here[order], here[order])
+    leaves = np.sort(order[(here[order] < 0) | (rank >= quota[here[order]])])
+    new = here.copy()
+    new[leaves] = np.repeat(np.arange(n), np.maximum(quota - count, 0))
+    return new
 
 
 def _fair(

@@ -43,7 +43,8 @@ class Layout(msgspec.Struct, frozen=True):
         str  # fingerprint of the application as declared: if that changes, it counts, and this is dropped
     )
     placements: dict[str, list[int]]  # operator → instance → server
-    buckets: dict[str, FileRef]  # stateful operator → Arrow: the instance of each bucket of keys
+    key_groups: dict[str, FileRef] = {}  # stateful operator → Arrow: the instance of each key group
+    buckets: dict[str, FileRef] = {}  # what version 0.2 had in their place
 
 
 class SideRef(msgspec.Struct, frozen=True):
@@ -55,10 +56,10 @@ class SideRef(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """State of an operator that changes its server at the beginning of a batch."""
+    """Keys of an operator whose state is written anew by its new owner at the beginning of a batch."""
 
     operator: str
-    file: FileRef  # Arrow: h1, from, to
+    file: FileRef  # Arrow: h1, from (a number before a change), to, stale (who must forget the old entry, −1: nobody)
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -107,8 +108,11 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     merges: dict[str, list[tuple[int, int] | None]] = {}  # operator → server → run of segments to merge
     end_of_input: bool = False
     layout: Layout | None = None
-    # set in the batch that changes the number of servers: for each server its number before, −1 for a new one
+    # set in the batch that changes owners of state: for each server its number before, −1 for a new one
     origin: list[int] | None = None
+    moved_keys: int = 0  # whose owners change then, about
+    rewrites: list[str] = []  # operators whose state is then written anew: nobody knows its owners before
+    ranged: bool = False  # False: written by a version in which keys had other owners
     input: Input | None = None
 
 
@@ -203,6 +207,9 @@ class Commit(msgspec.Struct, kw_only=True):
     progress: dict[str, object] = {}
     end_of_input: bool = False
     layout: Layout | None = None
+    ranged: list[str] | None = (
+        None  # operators whose owners follow from layout and tables, see engine.task.ownership
+    )
     source: str = ""  # whose batches these are: the id of Spark's own query
     graph: dict[str, Any] = {}  # the application for those who look at it: Topology.outline
     # the source's number of the last batch that it has handed over; batches without rows are ours alone
@@ -223,7 +230,7 @@ class Commit(msgspec.Struct, kw_only=True):
         files.update(f.name for t in self.tables.values() for f in t.files)
         files.update(side.file.name for side in self.sides.values())
         if self.layout is not None:
-            files.update(f.name for f in self.layout.buckets.values())
+            files.update(f.name for f in [*self.layout.key_groups.values(), *self.layout.buckets.values()])
         if self.manager is not None:
             files.add(self.manager.name)
         return files

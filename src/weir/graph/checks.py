@@ -134,12 +134,3 @@ def check_grouping(d: Declared, grouping: Grouping) -> None:
             f"{where}: windows, timers and ttl are not available behind {grouping.name}, which splits keys; "
             "use Hash or Table for this operator"
         )
-    if d.aggregate_every < 1:
-        raise TopologyError(f"{where}: aggregate_every counts batches, from 1")
-    if d.aggregate_every > 1 and not (
-        grouping.splits_keys and d.operator.defers_merging and not grouping.learnt
-    ):
-        raise GroupingError(
-            f"{where}: aggregate_every is for Count and Aggregate behind a grouping that splits keys "
-            f"(PartialKey, Consistent, Shuffle …); behind {grouping.name} there is nothing to aggregate later"
-        )

@@ -102,7 +102,6 @@ class KeyedOptions(OperatorOptions, total=False):
     null_keys: str
     window: Window | None
     ttl: Duration | None
-    aggregate_every: int
     side: SideInput | None
 
 
@@ -121,7 +120,6 @@ def operator_step(
     timeout: Duration = "10 minutes",
     window: Window | None = None,
     ttl: Duration | None = None,
-    aggregate_every: int = 1,
     sides: tuple[int, ...] = (),
     side: SideInput | None = None,
 ) -> Step:
@@ -138,7 +136,6 @@ def operator_step(
     routing = routing_of(routing, where)
     if parallelism is not None:
         check_count("parallelism", parallelism)
-    check_count("aggregate_every", aggregate_every)
     if window is not None and not isinstance(window, Window):
         raise TopologyError(
             f'{where}window={window!r}: expected one such as weir.tumbling("column", "10 minutes")'
@@ -156,7 +153,6 @@ def operator_step(
         timeout=_positive(timeout, where),
         window=window,
         ttl=None if ttl is None else microseconds(ttl),
-        aggregate_every=aggregate_every,
         sides=sides,
     )
     return Step(inputs, declared, kind, name is not None)

@@ -19,7 +19,7 @@ from weir.operators.base import Operator
 from weir.operators.windows import EventTime, Window
 from weir.routing.base import Grouping, OperatorTraits
 
-HELD = "~held"  # ends the name under which partial states wait
+HELD = "~held"  # ended the name under which partial states waited, up to version 0.2
 LATE = "~late"  # ends the name of the sink for rows that come too late for their windows
 DEAD_LETTERS = "__dead_letters"  # names the sink for rows that are set aside
 
@@ -47,7 +47,6 @@ class Declared:
     timeout: int = 600_000_000  # for one call of a function, in µs
     window: Window | None = None
     ttl: int | None = None
-    aggregate_every: int = 1
     sides: tuple[int, ...] = ()  # of each input, for operators that tell them apart
     event_time: EventTime | None = None  # of the rows that it emits
 
@@ -165,15 +164,6 @@ class Node:
         return None if not bounds or None in bounds else clock + max(b for b in bounds if b is not None)
 
     @property
-    def held(self) -> str | None:
-        """The name under which partial states wait for their aggregation, if they do."""
-        return self.name + HELD if self.declared.aggregate_every > 1 else None
-
-    def aggregates(self, batch: int, end_of_input: bool) -> bool:
-        """Return whether partial states are merged in this batch."""
-        return end_of_input or (batch + 1) % self.declared.aggregate_every == 0
-
-    @property
     def state_level(self) -> int:
         """The step in which its state is final for the batch."""
         return self.level + 1 if self.splits else self.level
@@ -237,16 +227,6 @@ class Topology:
         return [n for n in self.nodes if n.operator.stateful]
 
     @cached_property
-    def state_names(self) -> list[str]:
-        """Everything that has segments: stateful operators, and partial states that wait."""
-        return list(self.by_state_name)
-
-    @cached_property
-    def by_state_name(self) -> dict[str, Node]:
-        """Everything that has segments, and the operator it belongs to."""
-        return {name: n for n in self.stateful for name in (n.name, n.held) if name is not None}
-
-    @cached_property
     def listings(self) -> dict[str, int | None]:
         """Sources that list what servers read, and how many bytes of it a batch reads at most."""
         read = {n.name: n.operator.max_bytes for n in self.nodes if n.operator.reads_source}
@@ -274,7 +254,7 @@ class Topology:
                     "schema": base64.b64encode(n.state.serialize()).decode(),
                     "window": n.window.signature() if n.window else None,
                     "placement": list(n.placement),
-                    "held": n.held,
+                    "held": None,  # what partial states waited under, up to version 0.2
                     "grouping": self.grouping_of(n).signature(),
                 }
                 for n in self.stateful

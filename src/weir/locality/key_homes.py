@@ -36,7 +36,7 @@ class KeyHomes:
     chosen anew whenever it is seen; after ``age`` batches it is settled and moves only for better affinity.
 
     >>> from weir.locality.counts import count_keys
-    >>> keys = np.array([6, 7], np.uint64)
+    >>> keys = np.array([6, 2**64 - 1], np.uint64)
     >>> homes = KeyHomes(4, capacity=100, half_life=10, age=5)
     >>> entries = homes.observe(count_keys(keys))
     >>> homes.adopt(keys[:1], np.array([1], np.int32))
@@ -44,7 +44,7 @@ class KeyHomes:
     [1, 3]
     >>> patch, moves = homes.publish()
     >>> patch.hashes.tolist(), moves.source.tolist(), moves.target.tolist()
-    ([6], [2], [1])
+    ([6], [0], [1])
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class KeyHomes:
         self._homes = np.full(512, -1, np.int32)
         self._published = np.full(512, -1, np.int32)
         self._hashed = np.zeros(0, np.int32)
-        self.buckets: NDArray[np.int32] | None = None  # where unlisted keys live, if no longer by their hash
+        self.key_groups: NDArray[np.int32] | None = (
+            None  # where unlisted keys live, if no longer by their hash
+        )
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -80,7 +82,7 @@ class KeyHomes:
             self._published = np.concatenate([self._published, more])
         fresh = self.counts.index.left[len(self._hashed) :]
         if len(fresh):
-            self._hashed = np.concatenate([self._hashed, hash_home(fresh, self.n, self.buckets)])
+            self._hashed = np.concatenate([self._hashed, hash_home(fresh, self.n, self.key_groups)])
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the number of each key, −1 for keys that are not remembered."""
@@ -90,7 +92,7 @@ class KeyHomes:
         """Return the server of each key now, by its hash if the table doesn't list it."""
         entries = self.find(hashes)
         home = np.where(entries >= 0, self._homes[entries], -1)
-        return np.where(home >= 0, home, hash_home(hashes, self.n, self.buckets)).astype(np.int32)
+        return np.where(home >= 0, home, hash_home(hashes, self.n, self.key_groups)).astype(np.int32)
 
     def observe(self, seen: PairCounts) -> NDArray[np.int64]:
         """Take in one batch's key counts; return the numbers of the keys, which hold until some are dropped."""
@@ -218,14 +220,14 @@ class KeyHomes:
         moves = source != target
         return Patch(keys, after), Moves(keys[moves], source[moves], target[moves])
 
-    def resize(self, n: int, buckets: NDArray[np.int32] | None = None) -> None:
+    def resize(self, n: int, key_groups: NDArray[np.int32] | None = None) -> None:
         """Change the number of servers; keys of servers that go live by their hash until they are placed."""
         if n != self.n:
             self.affinity.clear()
-        self.n, self.buckets = n, buckets
+        self.n, self.key_groups = n, key_groups
         for homes in (self._homes, self._published):
             homes[homes >= n] = -1
-        self._hashed = hash_home(self.counts.index.left, n, buckets)
+        self._hashed = hash_home(self.counts.index.left, n, key_groups)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return everything that later answers depend on, as arrays, which hold until something changes."""
@@ -241,7 +243,7 @@ class KeyHomes:
         self._homes = np.full(max(512, len(self)), -1, np.int32)
         self._homes[: len(self)] = state["home"]
         self._published = self._homes.copy()
-        self._hashed = hash_home(self.counts.index.left, self.n, self.buckets)
+        self._hashed = hash_home(self.counts.index.left, self.n, self.key_groups)
         self.affinity.restore(
             {k.removeprefix("young."): v for k, v in state.items() if k.startswith("young.")}
         )
@@ -253,7 +255,7 @@ class FixedKeyHomes(KeyHomes):
     The partitions of a source that are read on given servers are such keys.
 
     >>> from weir.locality.counts import count_keys
-    >>> keys = np.array([6, 7], np.uint64)
+    >>> keys = np.array([6, 2**64 - 1], np.uint64)
     >>> where = lambda hashes, n: (hashes % np.uint64(n)).astype(np.int32)
     >>> fixed = FixedKeyHomes(4, where, capacity=9, half_life=9)
     >>> entries = fixed.observe(count_keys(keys))

@@ -224,7 +224,7 @@ class LocalityManager:
             fresh=fresh,
             early=early,
             resized=resized,
-            buckets=[homes.buckets for homes in self._homes],
+            key_groups=[homes.key_groups for homes in self._homes],
             fixed=self.fixed,
             free=self.free,
         )
@@ -383,25 +383,25 @@ class LocalityManager:
         servers: int,
         shares: NDArray[np.float64] | None = None,
         *,
-        buckets: Mapping[int, NDArray[np.int32]] | None = None,
+        key_groups: Mapping[int, NDArray[np.int32]] | None = None,
     ) -> None:
         """Change the number of servers: keys of servers that go are placed anew, and a new plan is due.
 
-        Call it at a batch boundary. Keys that live by hash move with the hash, or with ``buckets``, the server
-        of each bucket of hashes per operator; moving their states is the caller's task. What was learnt stays.
+        Call it at a batch boundary. Keys that live by hash move with the hash, or with ``key_groups``, the server
+        of each key group per operator; moving their states is the caller's task. What was learnt stays.
         """
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._proposal = None
         self.set_racks(None)
         for o, homes in enumerate(self._homes):
-            homes.resize(servers, (buckets or {}).get(o))
+            homes.resize(servers, (key_groups or {}).get(o))
         self._schedule.requested = self._schedule.resized = True
 
-    def fall_back(self, buckets: Mapping[int, NDArray[np.int32]]) -> None:
-        """Set where keys without an entry live: per operator the server of each bucket of hashes."""
+    def fall_back(self, key_groups: Mapping[int, NDArray[np.int32]]) -> None:
+        """Set where keys without an entry live: per operator the server of each key group."""
         for o, homes in enumerate(self._homes):
-            homes.resize(self.servers, buckets.get(o))
+            homes.resize(self.servers, key_groups.get(o))
 
     def set_racks(self, tree: Tree | None) -> None:
         """Set which servers share a host or a rack; later proposals and new keys take it into account."""

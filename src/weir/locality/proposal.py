@@ -54,8 +54,8 @@ class Snapshot:
     fresh: bool = False
     early: bool = False
     resized: bool = False  # whether the servers have changed since the last proposal
-    # per operator: the server of each bucket of hashes, where keys without an entry live by these
-    buckets: Sequence[Servers | None] = ()
+    # per operator: the server of each key group, where keys without an entry live by these
+    key_groups: Sequence[Servers | None] = ()
     # operators whose keys live where a given function says: vertices that attract others and never move
     fixed: Mapping[int, Where] = field(default_factory=dict)
     # operators that keep no state: giving their keys another home moves nothing
@@ -162,9 +162,9 @@ def _present(snapshot: Snapshot, graph: KeyGraph) -> tuple[Servers, Servers]:
     live = warm.copy()
     for o in range(graph.operators):
         mine = slice(graph.starts[o], graph.starts[o + 1])
-        buckets = snapshot.buckets[o] if snapshot.buckets else None
+        key_groups = snapshot.key_groups[o] if snapshot.key_groups else None
         live[mine] = np.where(
-            warm[mine] >= 0, warm[mine], hash_home(graph.key[mine], snapshot.servers, buckets)
+            warm[mine] >= 0, warm[mine], hash_home(graph.key[mine], snapshot.servers, key_groups)
         )
     return warm, live
 

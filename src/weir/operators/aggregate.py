@@ -70,7 +70,6 @@ class Aggregate(Operator):
     stateful = True
     windowed = True
     tells_early = True
-    defers_merging = True
 
     def __init__(self, *, emit: Emit = "rows", **values: str | AggregateFunction) -> None:
         if not values:
@@ -248,25 +247,6 @@ class AggregateInstance(Instance):
         """Return one entry per key."""
         with naming(self.node):
             return self.operator.merge_entries(table, 2 + self.width)
-
-    def hold(self, held: StateView) -> pa.Table | None:
-        """Partial states stay on this server until their aggregation: as entries, merged with what waits here."""
-        if not self.pieces:
-            return None
-        table = self._reduced()
-        self.report.pairs += table.num_rows
-        before, _ = held.take(*held.find(table[H1].to_numpy(), table[H2].to_numpy()))
-        merged = self._merged(pa.concat_tables([before.select(self._wire.names), table]))
-        self.pieces = []
-        return entries(merged.select(self.schema.names), merged[H1].to_numpy(), merged[H2].to_numpy())
-
-    def release(self, held: StateView) -> pa.Table | None:
-        """Add all that waits here to what goes to the keys' homes now; return what marks it as gone."""
-        waiting = held.everything()
-        if not waiting.num_rows:
-            return None
-        self._add(waiting.select(self._wire.names))
-        return tombstones(waiting[H1].to_numpy(), waiting[H2].to_numpy(), self.schema)
 
     def partials(self) -> pa.Table | None:
         if self.context.step >= self.node.state_level or not self.pieces:

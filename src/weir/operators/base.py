@@ -27,8 +27,6 @@ class Operator:
     * ``waits``: it must see all rows of a batch together.
     * ``windowed``: it can work in event-time windows; ``tells_early``: and tell their values before they close.
     * ``timers``: the clocks by which it sets timers, ``"event"`` and ``"processing"``.
-    * ``defers_merging``: partial states of a key may wait on their servers for some batches before they are merged
-      (``aggregate_every``).
     * ``sides``: it takes so many different streams. Rows of each come with their own columns; where one schema stands
       for all of them, a column ``c`` of side 1 is called ``1:c`` there, unless it belongs to the key.
     * ``outer_sides``: sides whose rows go on even without a key: nothing is kept of them.
@@ -43,7 +41,6 @@ class Operator:
     windowed: bool = False
     tells_early: ClassVar[bool] = False
     timers: Sequence[str] = ()
-    defers_merging: ClassVar[bool] = False
     sides: ClassVar[int] = 1
     outer_sides: Sequence[int] = ()
     takes_side: ClassVar[bool] = False
@@ -94,13 +91,6 @@ class Operator:
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return what it keeps per key, without the key columns."""
         return pa.schema([])
-
-    def merge_entries(self, table: pa.Table, heads: int) -> pa.Table:
-        """Merge stored entries of one key into one, for operators that defer merging.
-
-        The first ``heads`` columns of the table are not state.
-        """
-        raise NotImplementedError
 
     def instance(self, context: Context) -> Instance:
         """Return a running copy for one server in one step of one batch."""

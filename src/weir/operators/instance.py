@@ -153,14 +153,6 @@ class Instance(ABC):
         """Return the state entries this step makes."""
         return None
 
-    def hold(self, held: StateView) -> pa.Table | None:
-        """Keep partial states on this server until their merging; return entries merged with what waits here."""
-        raise NotImplementedError
-
-    def release(self, held: StateView) -> pa.Table | None:
-        """Add all that waits here to what goes to the keys' homes now; return what marks it as gone."""
-        raise NotImplementedError
-
 
 @contextlib.contextmanager
 def naming(node: Node) -> Iterator[None]:

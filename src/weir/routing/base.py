@@ -25,7 +25,7 @@ from weir.errors import ParameterError
 
 if TYPE_CHECKING:
     from weir.network.profile import Profile
-    from weir.routing.buckets import Buckets
+    from weir.routing.key_groups import KeyGroups
     from weir.routing.table import Table
 
 Keys = NDArray[np.uint64]
@@ -69,17 +69,17 @@ class PlannedRouting:
 
     table: Table | None = None  # the learnt table in force; None if there is none
     # where unlisted keys live, once scaling has taken that from their plain hash
-    buckets: Buckets | None = None
+    key_groups: KeyGroups | None = None
     hot: Keys | None = None  # hashes of keys that are too heavy for one server
     profile: Profile | None = None  # what distances cost, if that was measured
 
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """A rule as data, for whoever routes without Python: keys with homes of their own, buckets for all others."""
+    """A rule as data, for whoever routes without Python: keys with homes of their own, key groups for all others."""
 
-    homes: Instances  # the instance of each bucket; a key's bucket is pmod(hash, len(homes))
-    # hashes of keys that live elsewhere than their bucket, and the instance of each
+    homes: Instances  # the instance of each key group; see weir.hashing.key_group
+    # hashes of keys that live elsewhere than their key group, and the instance of each
     listed: Keys = field(default_factory=lambda: np.empty(0, np.uint64))
     instances: Instances = field(default_factory=lambda: np.empty(0, np.int32))
     # hashes of keys whose rows are dealt out by content instead of by key
@@ -137,24 +137,25 @@ class Grouping(ABC):
       really cost, by a short probe before the first batch.
     * ``follows_load``: routers want :meth:`feedback` also while a batch runs, where that can be had.
     * ``scales``: keys and their state can move to another number of instances while the stream runs.
-      ``scales_by_bucket``: by moving as few buckets of keys as balance needs; otherwise its own routers for the
+      ``scales_by_key_group``: by moving as few key groups as balance needs; otherwise its own routers for the
       new number say where keys live.
 
     Routers are given a key as its 64-bit hash (Spark's ``xxhash64``), never its value. So a grouping can't go by ranges
     of keys; to route by a range, make it a column and a part of the key.
 
-    A grouping of one's own, by the parity of the key's hash. It is routed in the JVM by its rule.
+    A grouping of one's own, that uses two instances at most. It is routed in the JVM by its rule.
 
-    >>> class Parity(Grouping):
-    ...     name = "parity"
+    >>> from weir.hashing import key_group
+    >>> class Halves(Grouping):
+    ...     name = "halves"
     ...     def make_router(self, context):
-    ...         return ParityRouter(context.n)
+    ...         return HalvesRouter(context.n)
     ...     def rule(self, n):
     ...         return RoutingRule(np.arange(2, dtype=np.int32) % n)
-    >>> class ParityRouter(Router):
+    >>> class HalvesRouter(Router):
     ...     def route(self, keys):
-    ...         return (keys % np.uint64(2) % np.uint64(self.n)).astype(np.int32)
-    >>> Parity().router(3).route(np.array([4, 7], np.uint64)).tolist()
+    ...         return key_group(keys, 2) % self.n
+    >>> Halves().router(3).route(np.array([4, 2**63], np.uint64)).tolist()
     [0, 1]
     """
 
@@ -167,7 +168,7 @@ class Grouping(ABC):
     uses_distances: bool = False
     measures_network: bool = False
     follows_load: bool = False
-    scales_by_bucket: ClassVar[bool] = False
+    scales_by_key_group: ClassVar[bool] = False
     settings: Any = None  # a weir.Locality, where tables are learnt
 
     @abstractmethod
@@ -198,7 +199,7 @@ class Grouping(ABC):
 
     @property
     def home_rule(self) -> Grouping | None:
-        """The rule by which every key has its one home; None: its hash decides, or its bucket."""
+        """The rule by which every key has its one home; None: its hash decides, or its key group."""
         return None if self.splits_keys else self
 
     @property
@@ -208,8 +209,8 @@ class Grouping(ABC):
 
     def in_force(self, planned: PlannedRouting) -> Grouping:
         """Return the grouping of a batch: with what its plan says, where that decides."""
-        if planned.buckets is not None and self.scales_by_bucket:
-            return planned.buckets.with_listed(planned.table)
+        if planned.key_groups is not None and self.scales_by_key_group:
+            return planned.key_groups.with_listed(planned.table)
         return self
 
     def for_operator(self, operator: OperatorTraits) -> Grouping:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from weir.hashing import spark_mod
+from weir.hashing import key_group
 from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext, RoutingRule
 
 
@@ -18,13 +18,15 @@ class Hash(Grouping):
     Perfect for memory (a key lives in one place), helpless against hot keys, blind to locality: the next
     hop of a row stays on its server with probability 1/n.
 
-    >>> keys = np.array([1, 2, 1, 9], dtype=np.uint64)
+    An instance has a contiguous range of the hashes.
+
+    >>> keys = np.array([1, 2**62, 2**63, 1], np.uint64)
     >>> Hash().router(4).route(keys).tolist()
-    [1, 2, 1, 1]
+    [0, 1, 2, 0]
     """
 
     name: ClassVar[str] = "KG"
-    scales_by_bucket: ClassVar[bool] = True
+    scales_by_key_group: ClassVar[bool] = True
 
     def make_router(self, context: RouterContext) -> Router:
         return _HashRouter(context.n)
@@ -35,4 +37,4 @@ class Hash(Grouping):
 
 class _HashRouter(Router):
     def route(self, keys: Keys) -> Instances:
-        return spark_mod(keys, self.n)
+        return key_group(keys, self.n)

@@ -20,8 +20,8 @@ from weir.routing.base import (
     RouterContext,
     RoutingRule,
 )
-from weir.routing.buckets import Buckets
 from weir.routing.hash import Hash
+from weir.routing.key_groups import KeyGroups
 from weir.routing.table import Table
 
 NO_TABLE = Table(np.empty(0, np.uint64), np.empty(0, np.int32))
@@ -43,20 +43,20 @@ class LocalityAware(Grouping):
     """
 
     table: Table = NO_TABLE
-    buckets: Buckets | None = None  # where unlisted keys live, if no longer simply by their hash
+    key_groups: KeyGroups | None = None  # where unlisted keys live, if no longer simply by their hash
     settings: Any = field(default=None, compare=False, repr=False)
 
     name: ClassVar[str] = "LAR"
     learnt: ClassVar[bool] = True
-    scales_by_bucket: ClassVar[bool] = True
+    scales_by_key_group: ClassVar[bool] = True
 
     @property
-    def home_rule(self) -> Table | Buckets:
+    def home_rule(self) -> Table | KeyGroups:
         """The rule by which every key has its one home."""
-        return self.table if self.buckets is None else self.buckets.with_listed(self.table)
+        return self.table if self.key_groups is None else self.key_groups.with_listed(self.table)
 
     def in_force(self, planned: PlannedRouting) -> LocalityAware:
-        return replace(self, table=planned.table or NO_TABLE, buckets=planned.buckets)
+        return replace(self, table=planned.table or NO_TABLE, key_groups=planned.key_groups)
 
     def make_router(self, context: RouterContext) -> Router:
         return self.home_rule.make_router(context)
@@ -108,7 +108,7 @@ class LocalityAwareSplit(LocalityAware):
         return replace(
             self,
             table=planned.table or NO_TABLE,
-            buckets=planned.buckets,
+            key_groups=planned.key_groups,
             hot=self.hot if planned.hot is None else np.sort(planned.hot),
             overflow=None if self.overflow is None else self.overflow.in_force(planned),
         )
@@ -135,7 +135,7 @@ class SplitRouter(Router):
         self._grouping = grouping
         self._local = local
         self.overflow = overflow
-        self._unlisted = (grouping.buckets or Hash()).router(n)
+        self._unlisted = (grouping.key_groups or Hash()).router(n)
 
     def route(self, keys: Keys) -> Instances:
         home = self._grouping.table.find(keys)

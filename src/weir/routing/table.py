@@ -64,8 +64,8 @@ class Table(Grouping):
         Whose table it is, its place in the sequence of that operator's tables, and the application's fingerprint.
     keys
         The readable key columns, if known: an Arrow table with one row per hash.
-    buckets
-        The instance of each bucket of unlisted keys, if these don't live by their hash: so it is in a query that has
+    key_groups
+        The instance of each key group of unlisted keys, if these don't live by their hash: so it is in a query that has
         been scaled. Not saved, and no other query can be routed by it.
 
     Examples
@@ -89,10 +89,10 @@ class Table(Grouping):
     version: int = 0
     topology: str = ""
     keys: pa.Table | None = field(default=None, repr=False)
-    buckets: Instances | None = field(default=None, repr=False)
+    key_groups: Instances | None = field(default=None, repr=False)
 
     name: ClassVar[str] = "table"
-    scales_by_bucket: ClassVar[bool] = True
+    scales_by_key_group: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         hashes = np.ascontiguousarray(self.hashes, np.uint64)
@@ -210,8 +210,8 @@ class Table(Grouping):
             and self.n == other.n
             and np.array_equal(self.hashes, other.hashes)
             and np.array_equal(self.instances, other.instances)
-            and (self.buckets is None) == (other.buckets is None)
-            and (self.buckets is None or np.array_equal(self.buckets, other.buckets))  # type: ignore[arg-type]
+            and (self.key_groups is None) == (other.key_groups is None)
+            and (self.key_groups is None or np.array_equal(self.key_groups, other.key_groups))  # type: ignore[arg-type]
         )
 
     def __hash__(self) -> int:
@@ -242,7 +242,7 @@ class Table(Grouping):
         return None if instance < 0 else instance
 
     def route(self, hashes: Keys, n: int | None = None) -> Instances:
-        """Return the instance of each key among ``n``, by hash or bucket where the key is not listed.
+        """Return the instance of each key among ``n``, by hash or key group where the key is not listed.
 
         ``n`` is the number that the table was made for, if it is not given.
         """
@@ -255,7 +255,7 @@ class Table(Grouping):
         homes = self.find(hashes)
         missing = np.flatnonzero(homes < 0)
         if len(missing):
-            homes[missing] = hash_home(hashes[missing], count, self.buckets)
+            homes[missing] = hash_home(hashes[missing], count, self.key_groups)
         return homes
 
     def __getstate__(self) -> dict[str, Any]:
@@ -268,10 +268,10 @@ class Table(Grouping):
                 f"{where}: its routing table names instance {int(self.instances.max())}, but there are only "
                 f"{n} (0 … {n - 1}); raise the parallelism or make the table anew for {n}"
             )
-        if self.buckets is not None:
+        if self.key_groups is not None:
             raise GroupingError(
                 f"{where}: its routing table is of a query that was scaled, and only there unlisted keys live by "
-                "these buckets; save the table and open it again to route by its listed keys"
+                "these key groups; save the table and open it again to route by its listed keys"
             )
 
     def make_router(self, context: RouterContext) -> Router:
@@ -308,7 +308,7 @@ class Table(Grouping):
             self.operator,
             self.version + 1 if version is None else version,
             self.topology,
-            buckets=self.buckets,
+            key_groups=self.key_groups,
         )
 
 

@@ -94,7 +94,7 @@ class Weighted(CountingGrouping):
     A hot key stays at home (receiver 2) as long as that has share left.
 
     >>> from weir.routing.hash import Hash
-    >>> hot = np.full(5, 2, np.uint64)
+    >>> hot = np.full(5, 2**64 - 1, np.uint64)
     >>> Weighted(Hash()).router(3, distances=[0, 1, 2]).route(hot).tolist()
     [2, 2, 0, 0, 0]
     """

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from weir.hashing import spark_mod
+from weir.hashing import key_group
 from weir.routing.base import RoutingRule
 from weir.routing.cuckoo import two_choice_table
 
-LITERAL_LIMIT = 30_000  # listed keys and buckets that literal look-up tables may hold
+LITERAL_LIMIT = 30_000  # listed keys and key groups that literal look-up tables may hold
 _ROOM = 4096  # places of a look-up table that may yet fill
 
 
@@ -26,8 +26,8 @@ def compiles(rule: RoutingRule | None, instances: int) -> bool:
     """Return whether the JVM can route by a rule."""
     if rule is None:
         return False
-    buckets = len(rule.homes) if len(rule.homes) > instances else 0
-    return len(rule.listed) + buckets <= LITERAL_LIMIT
+    key_groups = len(rule.homes) if len(rule.homes) > instances else 0
+    return len(rule.listed) + key_groups <= LITERAL_LIMIT
 
 
 def slot_of(rule: RoutingRule, slots: Sequence[int], keys: Sequence[Column], row: Sequence[Column]) -> Column:
@@ -44,16 +44,17 @@ def slot_of(rule: RoutingRule, slots: Sequence[int], keys: Sequence[Column], row
     if len(rule.spread):
         hot = hashed.isin([int(h) for h in rule.spread.view(np.int64)])
         hashed = F.when(hot, spread).otherwise(hashed)
-    by_bucket = np.array(slots, np.int32)[rule.homes]
-    if len(by_bucket) <= len(slots):
-        homes = F.array(*[F.lit(int(s)) for s in by_bucket])
+    by_group = np.array(slots, np.int32)[rule.homes]
+    if len(by_group) <= len(slots):
+        homes = F.array(*[F.lit(int(s)) for s in by_group])
     else:
-        homes = _literal(by_bucket, "int")
-    fallback = F.element_at(homes, (F.pmod(hashed, F.lit(len(by_bucket))) + 1).cast("int"))
+        homes = _literal(by_group, "int")
+    group = F.shiftright(F.shiftrightunsigned(hashed, 32) * F.lit(len(by_group)), 32)
+    fallback = F.element_at(homes, (group + 1).cast("int"))
     if not len(rule.listed) and not rule.grows:
         return fallback
-    # a key whose home is its bucket's anyway needs no entry
-    elsewhere = rule.instances != rule.homes[spark_mod(rule.listed, len(rule.homes))]
+    # a key whose home is its key group's anyway needs no entry
+    elsewhere = rule.instances != rule.homes[key_group(rule.listed, len(rule.homes))]
     # Spark's code is the same for all tables of one size: one that is still empty, or grows, must not have the JVM
     # compile and warm up other code in the middle of the stream
     least, factor = (_ROOM, 4) if rule.grows else (8, 2)

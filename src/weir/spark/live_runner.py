@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -119,6 +119,8 @@ class LiveRunner(SparkRunner):
         self._reserved: tuple[str, int] | None = None  # Spark application, slots
         # the batch to try live servers with again, and how many to wait after the next failure
         self._resume, self._pause = 0, 1
+        self._origin: list[int] | None = None  # of live servers that change with the next batch
+        self._behind: list[int] | None = None  # of servers that have changed since step jobs ran
         self._why = "as step jobs until the first batch has been planned"
         self._pace = Pace()
         self.start_seconds = 0.0  # what the last start of live servers took
@@ -128,14 +130,32 @@ class LiveRunner(SparkRunner):
         return self._why
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
-        """Let the servers go: the batch that changes them starts the new ones, which exchange their states first."""
-        self._let_go()
-        self._pace = Pace()
-        super().rescale(topology, origin, learning)
+        """Go over to other servers with the next batch: live ones come and go, and the others stay as they are."""
+        self.topology, self.learning, self._pace = topology, learning, Pace()
+        self._behind = origin if self._behind is None else _after(self._behind, origin)
+        if self._group is not None:
+            self._origin = origin
+
+    def _catch_up(self) -> None:
+        """Let step jobs know of servers that have come and gone while none ran: Spark takes a second for it."""
+        if self._behind is not None:
+            origin, self._behind = self._behind, None
+            super().rescale(self.topology, origin, self.learning)
+
+    def ensure_slots(self, servers: int, timeout: float) -> None:
+        """Start live servers that are to come, while batches go on."""
+        super().ensure_slots(servers, timeout)
+        group, more = self._group, servers - self.topology.servers
+        if group is not None and more > 0 and self._reserve(servers) is None:
+            with contextlib.suppress(LiveFailed):  # the batch that wants them says so
+                group.prepare(more, self._newcomers(group), START_SECONDS)
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
+        if not executors(self.session):
+            return None
         if hosts is not None:  # servers may live there
             self._let_go()
+        self._catch_up()
         return super().release(hosts)
 
     def close(self) -> None:
@@ -148,6 +168,8 @@ class LiveRunner(SparkRunner):
         reason = self._obstacle(plan)
         if reason is not None:
             self._say(f"as step jobs: {reason}")
+            self._let_go()
+            self._catch_up()
             return super().run(rows, plan, manifest, before)
         try:
             result = self._run_live(rows, plan, manifest, before)
@@ -158,6 +180,7 @@ class LiveRunner(SparkRunner):
             self._resume, self._pause = plan.batch + self._pause, min(2 * self._pause, LONGEST_PAUSE)
             failure = str(error).split("\n")[0]
             self._say(f"as step jobs until batch {self._resume}: {failure}")
+            self._catch_up()
             return replace(super().run(rows, plan, manifest, before), ran_again=failure)
         self._pause = 1
         return result
@@ -165,19 +188,21 @@ class LiveRunner(SparkRunner):
     def _obstacle(self, plan: BatchPlan) -> str | None:
         if not self.topology.steps:
             return "no operator needs a server"
-        if self._group is not None:
+        if self._group is not None and self._origin is None:
             return None
         if plan.batch < self._resume:
             return f"live servers failed, and are tried again with batch {self._resume}"
-        return self._reserve()
+        return self._reserve(self.topology.servers)
 
-    def _reserve(self) -> str | None:
-        """Take slots for the servers, or return why there are none."""
+    def _reserve(self, servers: int) -> str | None:
+        """Hold slots for so many servers, or return why there are none."""
         with _counting:
-            reason = obstacle(self.session, self.topology.servers)
-            if reason is None:
-                self._reserved = self.session.sparkContext.applicationId, self.topology.servers
-                _held[self._reserved[0]] += self._reserved[1]
+            application = self.session.sparkContext.applicationId
+            own = 0 if self._reserved is None else self._reserved[1]
+            _held[application] -= own
+            reason = obstacle(self.session, servers)
+            self._reserved = application, own if reason is not None else servers
+            _held[application] += self._reserved[1]
             return reason
 
     def _say(self, why: str) -> None:
@@ -191,6 +216,10 @@ class LiveRunner(SparkRunner):
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None
     ) -> BatchResult:
         group = self._group or self._start_servers()
+        if self._origin is not None:
+            origin, self._origin = self._origin, None
+            group.change(origin, self._newcomers(group), START_SECONDS)
+            self._say(f"on {self.topology.servers} live servers")
         job = replace(self._job(plan, manifest, EntryLayout(tagged=True), before), pace=self._pace)
         self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.generation.name}"
@@ -211,7 +240,6 @@ class LiveRunner(SparkRunner):
 
         aggregator = LoadAggregator(job, group.tell_load)
         answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows, aggregator)
-        self._previous = None
         result = result_of(answers, "live")
         self._pace = aggregator.pace(result.reports)
         return result
@@ -236,22 +264,12 @@ class LiveRunner(SparkRunner):
         group = LiveCoordinator(
             n, host, lambda: self._cancel(context, group.generation), self._silence, bind, sealed
         )
-        stage = self.affinity.each().mapInArrow(
-            _server_task(group.address, group.generation), "server int", barrier=True
-        )
-
-        def hold() -> None:
-            try:
-                context.setJobGroup(_job_group(group.generation), f"{n} live servers of a Weir query")
-                stage.collect()
-            except Exception as error:
-                group.fail(LiveFailed(f"the stage of the live servers ended: {str(error).splitlines()[0]}"))
-
         with self._lock:
             if self._closed:
                 raise LiveFailed("the query is being stopped")
             self._group = group
-        threading.Thread(target=hold, daemon=True, name="weir-live").start()
+        self._catch_up()
+        self._launch(group, list(range(n)), self.affinity.each())
         group.gather(START_SECONDS)
         self.start_seconds = time.perf_counter() - began
         if executors(self.session):
@@ -260,9 +278,31 @@ class LiveRunner(SparkRunner):
         self._say(f"on {n} live servers{how} (started within {self.start_seconds:.1f} s)")
         return group
 
+    def _launch(self, group: LiveCoordinator, members: list[int], places: DataFrame) -> None:
+        """Start a barrier stage of live servers, one for each partition, in a thread that waits for their end."""
+        context = self.session.sparkContext
+        task = _server_task(group.address, group.generation, members)
+        stage = places.mapInArrow(task, "server int", barrier=True)
+
+        def hold() -> None:
+            try:
+                context.setJobGroup(
+                    _job_group(group.generation), f"{len(members)} live servers of a Weir query"
+                )
+                stage.collect()
+            except Exception as error:
+                group.fail(LiveFailed(f"the stage of the live servers ended: {str(error).splitlines()[0]}"))
+
+        threading.Thread(target=hold, daemon=True, name="weir-live").start()
+
+    def _newcomers(self, group: LiveCoordinator) -> Callable[[list[int]], None]:
+        return lambda members: self._launch(
+            group, members, self.session.range(0, len(members), 1, len(members))
+        )
+
     def _let_go(self) -> None:
         with self._lock:
-            group, self._group = self._group, None
+            group, self._group, self._origin = self._group, None, None
         if group is not None:
             group.close()
             self._cancel(self.session.sparkContext, group.generation)
@@ -318,12 +358,21 @@ def _job_group(generation: Generation) -> str:
     return f"weir-live-{generation.name}"
 
 
-def _server_task(driver: Address, generation: Generation) -> Task:
+def _after(first: list[int], then: list[int]) -> list[int]:
+    """Return the origin of servers that have changed twice.
+
+    >>> _after([0, -1, 1], [2, 1, -1])
+    [1, -1, -1]
+    """
+    return [first[old] if old >= 0 else -1 for old in then]
+
+
+def _server_task(driver: Address, generation: Generation, members: list[int]) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:  # its home, which has brought the task here
             pass
         folder = local_folder() or tempfile.gettempdir()
-        LiveWorker(partition(), driver, generation, _decoded, folder).run()
+        LiveWorker(members[partition()], driver, generation, _decoded, folder).run()
         yield from ()
 
     return task

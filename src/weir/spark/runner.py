@@ -32,7 +32,6 @@ from weir.engine.task.batch_context import (
 )
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of
-from weir.engine.task.rescale import move_home
 from weir.engine.task.server import Server
 from weir.engine.task.tables import grouping_in_force
 from weir.errors import EngineError, HandoffLost, OperatorError
@@ -101,7 +100,6 @@ class SparkRunner:
         self.template: DataFrame  # what batches come from, set before the first
         self._pause_until = 0
         self._most_bytes = ""  # of an Arrow batch, as the session has been told
-        self._previous: ServerAffinity | None = None
         self._slots: dict[int, tuple[object, Column]] = {}
 
     def start(self, rows: DataFrame, topology: Topology, learning: Learning | None, claim: Claim) -> None:
@@ -145,8 +143,8 @@ class SparkRunner:
         return measure(self.affinity, places, self.storage)
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
-        """Go over to other servers with the next batch, which moves the state (``plan.origin``)."""
-        self._previous, self.affinity = self.affinity, self.affinity.rearranged(self.session, origin)
+        """Go over to other servers with the next batch."""
+        self.affinity = self.affinity.rearranged(self.session, origin)
         self.topology, self.learning = topology, learning
         self._slots.clear()
         self.hosts = self._hosts_of_one_machine()
@@ -206,26 +204,20 @@ class SparkRunner:
     ) -> BatchResult:
         topology = self.topology
         self._limit_batches(SETTINGS[MOST_BYTES])
-        moving = plan.origin is not None
         in_jvm = topology.steps > 0 and self._routable(plan) and not self._stays_in_python(hosts)
-        layout = self._entry_layout(moving) if in_jvm else EntryLayout(tagged=True)
+        layout = self._entry_layout() if in_jvm else EntryLayout(tagged=True)
         job = self._job(plan, manifest, layout, before, hosts)
         first = sending if topology.steps else answering
         if in_jvm:
             entry = self._native(rows, plan, layout)
         else:
             entry = first(rows, _source_task(job))
-        if moving:
-            assert self._previous is not None
-            movers = first(self._previous.each(), _move_task(job))
-            entry = entry.unionByName(movers, allowMissingColumns=True)
-        shape = f"entry, tagged {layout.tagged}, moving {moving}, in the JVM {in_jvm}"
+        shape = f"entry, tagged {layout.tagged}, in the JVM {in_jvm}"
         for step in range(1, topology.steps + 1):
             stage = sending if step < topology.steps else answering
             entry = stage(self.affinity.exchange(entry, shape), _step_task(job, step))
             shape = "wire"
         answers = self._collect(entry)
-        self._previous = None
         return result_of(answers)
 
     def _limit_batches(self, most_bytes: str) -> None:
@@ -261,12 +253,12 @@ class SparkRunner:
             claim=self._claim,
         )
 
-    def _entry_layout(self, moving: bool) -> EntryLayout:
+    def _entry_layout(self) -> EntryLayout:
         """Return how rows look that the JVM routes; untagged if all of them are of one source and for one edge."""
         topology = self.topology
         several = len(topology.sources) > 1 or any(len(topology.out_edges[s]) > 1 for s in topology.sources)
         return EntryLayout(
-            tagged=several or moving,
+            tagged=several,
             native={
                 name: (number, [column_name(number, c) for c in schema.names])
                 for number, (name, schema) in enumerate(topology.sources.items())
@@ -337,11 +329,11 @@ class SparkRunner:
     def _slot(self, plan: BatchPlan, edge: Edge, plain: dict[str, str], columns: list[str]) -> Column:
         """Return the slot of each row on an edge; the expression is kept until the table or the hot keys change."""
         table = plan.tables.get(edge.target)
-        buckets = plan.layout.buckets.get(edge.target) if plan.layout else None
+        key_groups = plan.layout.key_groups.get(edge.target) if plan.layout else None
         version = (
             table.files[-1].name if table else "",
             tuple(plan.hot.get(edge.target, ())),
-            buckets.name if buckets else "",
+            key_groups.name if key_groups else "",
         )
         kept = self._slots.get(edge.index)
         if kept is None or kept[0] != version:
@@ -440,13 +432,3 @@ def _source_task(job: BatchContext) -> Task:
 def local_folder() -> str | None:
     """A folder of this executor, which Spark removes with it."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-
-
-def _move_task(job: BatchContext) -> Task:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle(job)
-        for batch in batches:
-            for server in batch.column("server").to_pylist():
-                yield from move_home(job, server)
-
-    return task

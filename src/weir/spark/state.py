@@ -15,16 +15,16 @@ from weir.engine.batch.ledger import latest_commit
 from weir.engine.documents import Commit, FileRef
 from weir.engine.inspect.saved_state import (
     described_operator,
-    merged_state,
     readable_schema,
     readable_state,
     running_operator,
+    state_schema,
 )
-from weir.engine.task.tables import buckets_in_force
 from weir.errors import CheckpointError, EngineError
 from weir.graph.model import Topology
 from weir.spark.session import to_ddl, to_ddl_type
 from weir.state.storage import Storage
+from weir.state.view import StateView
 
 LITTLE = 1 << 20  # bytes of a batch's output that the driver reads itself
 
@@ -65,18 +65,13 @@ def state_frame(
     described = described_operator(commit, name)
     operator = running_operator(topology, described, name)
     segments = commit.manifest[name]
-    waiting = commit.manifest.get(described.get("held") or "", [])
-    moved = buckets_in_force(storage, commit.layout, name)
-    buckets = None if moved is None else moved.homes
-    schema = readable_schema(described, operator)
-    names = schema.names
+    stored, schema = state_schema(described), readable_schema(described, operator)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for server in batch.column("id").to_pylist():
-                refs = segments[server]
-                table = merged_state(storage, described, refs, waiting, server, buckets, operator)
-                rows = readable_state(described, table, operator).select(names)
+                table = StateView(storage, segments[server], stored).everything()
+                rows = readable_state(described, table, operator).select(schema.names)
                 yield from rows.cast(schema).to_batches()
 
     n = len(segments)

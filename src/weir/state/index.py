@@ -7,6 +7,8 @@ chance with probability below 10⁻²⁰; no byte comparison of keys is needed a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -122,6 +124,12 @@ class Search:
         hit = asked[self.row[asked] >= 0]
         self.which[hit] = number
         return hit
+
+    def leave_out(self, holds: Callable[[U64], NDArray[np.bool_]]) -> I64:
+        """Stop looking for the missing keys that the next runs do not hold; return their positions."""
+        held = holds(self.key_hash[self.missing])
+        elsewhere, self.missing = self.missing[~held], self.missing[held]
+        return elsewhere
 
     def drop(self, positions: I64) -> None:
         """Count keys as seen and gone."""

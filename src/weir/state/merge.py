@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from weir.state.blocks import SegmentWriter, cut
-from weir.state.columns import DEAD, H1, completed, stored_schema
-from weir.state.reader import Segment, open_segment
+from weir.state.columns import DEAD, completed, stored_schema
+from weir.state.reader import Segment, between, open_segment
 from weir.state.refs import SegmentRef
 from weir.state.segment import newest, write_segment
 from weir.state.storage import Storage
@@ -27,13 +27,11 @@ def merge_segments(
     Tombstones are kept with ``keep_dead``: there may be older entries than these. At most some ``IN_MEMORY`` bytes of
     entries are in memory at a time, more only if a single key's windows are.
     """
-    if sum(ref.bytes for ref in refs) <= IN_MEMORY:
+    if sum(ref.bytes * ref.share for ref in refs) <= IN_MEMORY:
         table = StateView(storage, refs, schema).everything(keep_dead)
         return write_segment(storage, name, table) if table.num_rows else None
-    segments = [open_segment(storage, ref) for ref in refs]
     writer = SegmentWriter(stored_schema(schema))
-    ranges = (_merged(parts, schema, keep_dead) for parts in _ranges(segments))
-    merged = (table for table in ranges if table.num_rows)
+    merged = living(storage, refs, schema, keep_dead)
     first = next(merged, None)
     if first is None:
         return None
@@ -50,37 +48,36 @@ def merge_segments(
     return writer.ref(name)
 
 
+def living(
+    storage: Storage, refs: Sequence[SegmentRef], schema: pa.Schema, keep_dead: bool = False
+) -> Iterator[pa.Table]:
+    """Yield the newest entry of each key of some segments, oldest first, one range of hashes after the other."""
+    segments = [open_segment(storage, ref.whole) for ref in refs]
+    tables = (_merged(parts, schema, keep_dead) for parts in _ranges(segments, refs))
+    return (table for table in tables if table.num_rows)
+
+
 def _merged(parts: list[pa.Table], schema: pa.Schema, keep_dead: bool) -> pa.Table:
     stored = stored_schema(schema)
     table = newest(pa.concat_tables([stored.empty_table(), *(completed(part, stored) for part in parts)]))
     return table if keep_dead else table.filter(pa.compute.invert(table[DEAD]))
 
 
-def _ranges(segments: Sequence[Segment]) -> Iterator[list[pa.Table]]:
+def _ranges(segments: Sequence[Segment], refs: Sequence[SegmentRef]) -> Iterator[list[pa.Table]]:
     """Yield the entries of one range of hashes after the other, those of older segments first."""
     bounds = [0, *_cuts(segments), 1 << 64]
     held: dict[tuple[int, int], pa.Table] = {}  # blocks that reach into the next range
     for low, high in pairwise(bounds):
         parts = []
-        for number, segment in enumerate(segments):
-            first = int(np.searchsorted(segment.lasts, np.uint64(low), "left"))
-            last = int(np.searchsorted(segment.firsts, np.uint64(high - 1), "right"))
-            fresh = [b for b in range(first, last) if (number, b) not in held]
-            tables = {b: held.pop((number, b)) for b in range(first, last) if (number, b) in held}
-            tables.update(segment.tables(fresh, keep=False))
-            for block in range(first, last):
-                table = tables[block]
-                parts.append(_between(table, low, high))
-                if int(segment.lasts[block]) >= high:
-                    held[number, block] = table
+        for number, (segment, ref) in enumerate(zip(segments, refs, strict=True)):
+            slices = ((low, high - 1),) if ref.ranges is None else ref.ranges
+            own = [(max(low, a), min(high - 1, b)) for a, b in slices if a < high and b >= low]
+            blocks = sorted({block for a, b in own for block in segment.between(a, b)})
+            tables = {b: held.pop((number, b)) for b in blocks if (number, b) in held}
+            tables.update(segment.tables([b for b in blocks if b not in tables], keep=False))
+            parts += [between(tables[block], a, b) for a, b in own for block in segment.between(a, b)]
+            held |= {(number, b): table for b, table in tables.items() if int(segment.lasts[b]) >= high}
         yield parts
-
-
-def _between(table: pa.Table, low: int, high: int) -> pa.Table:
-    key_hash = table[H1].to_numpy()
-    start = int(np.searchsorted(key_hash, np.uint64(low), "left"))
-    end = int(np.searchsorted(key_hash, np.uint64(high - 1), "right"))
-    return table.slice(start, end - start)
 
 
 def _cuts(segments: Sequence[Segment]) -> list[int]:

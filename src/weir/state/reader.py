@@ -14,6 +14,7 @@ import pyarrow as pa
 from weir.errors import CheckpointError
 from weir.state.blocks import Index, index_in, index_of
 from weir.state.cache import BYTES, MAPS
+from weir.state.columns import H1
 from weir.state.index import U64, Search
 from weir.state.refs import BlockRef, Directory, SegmentRef
 from weir.state.segment import BY_RANGE
@@ -22,6 +23,19 @@ from weir.state.storage import Storage
 AT_ONCE = 32 << 20  # bytes of blocks that are fetched together
 LOOK_AFTER = 64  # segments opened before those are unmapped that have been deleted
 _opened = 0  # segments since then
+
+
+EVERYWHERE = ((0, (1 << 64) - 1),)
+
+
+def between(table: pa.Table, low: int, high: int) -> pa.Table:
+    """Return the entries whose hash lies in a range, both ends included, of a table that is sorted by it."""
+    if (low, high) == EVERYWHERE[0]:
+        return table
+    key_hash = table[H1].to_numpy()
+    start = int(np.searchsorted(key_hash, np.uint64(low), "left"))
+    end = int(np.searchsorted(key_hash, np.uint64(high), "right"))
+    return table.slice(start, end - start)
 
 
 class Segment(Protocol):
@@ -43,11 +57,23 @@ class Segment(Protocol):
     def tables(self, blocks: Sequence[int], keep: bool = True) -> Iterator[tuple[int, pa.Table]]:
         """Yield the entries of some blocks; without ``keep``, leave what others need in the cache alone."""
 
+    def between(self, low: int, high: int) -> range:
+        """Return the blocks that may hold a hash of a range, both ends included."""
+
     def samples(self, stride: int) -> Iterator[tuple[U64, int]]:
         """Yield some hashes of each block, and of how many entries each of them is one."""
 
 
-class WholeSegment:
+class _Blocks:
+    firsts: U64
+    lasts: U64
+
+    def between(self, low: int, high: int) -> range:
+        first = int(np.searchsorted(self.lasts, np.uint64(low), "left"))
+        return range(first, int(np.searchsorted(self.firsts, np.uint64(high), "right")))
+
+
+class WholeSegment(_Blocks):
     """A segment in memory, most often a mapped file."""
 
     def __init__(self, storage: Storage, ref: SegmentRef) -> None:
@@ -81,7 +107,7 @@ class WholeSegment:
         return ((index.key_hash[::stride], min(stride, len(index.key_hash))) for _, index in self._indexes)
 
 
-class RangedSegment:
+class RangedSegment(_Blocks):
     """A segment on remote storage of which only a directory is in memory; blocks are fetched when they are needed."""
 
     def __init__(self, storage: Storage, ref: SegmentRef) -> None:

@@ -131,7 +131,7 @@ def run_to_merge(refs: Sequence[SegmentRef]) -> tuple[int, int] | None:
     largest = same = 0  # the largest class so far, and how many are of it
     best: tuple[int, int] | None = None
     for start in range(end - 1, -1, -1):
-        size = _size_class(refs[start].rows)
+        size = _size_class(refs[start].entries)
         if size > largest:
             largest, same = size, 0
         same += size == largest

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weir.state.columns import DEAD, H1, H2, NEVER, completed, stored_schema
 from weir.state.index import Search, rows_of
-from weir.state.reader import Segment, open_segment
+from weir.state.reader import EVERYWHERE, Segment, between, open_segment
 from weir.state.refs import SegmentRef
 from weir.state.segment import newest
 from weir.state.storage import Storage
@@ -25,7 +25,8 @@ class StateView:
     def __init__(self, storage: Storage, refs: Sequence[SegmentRef], schema: pa.Schema) -> None:
         self.schema = schema
         self._stored = stored_schema(schema)
-        self.segments = [open_segment(storage, r) for r in refs]
+        self.refs = list(refs)
+        self.segments = [open_segment(storage, r.whole) for r in refs]
         self._starts = list(accumulate((len(s.firsts) for s in self.segments), initial=0))  # of their blocks
 
     def find(
@@ -37,15 +38,19 @@ class StateView:
 
     def _search(self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64], living: bool) -> Search:
         search = Search(key_hash, key_check)
-        for start, segment in zip(self._starts[-2::-1], reversed(self.segments), strict=True):
+        for place in range(len(self.segments) - 1, -1, -1):
             if not len(search.missing):
                 break
+            segment, start, ref = self.segments[place], self._starts[place], self.refs[place]
+            elsewhere = search.leave_out(ref.holds) if ref.ranges is not None else None
             for number, index in segment.holding(search):
                 hits = search.look(start + number, index.key_hash, index.key_check)
                 if living and len(hits):
                     gone = index.dead(search.row[hits])
                     if gone.any():
                         search.drop(hits[gone])
+            if elsewhere is not None:
+                search.missing = np.concatenate([search.missing, elsewhere])
         return search
 
     def take(self, which: NDArray[np.int64], row: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:
@@ -69,12 +74,12 @@ class StateView:
         """
         names = self._stored.names if columns is None else list(columns)
         parts = [self._stored.empty_table().select(names)]
-        for start, segment in zip(self._starts, self.segments, strict=False):
+        for start, segment, ref in zip(self._starts, self.segments, self.refs, strict=False):
             for number, index in segment.due(until):
                 deadlines, order = index.by_deadline()
                 lo, hi = np.searchsorted(deadlines, [after, until], side="right")
                 rows = np.sort(order[lo:hi])
-                rows = rows[~index.dead(rows)]
+                rows = rows[~index.dead(rows) & ref.holds(index.key_hash[rows])]
                 if not len(rows):
                     continue
                 newer = self._search(index.key_hash[rows], index.key_check[rows], living=False)
@@ -87,11 +92,12 @@ class StateView:
         """Return all living entries of the keys with these route hashes (several per key if it has windows)."""
         routes = np.unique(routes)
         parts: list[tuple[NDArray[Any], ...]] = []  # h1, h2, dead, block, row
-        for start, segment in zip(self._starts, self.segments, strict=False):
-            for number, index in segment.holding_any(routes):
-                here = routes
+        for start, segment, ref in zip(self._starts, self.segments, self.refs, strict=False):
+            own = routes[ref.holds(routes)]
+            for number, index in segment.holding_any(own):
+                here = own
                 if len(segment.firsts) > 1:
-                    here = routes[(routes >= segment.firsts[number]) & (routes <= segment.lasts[number])]
+                    here = own[(own >= segment.firsts[number]) & (own <= segment.lasts[number])]
                 rows = rows_of(index.key_hash, here)
                 if len(rows):
                     block = np.full(len(rows), start + number)
@@ -123,9 +129,10 @@ class StateView:
         return table if keep_dead else self._living(table)
 
     def _tables(self) -> Iterator[pa.Table]:
-        for segment in self.segments:
-            for _, table in self._read(segment, range(len(segment.firsts)), keep=False):
-                yield table
+        for segment, ref in zip(self.segments, self.refs, strict=True):
+            for low, high in ref.ranges or EVERYWHERE:
+                for _, table in self._read(segment, segment.between(low, high), keep=False):
+                    yield between(table, low, high)
 
     def _read(
         self, segment: Segment, blocks: Sequence[int], keep: bool = True
@@ -148,7 +155,7 @@ def next_deadline(storage: Storage, refs: Sequence[SegmentRef], after: int) -> i
         if after < ref.min_deadline:
             least = min(least, ref.min_deadline)
             continue
-        for _, index in open_segment(storage, ref).due(int(NEVER) - 1):
+        for _, index in open_segment(storage, ref.whole).due(int(NEVER) - 1):
             deadlines, _ = index.by_deadline()
             following = int(np.searchsorted(deadlines, after, side="right"))
             if following < len(deadlines):

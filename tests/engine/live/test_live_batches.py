@@ -37,10 +37,10 @@ def ways(query):
         (None, {}),
         (TOPICS, {"routing": TOPICS}),
         (weir.Shuffle(), {"routing": weir.PartialKey()}),
-        (weir.PartialKey(), {"routing": weir.Shuffle(), "aggregate_every": 2}),
+        (weir.PartialKey(), {"routing": weir.Shuffle()}),
         (weir.Consistent(), {"routing": weir.Weighted(weir.Hash())}),
     ],
-    ids=["hash", "table", "split", "held", "by load"],
+    ids=["hash", "table", "split", "split twice", "by load"],
 )
 def test_counts_are_right_whatever_the_grouping(places, topics):
     query = run(two_counts(places=places, **topics), TABLES, servers=3, execution="live")
@@ -96,10 +96,9 @@ def test_servers_come_and_go_and_keys_move():
         assert query.recent_progress[1].moved_keys
 
 
-@pytest.mark.parametrize("every", [1, 3])
-def test_what_waits_on_a_server_that_goes_is_kept_and_merged_once(every):
+def test_split_keys_are_merged_once_while_servers_come_and_go():
     tables = [posts(1000, seed) for seed in range(8)]
-    app = two_counts(places=weir.Hash(), routing=weir.PartialKey(), aggregate_every=every)
+    app = two_counts(places=weir.Hash(), routing=weir.PartialKey())
     with start(app, servers=4, execution="live") as query:
         for number, table in enumerate(tables):
             if number == 2:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import weir
 from support import counts, posts, rows_of, two_counts
+from truth import eventually
 from weir.engine.live.inbox import Inbox
 from weir.engine.live.sealing import seals
 from weir.engine.live.sender import Sender
@@ -118,7 +119,8 @@ def test_what_waits_has_a_bound():
 
         thread = threading.Thread(target=send, daemon=True)
         thread.start()
-        time.sleep(0.3)
+        eventually(lambda: sent == [LARGE, 500])
+        time.sleep(0.2)
         assert sent == [LARGE, 500]  # the third would be too much
         assert [len(data) for _, data in received(other)] == [LARGE, 500, LARGE, 10]
         thread.join(20)

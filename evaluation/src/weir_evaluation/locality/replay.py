@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.hashing import spark_mod
+from weir.hashing import key_group
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
 from weir.locality.graph import KeyGraph
@@ -220,7 +220,7 @@ def _graph(rows: Columns) -> KeyGraph:
 
 def _by_table(tables: Sequence[Table] | None, rows: Columns, n: int) -> ServerAffinity:
     if tables is None:
-        return [spark_mod(k, n) for k in rows]
+        return [key_group(k, n) for k in rows]
     return [t.route(k) for t, k in zip(tables, rows, strict=True)]
 
 

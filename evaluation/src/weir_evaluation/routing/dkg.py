@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from weir.compiled import compiled, helper
 from weir.errors import GroupingError, ParameterError
-from weir.hashing import mix, mixed, spark_mod
+from weir.hashing import key_group, mix, mixed
 from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
 from weir.routing.partial_key import pick
 from weir_evaluation.routing.heavy_hitters import SpaceSaving
@@ -127,7 +127,7 @@ class _HeavyKeysRouter(Router):
 
     def route(self, keys: Keys) -> Instances:
         if len(self.buckets) == 0:
-            return spark_mod(keys, self.n)
+            return key_group(keys, self.n)
         out = np.empty(len(keys), dtype=np.int32)
         _route(keys, self.keys, self.homes, self.buckets, out)
         return out

@@ -14,7 +14,7 @@ from weir.engine.batch.driver import Driver, Runner
 from weir.engine.batch.ledger import FOREVER, Ledger, latest_commit
 from weir.engine.batch.source_batching import SourceBatching, SplittableSource
 from weir.engine.documents import Layout
-from weir.engine.task.rescale import Build
+from weir.engine.steering.rescale import Build
 from weir.errors import TopologyError
 from weir.graph.model import DEAD_LETTERS, LATE, Topology, fingerprint
 from weir.operators.file_feed import FileFeed

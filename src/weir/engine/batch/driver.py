@@ -29,12 +29,11 @@ from weir.engine.metrics.summary import summarise
 from weir.engine.steering.learning import learner_of
 from weir.engine.steering.load import Load
 from weir.engine.steering.lookahead import Ahead
+from weir.engine.steering.rescale import Build, Change, restarted, scaled
 from weir.engine.steering.scaler import Pending, Scaler
 from weir.engine.task.invariants import check
 from weir.engine.task.key_counting import Learning
-from weir.engine.task.relayout import lay_out
 from weir.engine.task.reports import BatchResult
-from weir.engine.task.rescale import Build, change, moved_keys
 from weir.engine.task.server_locations import ServerLocations
 from weir.errors import WeirError
 from weir.faults import reach
@@ -281,13 +280,8 @@ class Driver:
         last = self.ledger.last
         check_names({} if self.source_batching is None else self.source_batching.feeds, last, self._dropped)
         self.deliveries.open(self.topology, self._dropped)
-        if self.ledger.needs_migration:
-            assert last is not None
-            self.status.message = "laying out state anew"
-            self.ledger.migrate(*lay_out(self.topology, last, self.storage, self.runner.each))
         self._locate()
-        if self.learner is not None and self.ledger.last is not None:
-            last = self.ledger.last
+        if self.learner is not None and last is not None and not self.ledger.needs_change:
             self.learner.start(last.tables, last.manager, self.ledger.layout)
         self._started = True  # only now: what was refused is refused again
 
@@ -306,7 +300,7 @@ class Driver:
         """Whether something is left to do when a bounded input has ended: windows to close, states to merge."""
         if self.source_batching is not None and self.source_batching.grows:
             return True
-        return any(n.times or n.held is not None for n in self.topology.stateful)
+        return any(n.times for n in self.topology.stateful)
 
     @property
     def learning(self) -> Learning | None:
@@ -341,11 +335,11 @@ class Driver:
             progress.scaled = {
                 "from": self._servers_before,
                 "to": plan.servers,
-                "moved_keys": moved_keys(reports),
+                "moved_keys": plan.moved_keys,
             }
         if learner is not None:
             progress.routing = learner.summary(plan)
-            progress.moved_keys = sum(m.file.rows for m in plan.moves)
+            progress.moved_keys = sum(m.file.rows for m in plan.moves) if plan.origin is None else 0
         return progress
 
     def _memory(self, batch: int) -> FileRef | None:
@@ -365,15 +359,20 @@ class Driver:
                 "end_of_input": end_of_input,
                 "input": next_input(self.source_batching, self.ledger.last, reads),
             }
+            if self.ledger.needs_change:
+                assert self.ledger.last is not None
+                return self._change_plan(
+                    batch, restarted(self.topology, self.storage, self.ledger.last), terms
+                ), None
             pending = self.scaler.next()
-            if pending is not None and (plan := self._scaling_plan(batch, pending, terms)) is not None:
-                return plan, pending
+            if pending is not None and (change := self._scaling(pending)) is not None:
+                return self._change_plan(batch, change, terms), pending
             return self._ordinary_plan(rows, batch, {**terms, "quiet_until": quiet_until}), None
         if reads:
             planned.input = next_input(self.source_batching, self.ledger.last, reads, planned.input)
         if planned.origin is not None:
-            if self.ledger.layout != planned.layout:  # else this batch has failed before, in this very run
-                self._change_servers(planned)
+            if not self.ledger.changing:  # else this batch has failed before, in this very run
+                self._change_owners(planned)
         elif self.learner is not None:
             self.learner.agree(planned.tables)
         return planned, None
@@ -384,48 +383,57 @@ class Driver:
             names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]
             self.storage.keep(*(f"source/{where}/{n}" for where in ("offsets", "sources/*") for n in names))
 
-    def _scaling_plan(self, batch: int, pending: Pending, terms: dict[str, Any]) -> BatchPlan | None:
-        """Return the plan of a batch that changes the servers; written, it is the point of no return."""
-        last = self.ledger.last
+    def _scaling(self, pending: Pending) -> Change | None:
+        """Return what a request to scale changes; None if it is refused."""
+        last, weigh = self.ledger.last, None if self.learner is None else self.learner.weights
         assert last is not None
         try:
-            changed = change(
-                pending.decision,
-                self.topology,
-                self._build,
-                self.storage,
-                batch,
-                self.ledger.layout,
-                self._declared,
-                last.tables,
-                self.learner.weights if self.learner is not None else None,
+            return scaled(
+                pending.decision, self.topology, self._build, self.storage, last, self._declared, weigh
             )
         except WeirError as error:
             self.scaler.refused(pending, error)
             return None
+
+    def _change_plan(self, batch: int, change: Change, terms: dict[str, Any]) -> BatchPlan:
+        """Return the plan of a batch that changes owners of state; written, it is the point of no return."""
+        last = self.ledger.last
+        assert last is not None
         plan = self.ledger.plan(
             batch,
             **terms,
-            tables={**last.tables, **changed.tables},
+            tables=change.tables,
             table_version=last.table_version + 1,
-            layout=changed.layout,
-            origin=changed.origin,
-            network=self.server_locations.network(changed.layout.servers),
+            layout=change.layout,
+            origin=change.origin,
+            moves=change.moves,
+            rewrites=change.rewrites,
+            moved_keys=change.moved_keys,
+            network=self.server_locations.network(len(change.origin)),
         )
-        self._change_servers(plan)
+        self._change_owners(plan)
         return plan
 
-    def _change_servers(self, plan: BatchPlan) -> None:
-        """Go on with the servers of a plan."""
-        assert plan.layout is not None
+    def _change_owners(self, plan: BatchPlan) -> None:
+        """Go on with the servers and owners of a plan."""
+        last, layout = self.ledger.last, plan.layout
+        assert last is not None
         assert plan.origin is not None
-        self._servers_before, self._before = self.topology.servers, self.ledger.manifest
-        self.topology = self._build(plan.layout.servers, plan.layout.placements)
+        restart = self.ledger.needs_change
+        self._servers_before, self._before = (
+            last.servers,
+            last.manifest if plan.moves or plan.rewrites else None,
+        )
+        if layout is not None and not restart:
+            self.topology = self._build(layout.servers, layout.placements)
         self.ledger.adopt(self.topology, plan)
-        if self.learner is not None:
-            self.learner.rescale(self.topology, plan.tables, plan.layout)
-        self.runner.rescale(self.topology, plan.origin, self.learning)
-        self.load.rescale(self.topology)
+        if self.learner is not None and restart:
+            self.learner.start(plan.tables, last.manager, layout)
+        elif self.learner is not None:
+            self.learner.rescale(self.topology, plan.tables, layout)
+        if not restart:
+            self.runner.rescale(self.topology, plan.origin, self.learning)
+            self.load.rescale(self.topology)
 
     def _ordinary_plan(self, rows: Any, batch: int, terms: dict[str, Any]) -> BatchPlan:
         ledger, learner = self.ledger, self.learner

@@ -10,7 +10,7 @@ tasks wrote is known. A batch has happened exactly when its commit exists. Nothi
 ``delivered/B``               the sinks have had batch B
 ``state/OPERATOR/B/…``        segments; those that no commit names don't count
 ``outputs/OPERATOR/B/…``      rows for sinks, dead letters included
-``tables/OPERATOR/B/…``       where keys live: learnt routing tables (bases and patches), and buckets of
+``tables/OPERATOR/B/…``       where keys live: learnt routing tables (bases and patches), and key groups of
                               keys once scaling has moved some
 ``routers/B/…``               counters of routers that have some
 ``side/OPERATOR/B/…``         side inputs, as of batch B
@@ -31,8 +31,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -59,10 +58,11 @@ from weir.engine.documents import (
 from weir.engine.metrics.progress import Progress
 from weir.engine.task.event_times import heard, watermarks
 from weir.engine.task.feedback import feedback
+from weir.engine.task.ownership import ranged, reassigned
 from weir.engine.task.side_inputs import refresh
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach
-from weir.graph.model import Topology, fingerprint, flow_fingerprint
+from weir.graph.model import HELD, Topology, fingerprint, flow_fingerprint
 from weir.hashing import mix
 from weir.operators.instance import END_OF_TIME
 from weir.state.segment import SegmentRef, run_to_merge
@@ -72,7 +72,6 @@ HEAD = "weir"
 # the mode of weir.testing: it is fed batches by hand, and so goes on from a checkpoint of any mode
 IN_PROCESS = "in process"
 FOREVER = (1 << 63) - 1
-T = TypeVar("T")
 
 
 class Ledger:
@@ -95,17 +94,21 @@ class Ledger:
         self.fingerprint = self._planner = fingerprint(topology)
         self._flow = flow_fingerprint(topology)
         self.layout = layout
-        self._origin: list[int] | None = None
+        self._changed: Manifest | None = None  # the state by its new owners, while these change
         self.retain = max(1, retain)
         self._clock = clock or Clock(None, FOREVER)
         self.last = latest_commit(storage)
         self.identity = self._open(mode, identity)
         saved = self.last.signature if self.last else topology.signature()
-        self.needs_migration = compare(saved, topology, storage.root, drop_state)
+        # whether owners of state change: the first plan says how
+        self.needs_change = compare(saved, topology, storage.root, drop_state)
+        self._same_servers = not self.needs_change
+        if self.last is not None and self.last.ranged is None:
+            self.needs_change = True  # keys live by the rule of an earlier version
         if self.last is not None and self.last.layout is not None and layout is None:
-            self.needs_migration = True  # keys live by buckets of another layout
-        if self.needs_migration:
-            self.layout = None  # state that is laid out anew lives by no buckets
+            self.needs_change = True  # keys live by key groups of another layout
+        if self.needs_change:
+            self.layout = None
         self.sinks: dict[str, int] = {}  # operator → how many take its outputs
         self._delivered: set[int] = set()
         self._recent: dict[str, Commit] = {}  # those that this run has written, to be cleaned up after
@@ -116,7 +119,7 @@ class Ledger:
     def _check_still(self, layout: Layout | None) -> None:
         """Refuse to start from a commit that is not the last one any more, now that nobody else can add one."""
         last, now = self.last, latest_commit(self.storage)
-        moved = last and layout and last.layout and last.layout.buckets != layout.buckets
+        moved = last and layout and last.layout and last.layout.key_groups != layout.key_groups
         if moved or (last and (last.batch, last.epoch)) != (now and (now.batch, now.epoch)):
             raise CheckpointError(
                 f"{self.storage.root}: another driver was at work while this one started. Start it again."
@@ -147,26 +150,32 @@ class Ledger:
         return self.last.epoch if self.last else 0
 
     @property
+    def changing(self) -> bool:
+        """Whether the batch that is planned changes owners of state."""
+        return self._changed is not None
+
+    @property
     def manifest(self) -> Manifest:
         """The segments of each operator on each server. Lists of segments are the commit's own: never change one."""
+        if self._changed is not None:
+            return {name: list(servers) for name, servers in self._changed.items()}
         saved = self.last.manifest if self.last else {}
         for name, servers in saved.items():
-            if any(servers) and name not in self.topology.by_state_name:
+            if any(servers) and name.removesuffix(HELD) not in self.topology.by_name:
                 raise CheckpointError(
                     f"{self.storage.root}: the last commit names state of {name!r}, which this application would drop. "
                     "Nothing was changed. Please report this with the settings before and after."
                 )
-        if self._origin is not None:
-            saved = rearranged(saved, self._origin, [])
         empty: list[list[SegmentRef]] = [[] for _ in range(self.topology.servers)]
-        return {name: list(saved.get(name, empty)) for name in self.topology.state_names}
+        return {node.name: list(saved.get(node.name, empty)) for node in self.topology.stateful}
 
     @property
     def counts(self) -> Counts:
         """The keys of each operator on each server; None where nobody has counted them."""
+        if self._changed is not None:
+            return {}
         none: Counts = {n.name: [0] * self.topology.servers for n in self.topology.stateful}
-        saved = self.last.counts if self.last else none
-        return saved if self._origin is None else rearranged(saved, self._origin, 0)
+        return self.last.counts if self.last else none
 
     # ------------------------------------------------------------------ plan
 
@@ -182,6 +191,8 @@ class Ledger:
         network: Network | None = None,
         layout: Layout | None = None,
         origin: list[int] | None = None,
+        rewrites: list[str] | None = None,
+        moved_keys: int = 0,
         quiet_until: int | None = None,
         input: Input | None = None,
     ) -> BatchPlan:
@@ -192,6 +203,7 @@ class Ledger:
         self.storage.delete(name)
         last = self.last
         clock = self.read_clock()
+        same = origin is None or (self.needs_change and self._same_servers)
         plan = BatchPlan(
             batch=batch,
             epoch=self.epoch,
@@ -209,14 +221,17 @@ class Ledger:
             moves=moves or [],
             sides=refresh(self.storage, self.topology, batch, clock, last.sides if last else {}),
             hot=hot or {},
-            # what routers have counted is about other servers than those of a new layout
-            counters=last.counters if last and origin is None else {},
-            feedback=last.feedback if last and origin is None else {},
+            # what routers have counted is about the servers there were
+            counters=last.counters if last and same else {},
+            feedback=last.feedback if last and same else {},
             network=network,
             merges=self._merges() if origin is None else {},
             end_of_input=end_of_input,
             layout=layout or self.layout,
             origin=origin,
+            rewrites=rewrites or [],
+            moved_keys=moved_keys,
+            ranged=True,
             input=input,
         )
         self.storage.write_document(name, "plan", plan)
@@ -224,9 +239,11 @@ class Ledger:
         return plan
 
     def adopt(self, topology: Topology, plan: BatchPlan) -> None:
-        """Go over to the topology and layout of a plan that changes the servers."""
-        self.topology, self.layout, self._origin = topology, plan.layout, plan.origin
-        self.fingerprint = fingerprint(topology)
+        """Go over to the topology, layout and owners of a plan that changes them."""
+        assert self.last is not None
+        self.topology, self.layout = topology, plan.layout
+        self._changed = reassigned(self.storage, self.last, plan, topology)
+        self.fingerprint, self.needs_change = fingerprint(topology), False
 
     def read_clock(self) -> int:
         """Return the time for the next plan, in µs since 1970."""
@@ -259,9 +276,10 @@ class Ledger:
             return None
         plan = plan_of(self.storage.read_document(name, "plan"))
         # a plan whose servers have been taken over: there is no way back in this run
-        if self._origin is None and end_of_input not in (None, plan.end_of_input):
+        if self._changed is None and end_of_input not in (None, plan.end_of_input):
             return None
-        return plan if plan.fingerprint == self._planner and plan.flow in ("", self._flow) else None
+        fits = plan.ranged and plan.fingerprint == self._planner and plan.flow in ("", self._flow)
+        return plan if fits else None
 
     def commit(
         self,
@@ -323,6 +341,7 @@ class Ledger:
             progress=progress.to_dict(),
             end_of_input=plan.end_of_input,
             layout=plan.layout,
+            ranged=ranged(self.topology, plan.layout),
             source=source,
             source_batch=source_batch,
             input=None if plan.input is None else msgspec.structs.replace(plan.input, listing={}),
@@ -330,40 +349,8 @@ class Ledger:
         )
         self._write_commit(commit)
         self._warm = True
-        self._origin, self._planner = None, self.fingerprint
+        self._changed, self._planner = None, self.fingerprint
         reach("commit-written", plan.batch)
-        return commit
-
-    def migrate(self, manifest: Manifest, keys: dict[str, int]) -> Commit:
-        """Record the state as laid out anew for a changed topology; the batch number stays."""
-        last = self.last
-        assert last is not None
-        commit = Commit(
-            batch=last.batch,
-            epoch=last.epoch + 1,
-            fingerprint=self.fingerprint,
-            signature=self.topology.signature(),
-            servers=self.topology.servers,
-            clock=last.clock,
-            watermarks=last.watermarks,
-            event_times=last.event_times,
-            heard=last.heard,
-            manifest=manifest,
-            keys=keys,
-            counts={name: [sum(r.rows for r in refs) for refs in manifest[name]] for name in keys},
-            sides=last.sides,
-            manager=last.manager,
-            outputs=last.outputs,
-            progress=last.progress,
-            end_of_input=last.end_of_input,
-            source=last.source,
-            source_batch=last.source_batch,
-            input=last.input,
-            graph=last.graph,
-        )
-        self._write_commit(commit)
-        reach("migration-written", last.batch)
-        self.needs_migration = False
         return commit
 
     def _write_commit(self, commit: Commit) -> None:
@@ -422,20 +409,6 @@ class Ledger:
 
 def read_commit(storage: Storage, name: str) -> Commit:
     return commit_of(storage.read_document(f"commits/{name}", "commit"))
-
-
-def rearranged(by_server: dict[str, list[T]], origin: Sequence[int], new: T) -> dict[str, list[T]]:
-    """Return what each operator has on each server by the servers' new numbers; servers that go are left out.
-
-    ``origin`` has for each server its number before, −1 for a new one, which gets ``new``.
-
-    >>> rearranged({"a": [["x"], ["y"], ["z"]]}, [0, 2, -1], [])
-    {'a': [['x'], ['z'], []]}
-    """
-    return {
-        name: [servers[old] if 0 <= old < len(servers) else new for old in origin]
-        for name, servers in by_server.items()
-    }
 
 
 def latest_commit(storage: Storage) -> Commit | None:

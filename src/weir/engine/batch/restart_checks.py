@@ -88,7 +88,7 @@ def compare(saved: dict[str, Any], topology: Topology, where: str, drop_state: I
     return any(
         before[aspect] != now["operators"][name][aspect]
         for name, before in saved["operators"].items()
-        for aspect in ("placement", "grouping", "held")
+        for aspect in ("placement", "grouping")
     )
 
 

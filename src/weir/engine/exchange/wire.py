@@ -18,8 +18,8 @@ from weir.columns import canonical_type
 from weir.engine.exchange.host_handoff import HostHandoff
 from weir.hashing import mix
 
-DATA, CONTROL, STATE, PARTIAL, STATISTICS = 1, 2, 3, 4, 5
-HANDOFF_KINDS = (DATA, STATE, PARTIAL)  # may be left in a file; the others go to the driver in the end
+DATA, CONTROL, PARTIAL, STATISTICS = 1, 2, 4, 5
+HANDOFF_KINDS = (DATA, PARTIAL)  # may be left in a file; the others go to the driver in the end
 ADDRESSED = 32  # + kind: the payload is an address, see weir.engine.exchange.host_handoff
 NATIVE = 100  # + number of the source: a row of the user's own columns, routed in the JVM
 

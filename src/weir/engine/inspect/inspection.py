@@ -183,18 +183,18 @@ class _Files:
             tables = [self._read(segment) for segment in segments]
             counted: int | None = None
             if self.verify and all(table is not None for table in tables):
-                hashes.append(_live_keys([table for table in tables if table is not None]))
+                hashes.append(_live_keys(segments, tables))
                 counted = len(hashes[-1][0])
             rows.append(
                 {
                     "server": number,
                     "keys": counted,
-                    "entries": sum(segment.rows for segment in segments),
+                    "entries": sum(segment.entries for segment in segments),
                     "segments": len(segments),
-                    "bytes": sum(segment.bytes for segment in segments),
+                    "bytes": round(sum(segment.bytes * segment.share for segment in segments)),
                 }
             )
-        # partial states that wait to be merged have no signature: a key may wait on several servers
+        # partial states that waited, up to version 0.2, have no signature: a key may wait on several servers
         if self.verify and signature and len(hashes) == len(servers):
             self._check_keys(name, hashes, keys)
         return {
@@ -235,11 +235,13 @@ class _Files:
             self._advance(self._bytes_read, self.bytes)
 
 
-def _live_keys(segments: list[pa.Table]) -> Hashes:
+def _live_keys(refs: list[SegmentRef], segments: list[pa.Table | None]) -> Hashes:
     """Return the hashes of the keys that a server holds, given its segments, oldest first."""
-    if not segments:
+    if not refs:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
-    table = pa.concat_tables([segment.select([H1, H2, DEAD]) for segment in segments])
+    parts = [table.select([H1, H2, DEAD]) for table in segments if table is not None]
+    own = [part.filter(ref.holds(part[H1].to_numpy())) for ref, part in zip(refs, parts, strict=True)]
+    table = pa.concat_tables(own)
     key_hash, key_check, dead = (table[column].to_numpy() for column in (H1, H2, DEAD))
     order = np.lexsort((key_check, key_hash))  # stable: of equal keys the newest comes last
     key_hash, key_check, dead = key_hash[order], key_check[order], dead[order]

@@ -5,21 +5,15 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from weir.engine.documents import Commit
-from weir.engine.task.relayout import with_waiting
-from weir.engine.task.tables import buckets_in_force
 from weir.errors import EngineError, did_you_mean
-from weir.graph.model import Topology
-from weir.hashing import hash_home
+from weir.graph.model import HELD, Topology
 from weir.operators.base import Operator
-from weir.operators.saved import operator_of, readable_entries, readable_values
+from weir.operators.saved import readable_entries, readable_values
 from weir.operators.timer_entries import TIMER, states_in
 from weir.operators.windows import WINDOW_END, WINDOW_START
-from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
@@ -32,37 +26,6 @@ def state_schema(described: dict[str, Any]) -> pa.Schema:
 def readable_schema(described: dict[str, Any], operator: Operator | None = None) -> pa.Schema:
     """Return the columns of :func:`readable_state`."""
     return readable_state(described, state_schema(described).empty_table(), operator).schema
-
-
-def merged_state(
-    storage: Storage,
-    described: dict[str, Any],
-    segments: list[SegmentRef],
-    waiting: list[list[SegmentRef]],
-    server: int,
-    buckets: NDArray[np.int32] | None = None,
-    operator: Operator | None = None,
-) -> pa.Table:
-    """Return what a server owns, with partial states of its keys that still wait elsewhere merged in."""
-    schema = state_schema(described)
-    placement = np.asarray(described["placement"], np.int32)
-
-    def homes(key_hash: NDArray[np.uint64]) -> NDArray[np.int32]:
-        return placement[hash_home(key_hash, len(placement), buckets)]
-
-    own = StateView(storage, segments, schema).everything()
-    if not any(waiting):
-        return own
-    return with_waiting(
-        storage,
-        own,
-        waiting,
-        schema,
-        operator or operator_of(described["operator"]),
-        len(described["key"]),
-        homes,
-        server,
-    )
 
 
 def readable_state(described: dict[str, Any], table: pa.Table, operator: Operator | None = None) -> pa.Table:
@@ -96,13 +59,8 @@ def state_table(storage: Storage, commit: Commit, name: str, topology: Topology 
     """Return the state of an operator at a commit, from all servers."""
     described = described_operator(commit, name)
     operator = running_operator(topology, described, name)
-    waiting = commit.manifest.get(described.get("held") or "", [])
-    moved = buckets_in_force(storage, commit.layout, name)
-    buckets = None if moved is None else moved.homes
-    parts = [
-        merged_state(storage, described, refs, waiting, server, buckets, operator)
-        for server, refs in enumerate(commit.manifest[name])
-    ]
+    schema = state_schema(described)
+    parts = [StateView(storage, refs, schema).everything() for refs in commit.manifest[name]]
     return pa.concat_tables([readable_state(described, part, operator) for part in parts])
 
 
@@ -111,4 +69,9 @@ def described_operator(commit: Commit, name: str) -> dict[str, Any]:
     operators: dict[str, Any] = commit.signature["operators"]  # type: ignore[assignment]
     if name not in operators:
         raise EngineError(f"no operator {name!r} keeps state; {did_you_mean(name, operators)}")
+    if any(commit.manifest.get(name + HELD, [])):
+        raise EngineError(
+            f"operator {name!r}: version 0.2 left partial states that are not merged yet (aggregate_every); start the "
+            "query once with this version, and they are"
+        )
     return dict(operators[name])

@@ -1,15 +1,19 @@
 """The driver's side of live servers: it gathers them, hands them batches, and notices when one is lost.
 
 Whoever starts the servers (a barrier stage of Spark, threads of this process) tells them the address of a
-:class:`Group`. A batch goes like this: the driver sends its job to all servers; source tasks, whoever runs them, push
-rows to the servers, or the driver does so itself, where there are few; when they are done, the driver tells the servers
-how many they were; the servers answer with their reports. Anything that goes wrong ends the life of all servers.
-Nothing has been committed then, and the batch runs again by its plan as step jobs.
+:class:`LiveCoordinator`. A batch goes like this: the driver sends its job to all servers; source tasks, whoever runs
+them, push rows to the servers, or the driver does so itself, where there are few; when they are done, the driver tells
+the servers how many they were; the servers answer with their reports.
+
+Servers may come and go between two batches; the others keep their process, their connections and what they have open.
+Anything that goes wrong ends all of them. Nothing has been committed then, and the batch runs again by its plan as
+step jobs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterable
 
@@ -28,6 +32,7 @@ from weir.engine.live.transport import (
     LOAD,
     PEERS,
     QUIT,
+    READY,
     SOURCES,
     Address,
     Connection,
@@ -61,6 +66,11 @@ class LiveCoordinator:
         self.generation = Generation(servers, sealed=sealed)
         self._on_failure, self._silence = on_failure, silence
         self._changed = threading.Condition()
+        self._servers = list(range(servers))  # number → member
+        self._spare: list[int] = []  # members that have come, or are coming, and have no number yet
+        self._leaving: set[int] = set()
+        self._ready: set[int] = set()
+        self._names = itertools.count(servers)
         self._members: dict[int, Connection] = {}
         self._listening: dict[int, Address] = {}
         self._answers: dict[int, Answers] = {}
@@ -73,17 +83,57 @@ class LiveCoordinator:
     @property
     def addresses(self) -> list[Address]:
         """Where the servers take rows."""
-        return [self._listening[number] for number in range(self.generation.servers)]
+        return [self._listening[member] for member in self._servers]
 
     def gather(self, seconds: float) -> None:
         """Wait until all servers are there, and introduce them to each other."""
-        n = self.generation.servers
+        self._await(self._servers, seconds)
+        self._introduce()
+
+    def prepare(self, count: int, start: Callable[[list[int]], None], seconds: float) -> None:
+        """Have so many more servers at hand for :meth:`change`, while batches go on.
+
+        ``start`` starts members of these names.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or len(self._members) == n, seconds)
+            fresh = [next(self._names) for _ in range(count - len(self._spare))]
+            self._spare += fresh
+        if fresh:
+            start(fresh)
+            self._await(fresh, seconds)
+
+    def change(self, origin: list[int], start: Callable[[list[int]], None], seconds: float) -> None:
+        """Go over to other servers between two batches: those that stay go on as they are.
+
+        ``origin`` has for each server its number before, −1 for a new one.
+        """
+        self.prepare(origin.count(-1), start, seconds)
+        before = self._servers
+        self._servers = [before[old] if old >= 0 else self._spare.pop(0) for old in origin]
+        self._await(self._servers, seconds)
+        self._leaving |= set(before) - set(self._servers)
+        self._introduce()
+        with self._changed:
+            leaving = [self._members[member] for member in self._leaving if member in self._members]
+        for connection in leaving:
+            with contextlib.suppress(OSError):
+                connection.send(QUIT)
+
+    def _await(self, members: list[int], seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or self._members.keys() >= set(members), seconds)
             self._raise()
-            if len(self._members) < n:
-                raise LiveFailed(f"only {len(self._members)} of {n} live servers came within {seconds:g} s")
-        self._tell(PEERS, msgspec.msgpack.encode(self.addresses))
+            there = len(self._members.keys() & set(members))
+        if there < len(members):
+            raise LiveFailed(f"only {there} of {len(members)} live servers came within {seconds:g} s")
+
+    def _introduce(self) -> None:
+        """Tell all servers who they are, and wait until each can reach the others."""
+        self._ready.clear()
+        self._tell(PEERS, msgspec.msgpack.encode(list(zip(self._servers, self.addresses, strict=True))))
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or self._ready >= set(self._servers))
+            self._raise()
 
     def run(
         self, batch: int, job: bytes, push: Callable[[], Answers], aggregator: LoadAggregator | None = None
@@ -106,9 +156,9 @@ class LiveCoordinator:
             raise
         self._tell(SOURCES, rows=sum(kind == wire.CONTROL for kind, _ in said))
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or len(self._answers) == self.generation.servers)
+            self._changed.wait_for(lambda: self._failure or len(self._answers) == len(self._servers))
             self._raise()
-            return said + [answer for number in sorted(self._answers) for answer in self._answers[number]]
+            return said + [answer for member in self._servers for answer in self._answers[member]]
 
     def feed(self, job: BatchContext, batches: Iterable[pa.RecordBatch]) -> Answers:
         """Send rows of this process to the servers, as the only source task; return what it reports.
@@ -118,7 +168,7 @@ class LiveCoordinator:
 
         def send(server: int, frame: Frame) -> None:
             try:
-                self._members[server].forward(frame)
+                self._members[self._servers[server]].forward(frame)
             except (OSError, KeyError) as error:
                 raise LiveFailed(f"server {server} is gone: {error}") from None
 
@@ -128,7 +178,7 @@ class LiveCoordinator:
 
     def tell_load(self, news: bytes) -> None:
         """Tell all servers how everybody is doing; who is slow to listen misses it."""
-        for connection in list(self._members.values()):
+        for connection in self._connections():
             connection.mention(Frame(LOAD, payload=pa.py_buffer(news)))
 
     def fail(self, error: Exception) -> None:
@@ -156,10 +206,15 @@ class LiveCoordinator:
 
     def _tell(self, what: int, payload: bytes = b"", *, rows: int = 0, source_time: int = 0) -> None:
         try:
-            for connection in list(self._members.values()):
+            for connection in self._connections():
                 connection.send(what, payload, rows=rows, source_time=source_time)
         except OSError as error:
             raise LiveFailed(f"a live server is gone: {error}") from None
+
+    def _connections(self) -> list[Connection]:
+        """The servers of the batch, in order."""
+        members = self._members  # one that is lost leaves it
+        return [members[member] for member in self._servers if member in members]
 
     def _watch(self, connection: Connection, hello: Hello) -> None:
         """Listen to one server."""
@@ -178,14 +233,20 @@ class LiveCoordinator:
                         self._answers[number] = answers
                         self._changed.notify_all()
                 elif frame.what == LOAD and self._aggregator is not None:
-                    self._aggregator.hear(number, frame.data, frame.arrived)
-                elif frame.what == FAILED:
+                    self._aggregator.hear(self._servers.index(number), frame.data, frame.arrived)
+                elif frame.what == READY:
+                    with self._changed:
+                        self._ready.add(number)
+                        self._changed.notify_all()
+                elif frame.what == FAILED and number not in self._leaving:
                     self.fail(LiveFailed(frame.data.decode()))
-            self.fail(LiveFailed(f"server {number} has gone"))
+            if number not in self._leaving:
+                self.fail(LiveFailed(f"server {number} has gone"))
         except TimeoutError:
             self.fail(LiveFailed(f"server {number} has been silent for {self._silence:g} s"))
         except (OSError, LiveFailed) as error:
-            self.fail(LiveFailed(f"server {number} is gone: {error}"))
+            if number not in self._leaving:
+                self.fail(LiveFailed(f"server {number} is gone: {error}"))
         finally:
             with self._changed:
                 del self._members[number]

@@ -146,14 +146,13 @@ class Inbox:
     def take(self, step: int, wait: bool = True) -> Frame | None:
         """Return the next frame, of whatever step; None when none can come for ``step`` or those before.
 
-        In step 0 others wait: rows may be read when all states are here. Without ``wait`` it returns :data:`NOTHING`
-        where it would have to wait.
+        Without ``wait`` it returns :data:`NOTHING` where it would have to wait.
         """
         with self._changed:
             while True:
                 self._raise()
                 for number in sorted(self._frames, reverse=True):
-                    if self._frames[number] and (step or not number):
+                    if self._frames[number]:
                         frame = self._frames[number].popleft()
                         self.bytes -= frame.size
                         self._queued[frame.kind, frame.edge] -= frame.rows

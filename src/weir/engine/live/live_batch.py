@@ -5,8 +5,7 @@ differ. A copy of an operator lives from the first row to the last step in which
 to wait for the next step. And since a live batch only ever runs again as a whole, routers may take rows in any order.
 
 A step has ended on a server when all source tasks, or all other servers, have said that they send no more for it. Each
-says so on the connection on which it has sent its rows, so none can come after. Where servers change, there is a step 0
-before: states go to their new homes, and are there before the first row is taken.
+says so on the connection on which it has sent its rows, so none can come after.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from weir.engine.live.outbox import Answers, DirectOutbox, Send
 from weir.engine.live.transport import Frame
 from weir.engine.metrics.latency import Busy, Groups
 from weir.engine.task.batch_context import BatchContext
-from weir.engine.task.rescale import Mover, leaving
 from weir.engine.task.server import Server
 from weir.faults import reach
 from weir.graph.model import Node
@@ -77,7 +75,6 @@ class LiveBatch(Server):
     def run_batch(self) -> Answers:
         """Take rows until none can come any more; return reports and statistics for the driver."""
         steps = self.topology.steps
-        moves = self._exchange_states() if self.plan.origin is not None else []
         with Busy(self.report):
             self.keeper.change_owners(self.report)
             self.keeper.merge_segments()
@@ -106,27 +103,9 @@ class LiveBatch(Server):
             name = self.topology.edges[edge].target if kind == wire.DATA else self.topology.nodes[edge].name
             self._operator(self.topology.by_name[name]).queued += rows
         self.report.spilled_bytes = self.inbox.spilled
-        self.last, self.carried = True, [*moves, *self.reports[1:]]
+        self.last, self.carried = True, self.reports[1:]
         self._send_reports()
         return self.outbox.answers()
-
-    def _exchange_states(self) -> list[TaskReport]:
-        """Send states to their new homes, as servers change, and take in what comes here; return reports of that.
-
-        Each server does it for what it was before, and one of them for each server that goes.
-        """
-        reports = []
-        for old in leaving(self.job, self.server):
-            mover = Mover(self.job, old)
-            mover.outbox = DirectOutbox(mover, self._send)
-            with Busy(self.report):
-                for _ in mover.leave():
-                    pass
-            reports.append(self.keeper.hear(mover.report))
-        self._end(0)
-        while (frame := self.inbox.take(0)) is not None:
-            self._take(frame)
-        return reports
 
     def _take_all(self, step: int) -> None:
         """Take rows until none can come for a step; work meanwhile on those that were put by."""
@@ -253,7 +232,7 @@ class LiveBatch(Server):
         return min(max(self.step, node.level), node.state_level)
 
     def _operator(self, node: Node) -> OperatorReport:
-        return self.reports[max(1, self._step_of(node)) - 1].operators.setdefault(node.name, OperatorReport())
+        return self.reports[self._step_of(node) - 1].operators.setdefault(node.name, OperatorReport())
 
 
 def _first(groups: Groups, rows: int) -> tuple[Groups, Groups]:

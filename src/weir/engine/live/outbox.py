@@ -46,10 +46,8 @@ class DirectOutbox(wire.Outbox):
         topology = self._topology
         if kind == wire.DATA:
             step = topology.by_name[topology.edges[edge].target].level
-        elif kind == wire.STATE:
-            step = 0  # before any other
-        else:  # a server that goes leaves partial states to be kept on, not to be merged yet
-            step = topology.nodes[edge].state_level if self._server.step else topology.nodes[edge].level
+        else:
+            step = topology.nodes[edge].state_level
         self._send(server, Frame(ROWS, kind, step, edge, rows, source_time, pa.py_buffer(payload)))
 
     def _count(self, server: int, kind: int, edge: int, rows: int, size: int) -> None:
@@ -58,7 +56,7 @@ class DirectOutbox(wire.Outbox):
         peer = wire.sender_name(server, self._hosts[server] if self._hosts else distances.host)
         if kind == wire.DATA:
             distances.count(me.report.edges.setdefault(edge, EdgeReport()).arrived, peer, rows, size)
-        elif kind == wire.PARTIAL and me.step and self._topology.nodes[edge].splits:
+        elif kind == wire.PARTIAL and self._topology.nodes[edge].splits:
             distances.count(me.report.partials, peer, rows, size)
 
     def full(self) -> bool:

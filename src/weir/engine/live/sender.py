@@ -76,8 +76,8 @@ class Sender:
     def _go_on(self, number: int, connection: Connection, queue: deque[tuple[int, Pieces]]) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: queue or self._closed)
-                if self._closed:
+                self._changed.wait_for(lambda: queue or self._closed or number not in self._connections)
+                if self._closed or not queue:
                     return
             size, pieces = queue[0]
             try:

@@ -29,7 +29,7 @@ from weir.engine.live.sealing import PIECE, TAG, Seal, seals
 from weir.errors import LiveFailed, WeirError
 
 # what a frame is about
-ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT, LOAD = range(1, 11)
+ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT, LOAD, READY = range(1, 12)
 HEAD = struct.Struct("<BBHiIqQ")  # what, kind, step, edge, rows, born, size
 HANDSHAKE_SECONDS = 10.0
 ACK_TIMEOUT = 60.0  # seconds after which a host that acknowledges nothing counts as lost
@@ -42,7 +42,9 @@ Pieces = Iterator[list[memoryview]]
 
 @dataclass(frozen=True)
 class Generation:
-    """One life of a query's servers: how many there are, what it is called, and what only its members know.
+    """All live servers of a query from one start to the next: what they are called, and what only they know.
+
+    ``servers`` is how many there are at first; some may come and go.
 
     ``sealed`` is whether they encrypt what they send.
     """

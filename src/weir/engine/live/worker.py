@@ -22,6 +22,7 @@ from weir.engine.live.transport import (
     LOAD,
     PEERS,
     QUIT,
+    READY,
     ROWS,
     SOURCES,
     Address,
@@ -46,12 +47,13 @@ class _PeerLost(LiveFailed):
 class LiveWorker:
     """A server from its first batch to its last: its connections, and the loop that runs one batch after the other.
 
+    ``member`` is what it is called as long as it lives; its number among the servers may change between two batches.
     ``decode`` turns what the driver sends into a job. Rows beyond ``limit`` bytes wait in files of ``folder``.
     """
 
     def __init__(
         self,
-        number: int,
+        member: int,
         driver: Address,
         generation: Generation,
         decode: Callable[[bytes], BatchContext],
@@ -59,9 +61,10 @@ class LiveWorker:
         limit: int = LIMIT,
         beat: float = BEAT,
     ) -> None:
-        self.number, self.generation, self._decode = number, generation, decode
+        self.member, self.generation, self._decode = member, generation, decode
+        self._servers: list[int] = []  # number → member
         self.inbox = Inbox(generation.servers, folder, limit)
-        self._peers: dict[int, Connection] = {}
+        self._peers: dict[int, Connection] = {}  # by member
         self._sources: dict[int, Connection] = {}  # those that are sending rows
         self._sender = Sender(self._peers, self._lose)
         self._stopped, self._dismissed = threading.Event(), threading.Event()
@@ -69,12 +72,17 @@ class LiveWorker:
         def hello(host: str) -> Hello:
             # other servers reach this one at the address from which it reaches the driver, and at no other
             self._listener = Listener(host, generation, self._welcome)
-            return Hello("server", number, generation.name, listens=self._listener.address)
+            return Hello("server", member, generation.name, listens=self._listener.address)
 
         self._control = connect(driver, generation, hello)
         self._beat = beat
         for target in (self._obey, self._live):
             threading.Thread(target=target, daemon=True, name=f"weir-{target.__name__}").start()
+
+    @property
+    def number(self) -> int:
+        """Its number among the servers of the batch."""
+        return self._servers.index(self.member)
 
     def run(self) -> None:
         """Run batches until the driver says that there are no more, or something fails; then the driver is told."""
@@ -95,7 +103,7 @@ class LiveWorker:
         except Exception as error:
             if isinstance(error, _PeerLost):
                 self._dismissed.wait(0.5)  # the peer that is lost knows better why, and so comes first
-            text = f"server {self.number}: {type(error).__name__}: {error}"
+            text = f"server {self.member}: {type(error).__name__}: {error}"
             try:
                 self._control.send(FAILED, text.encode())
             except OSError:
@@ -112,11 +120,12 @@ class LiveWorker:
             connection.close()
 
     def _send(self, server: int, frame: Frame) -> None:
-        if server == self.number:
+        member = self._servers[server]
+        if member == self.member:
             self.inbox.put(frame._replace(arrived=time.perf_counter()))
             return
         try:
-            self._sender.send(server, frame)
+            self._sender.send(member, frame)
         except OSError as error:
             raise _PeerLost(f"another server is gone: {error}") from None
 
@@ -124,8 +133,9 @@ class LiveWorker:
         self.inbox.fail(_PeerLost(f"server {server} is gone: {error}"))
 
     def _end_step(self, step: int) -> None:
-        for number in self._peers:
-            self._send(number, Frame(END, step=step))
+        for number, member in enumerate(self._servers):
+            if member != self.member:
+                self._send(number, Frame(END, step=step))
 
     # ------------------------------------------------------------------ threads
 
@@ -145,7 +155,7 @@ class LiveWorker:
                 elif frame.what == LOAD:
                     self._pass_on(frame)
                 elif frame.what == PEERS:
-                    self._meet(msgspec.msgpack.decode(frame.data, type=list[Address]))
+                    self._meet(msgspec.msgpack.decode(frame.data, type=list[tuple[int, Address]]))
                 elif frame.what == QUIT:
                     self.inbox.announce(None)
             error = LiveFailed("the driver has ended the connection")
@@ -157,18 +167,24 @@ class LiveWorker:
     def _pass_on(self, news: Frame) -> None:
         """Tell source tasks how all servers are doing; each hears it from one server."""
         for task, connection in list(self._sources.items()):
-            if task % self.generation.servers == self.number:
+            if task % len(self._servers) == self.number:
                 connection.mention(news)
 
-    def _meet(self, addresses: list[Address]) -> None:
-        for number, address in enumerate(addresses):
-            if number != self.number:
-                hello = Hello("peer", self.number, self.generation.name)
+    def _meet(self, servers: list[tuple[int, Address]]) -> None:
+        """Get to know the servers of the batches that follow, and let go of those that leave; say when that is done."""
+        for member, address in servers:
+            if member != self.member and member not in self._peers:
+                hello = Hello("peer", self.member, self.generation.name)
                 try:
-                    self._peers[number] = connect(address, self.generation, hello)
+                    self._peers[member] = connect(address, self.generation, hello)
                 except LiveFailed as error:
-                    self.inbox.fail(_PeerLost(f"server {number} is gone: {error}"))
+                    self.inbox.fail(_PeerLost(f"server {member} is gone: {error}"))
                     return
+        self._servers = [member for member, _ in servers]
+        self.inbox.servers = len(servers)
+        for member in [m for m in self._peers if m not in self._servers]:
+            self._peers.pop(member).close()
+        self._control.send(READY)
 
     def _live(self) -> None:
         """Send signs of life: also while an operator is at work."""
@@ -196,7 +212,8 @@ class LiveWorker:
                     return
                 else:
                     self.inbox.end(frame.step)
-            raise _PeerLost(f"{who} went away before its end")
+            if source or hello.number in self._servers:
+                raise _PeerLost(f"{who} went away before its end")
         except (OSError, LiveFailed) as error:
             if not self._stopped.is_set() and not (source and hello.batch != self.inbox.batch):
                 if isinstance(error, ConnectionError):

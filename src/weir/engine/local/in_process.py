@@ -25,7 +25,6 @@ from weir.engine.task import invariants
 from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, EntryLayout, Segments, column_name
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of
-from weir.engine.task.rescale import move_home
 from weir.engine.task.server import Server
 from weir.errors import EngineError
 from weir.faults import reach
@@ -132,9 +131,6 @@ class InProcessRunner:
         topology, job = self.topology, self._job(plan, manifest, before)
         cut = enumerate(self._cut(rows))
         sent = [batch for task, part in cut for batch in self._attempt(_source, job, task, part)]
-        if plan.origin is not None:
-            leaving = range(len(next(iter((before or {}).values()), [])))
-            sent += [batch for old in leaving for batch in self._attempt(move_home, job, old)]
         for step in range(1, topology.steps + 1):
             inboxes = enumerate(self._exchange(sent))
             sent = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ class LiveThreads(InProcessRunner):
         self._group: LiveCoordinator | None = None
         self._jobs: dict[bytes, BatchContext] = {}
         self._pace = Pace()
+        self._origin: list[int] | None = None  # of servers that change with the next batch
 
     @property
     def execution(self) -> str:
@@ -51,6 +53,9 @@ class LiveThreads(InProcessRunner):
         self._jobs[name] = job
         try:
             group = self._group = self._group or self._start()
+            if self._origin is not None:
+                group.change(self._origin, lambda members: self._serve(group, members), 30.0)
+                self._origin = None
             aggregator = LoadAggregator(job, group.tell_load)
 
             def source() -> Answers:
@@ -73,27 +78,33 @@ class LiveThreads(InProcessRunner):
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         super().rescale(topology, origin, learning)
         self._pace = Pace()
-        self.close()
+        if self._group is not None:
+            self._origin = origin
 
     def close(self) -> None:
         if self._group is not None:
             self._group.close()
-            self._group = None
+            self._group = self._origin = None
 
     def _start(self) -> LiveCoordinator:
         group = LiveCoordinator(self.topology.servers, HOST, sealed=self.sealed)
-
-        def serve(number: int) -> None:
-            LiveWorker(
-                number, group.address, group.generation, self._jobs.__getitem__, limit=self.limit
-            ).run()
-
-        for number in range(self.topology.servers):
-            name = f"weir-server-{number}"
-            threading.Thread(target=serve, args=(number,), daemon=True, name=name).start()
+        self._serve(group, list(range(self.topology.servers)))
         try:
             group.gather(30.0)
         except Exception:
             group.close()
             raise
         return group
+
+    def _serve(self, group: LiveCoordinator, members: list[int]) -> None:
+        for member in members:
+            worker = partial(
+                LiveWorker,
+                member,
+                group.address,
+                group.generation,
+                self._jobs.__getitem__,
+                limit=self.limit,
+            )
+            name = f"weir-server-{member}"
+            threading.Thread(target=lambda w=worker: w().run(), daemon=True, name=name).start()

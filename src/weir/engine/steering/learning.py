@@ -18,15 +18,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.arrays import load_arrays, save_arrays, write_table
+from weir.engine.arrays import load_arrays, save_arrays
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
 from weir.engine.metrics.progress import RoutingProgress
 from weir.engine.steering.lookahead import Ahead
 from weir.engine.task.key_counting import Learning
-from weir.engine.task.tables import buckets_in_force, changed_table, load_table
+from weir.engine.task.ownership import write_moves
+from weir.engine.task.tables import changed_table, key_groups_in_force, load_table
 from weir.errors import CheckpointError, CheckpointMismatch, TopologyError
 from weir.graph.model import Node, Topology
 from weir.locality.config import Locality
@@ -36,6 +36,7 @@ from weir.locality.proposal import Proposal, propose
 from weir.locality.stats import BatchStats
 from weir.routing.base import Grouping
 from weir.routing.table import Table
+from weir.state.move import Moves
 from weir.state.storage import Storage
 
 logger = logging.getLogger("weir.engine")
@@ -116,12 +117,12 @@ class Learner:
             state = load_arrays(self.storage, saved)
             if self.manager.understands(state):
                 self.manager.restore(state)
-        buckets = self._buckets(layout)
+        key_groups = self._key_groups(layout)
         # what was learnt still holds; where keys live is said by the commit alone, also if it names no table
         if self.manager.servers != self.topology.servers:
-            self.manager.resize(self.topology.servers, buckets=buckets)
+            self.manager.resize(self.topology.servers, key_groups=key_groups)
         else:
-            self.manager.fall_back(buckets)
+            self.manager.fall_back(key_groups)
         self._told = next(reversed(self.manager.decisions), None)
         self.agree(tables)
 
@@ -132,15 +133,15 @@ class Learner:
             self.topology = topology
             self.learning = Learning.of(self.names, self.manager.edges, topology.servers, self.config)
             self._computing = None  # it was for other servers
-            self.manager.resize(topology.servers, buckets=self._buckets(layout))
+            self.manager.resize(topology.servers, key_groups=self._key_groups(layout))
             self.agree(tables)
 
-    def _buckets(self, layout: Layout | None) -> dict[int, NDArray[np.int32]]:
+    def _key_groups(self, layout: Layout | None) -> dict[int, NDArray[np.int32]]:
         homes = {}
         for o, name in enumerate(self.names):
-            buckets = buckets_in_force(self.storage, layout, name)
-            if buckets is not None:
-                homes[o] = buckets.homes
+            key_groups = key_groups_in_force(self.storage, layout, name)
+            if key_groups is not None:
+                homes[o] = key_groups.homes
         return homes
 
     def weights(self, name: str, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -288,7 +289,8 @@ class Learner:
             )
             leaving = plan.moves.get(number)
             if leaving is not None and len(leaving) and number not in self.manager.free:
-                moves.append(Move(name, _write_moves(self.storage, name, batch, leaving)))
+                own = Moves(leaving.hashes, leaving.source, leaving.target, leaving.source)
+                moves.append(write_moves(self.storage, name, batch, own))
         return tables, version + 1, moves
 
     def _plan_tables(self, coming: BatchStats | None = None) -> Plan | None:
@@ -384,11 +386,6 @@ def _given(grouping: Grouping) -> Where:
 def _table_files(start: str, names: list[str]) -> dict[str, str]:
     """A folder with one file per operator, as ``weir advise --out`` writes it."""
     return {name: f"{start.rstrip('/')}/{name}.arrow" for name in names}
-
-
-def _write_moves(storage: Storage, operator: str, batch: int, moves: Any) -> FileRef:
-    table = pa.table({"h1": moves.hashes, "from": moves.source, "to": moves.target})
-    return write_table(storage, f"moves/{operator}/{batch:012d}/moves-{uuid.uuid4().hex[:12]}.arrow", table)
 
 
 def learner_of(topology: Topology, storage: Storage) -> Learner | None:

@@ -22,7 +22,7 @@ from weir.elasticity.graph import Graph, Placement
 from weir.elasticity.rates import CONGESTED, Meter, Rates, Sample, congested, outside, propagate
 from weir.engine.documents import TaskReport
 from weir.engine.metrics.progress import LoadProgress
-from weir.engine.task.rescale import everywhere, graph_of
+from weir.engine.steering.rescale import everywhere, graph_of
 from weir.graph.model import Topology
 
 REST = 1.0  # seconds without a batch that count as rest; less is Spark's own book-keeping between batches

@@ -16,7 +16,7 @@ from weir.elasticity.decision import Decision
 from weir.elasticity.explain import text
 from weir.engine.steering.load import Load
 from weir.engine.steering.requests import ANSWERS, RECONFIGURE, REQUESTS, Request, decide
-from weir.engine.task.rescale import check
+from weir.engine.steering.rescale import check
 from weir.errors import CheckpointError, EngineError, WeirError
 from weir.state.storage import Storage
 

@@ -20,7 +20,7 @@ from weir.engine.exchange import wire
 from weir.errors import EngineError
 from weir.graph.model import Topology
 
-WHAT = {wire.DATA: "rows", wire.PARTIAL: "partial states", wire.STATE: "states that move"}
+WHAT = {wire.DATA: "rows", wire.PARTIAL: "partial states"}
 
 enabled = True
 

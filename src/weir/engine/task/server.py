@@ -32,13 +32,13 @@ from weir.engine.task.routers import Routers
 from weir.engine.task.server_locations import places_of
 from weir.engine.task.side_inputs import value
 from weir.engine.task.state_keeper import StateKeeper, partial_schema
-from weir.engine.task.tables import buckets_in_force, homes_of
+from weir.engine.task.tables import homes_of, key_groups_in_force
 from weir.engine.task.task_files import TaskFiles, TaskOutputs
 from weir.errors import NullKeyError, OperatorError
 from weir.graph.model import Edge, Node
 from weir.operators.instance import Context, Instance, OperatorReport
 from weir.rows import Rows, row_hashes
-from weir.state.segment import H1, newest, stored_schema
+from weir.state.segment import H1, newest
 
 
 class Server:
@@ -214,12 +214,9 @@ class Server:
             node = self.topology.nodes[edge]
             self._see(node, source_time)
             part = self._unpack(kind, edge, payload, partial_schema(node))
-            if node.splits and (node.held is None or self.step > node.level):
+            if node.splits:
                 self.distances.count(self.report.partials, sender, part.num_rows, payload.size)
             self._instance(node).absorb(part)
-        elif kind == wire.STATE:
-            node = self.topology.nodes[edge]
-            self.keeper.arrive(node, self._unpack(kind, edge, payload, stored_schema(node.state)))
 
     def _unpack(self, kind: int, edge: int, payload: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
         batch = wire.unpack(payload, schema)
@@ -366,8 +363,6 @@ class Server:
             return
         instance = self._instance(node)
         self._serve(node, instance, instance.finish(), self.unserved.pop(node.name, []))
-        if node.held is not None and self.step == node.level:
-            self.keeper.hold_or_release(node, instance)
         self._send_partials(node, instance)
         if node.operator.stateful:
             self._save(node, instance)
@@ -409,14 +404,14 @@ class Server:
         if table is None or not table.num_rows:
             return
         source_time = self.oldest.get(node.name, 0)
-        if not node.splits or (node.held is not None and self.step < node.level):
+        if not node.splits:
             for batch in table.combine_chunks().to_batches():
                 self.outbox.put(
                     self.server, wire.PARTIAL, node.index, wire.pack(batch), source_time, batch.num_rows
                 )
             return
-        buckets = buckets_in_force(self.storage, self.plan.layout, node.name)
-        homes = homes_of(node, self.routers.grouping(node), table[H1].to_numpy(), buckets)
+        key_groups = key_groups_in_force(self.storage, self.plan.layout, node.name)
+        homes = homes_of(node, self.routers.grouping(node), table[H1].to_numpy(), key_groups)
         for server in np.unique(homes).tolist():
             part = table.filter(pa.array(homes == server)).combine_chunks()
             for batch in part.to_batches():

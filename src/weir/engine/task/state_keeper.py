@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from weir.engine.documents import OperatorReport, TaskReport
 from weir.engine.task.batch_context import BatchContext
+from weir.engine.task.ownership import read_moves, rewritten
 from weir.engine.task.task_files import TaskFiles
 from weir.graph.model import Node
-from weir.operators.instance import Instance
-from weir.state.move import read_moves, take_over
-from weir.state.segment import DEAD, DEADLINE, SegmentRef, newest, stored_schema
+from weir.state.move import check_homes, take_over
+from weir.state.segment import DEAD, DEADLINE, SegmentRef, stored_schema
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
@@ -24,7 +24,6 @@ class StateKeeper:
         self._job, self._storage, self._files, self._server = job, storage, files, server
         # segments this server wrote in this batch, with the step: reports come in any order
         self._fresh: dict[str, list[tuple[int, SegmentRef]]] = {}
-        self._arrived: dict[str, list[pa.RecordBatch]] = {}  # states from servers that change places
         self._committed: dict[str, StateView] = {}
 
     def view(self, node: Node) -> StateView:
@@ -49,6 +48,9 @@ class StateKeeper:
             added, gone = counted.get(node.name, (0, 0))
             more, fewer = self.view(node).changes(table)
             counted[node.name] = added + more, gone + fewer
+        self._append(node, table)
+
+    def _append(self, node: Node, table: pa.Table) -> None:
         ref = self._files.segment(node.name, table)
         if ref is not None:
             self._fresh.setdefault(node.name, []).append((self._files.report.step, ref))
@@ -60,24 +62,29 @@ class StateKeeper:
                 self._fresh.setdefault(written.operator, []).append((report.step, written.ref))
         return report
 
-    def arrive(self, node: Node, batch: pa.RecordBatch) -> None:
-        """Take in states that another server sends here, because servers change."""
-        self._arrived.setdefault(node.name, []).append(batch)
-
     def change_owners(self, report: TaskReport) -> None:
-        """Make states of keys that move here this server's own, before any state is read; let others go."""
-        topology, plan = self._job.topology, self._job.plan
-        for name, batches in self._arrived.items():
-            node = topology.by_name[name]
-            table = newest(pa.Table.from_batches(batches))
-            _count(report, name).keys_delta += table.num_rows
-            self.write(node, table)
+        """Make state of keys that move here this server's own, before any state is read; let others go."""
+        job, plan = self._job, self._job.plan
+        for name in plan.rewrites:
+            node = job.topology.by_name[name]
+            table, born = rewritten(job, node, self._server)
+            self._append(node, table)
+            if born:
+                _count(report, name).keys_delta += born
+                report.entries[name] = born, 0
         for move in plan.moves:
-            node = topology.by_name[move.operator]
-            segments = self._job.segments.of_all(node.name)
-            moves = read_moves(self._storage, move.file.name, move.file.bytes, move.file.crc)
-            changes = take_over(self._storage, node.state, segments, moves, self._server)
-            if changes.entries.num_rows:
+            node = job.topology.by_name[move.operator]
+            moves = read_moves(self._storage, move)
+            changing = (
+                plan.origin is not None
+            )  # then other numbers count for owners before, and no key comes or goes
+            segments = (job.before if changing and job.before is not None else job.segments).of_all(node.name)
+            if not changing:
+                check_homes(self._storage, node.state, segments, moves, self._server)
+            changes = take_over(self._storage, node.state, segments, self.view(node), moves, self._server)
+            if changing:
+                self._append(node, changes.entries)
+            elif changes.entries.num_rows:
                 report.moved[node.name] = changes.arrived, changes.left
                 _count(report, node.name).keys_delta += changes.arrived - changes.left
                 self.write(node, changes.entries)
@@ -88,19 +95,9 @@ class StateKeeper:
             run = runs[self._server]
             if run is None:
                 continue
-            node = self._job.topology.by_state_name[name]
+            node = self._job.topology.by_name[name]
             refs = self._job.segments.of(name, self._server)
             self._files.merge(name, refs, (run[0], run[1]), node.state)
-
-    def hold_or_release(self, node: Node, instance: Instance) -> None:
-        """Keep partial states on this server, or let all leave for their homes, as ``aggregate_every`` says."""
-        assert node.held is not None
-        plan = self._job.plan
-        held = StateView(self._storage, self._job.segments.of(node.held, self._server), node.state)
-        due = node.aggregates(plan.batch, plan.end_of_input)
-        table = instance.release(held) if due else instance.hold(held)
-        if table is not None and table.num_rows:
-            self._files.segment(node.held, newest(table))
 
 
 def _count(report: TaskReport, operator: str) -> OperatorReport:

@@ -19,8 +19,8 @@ from weir.errors import EngineError
 from weir.graph.model import Node
 from weir.network.profile import Profile
 from weir.routing.base import Grouping, PlannedRouting
-from weir.routing.buckets import Buckets
 from weir.routing.hash import Hash
+from weir.routing.key_groups import KeyGroups
 from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Patch, Table
 from weir.state.storage import Storage
@@ -28,7 +28,7 @@ from weir.state.storage import Storage
 PATCHES_AT_MOST = 32
 
 _loaded: OrderedDict[tuple[str, str, int], Table] = OrderedDict()
-_buckets: OrderedDict[tuple[str, str, int], Buckets] = OrderedDict()
+_key_groups: OrderedDict[tuple[str, str, int], KeyGroups] = OrderedDict()
 
 
 def changed_table(
@@ -95,7 +95,7 @@ def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared
         raise EngineError(f"operator {operator!r}: the plan of batch {plan.batch} names no measured profile")
     planned = PlannedRouting(
         table=None if ref is None else load_table(storage, ref),
-        buckets=buckets_in_force(storage, plan.layout, operator),
+        key_groups=key_groups_in_force(storage, plan.layout, operator),
         hot=None if hot is None else np.array(hot, np.uint64),
         profile=None if profile is None else Profile.from_dict(profile),
     )
@@ -103,27 +103,27 @@ def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared
 
 
 def homes_of(
-    node: Node, grouping: Grouping, key_hash: NDArray[np.uint64], buckets: Buckets | None = None
+    node: Node, grouping: Grouping, key_hash: NDArray[np.uint64], key_groups: KeyGroups | None = None
 ) -> NDArray[np.int32]:
     """Return the server on which each key's state lives, also where its rows are worked on elsewhere.
 
-    ``grouping`` is the one in force; ``buckets`` say where keys live that a grouping splits.
+    ``grouping`` is the one in force; ``key_groups`` say where keys live that a grouping splits.
     """
-    rule = grouping.home_rule or buckets or Hash()
+    rule = grouping.home_rule or key_groups or Hash()
     return np.asarray(node.placement, np.int32)[rule.router(len(node.placement)).route(key_hash)]
 
 
-def buckets_in_force(storage: Storage, layout: Layout | None, operator: str) -> Buckets | None:
+def key_groups_in_force(storage: Storage, layout: Layout | None, operator: str) -> KeyGroups | None:
     """Return where unlisted keys of an operator live, if scaling has taken that from their plain hash."""
-    ref = layout.buckets.get(operator) if layout is not None else None
+    ref = layout.key_groups.get(operator) if layout is not None else None
     if ref is None:
         return None
     key = (storage.location, ref.name, ref.crc)
-    if key not in _buckets:
-        _buckets[key] = Buckets(load_arrays(storage, ref)["homes"])
-        while len(_buckets) > 16:
-            _buckets.popitem(last=False)
-    return _buckets[key]
+    if key not in _key_groups:
+        _key_groups[key] = KeyGroups(load_arrays(storage, ref)["homes"])
+        while len(_key_groups) > 16:
+            _key_groups.popitem(last=False)
+    return _key_groups[key]
 
 
 def table_in_force(storage: Storage, last: Commit | None, node: Node) -> Table:
@@ -131,12 +131,12 @@ def table_in_force(storage: Storage, last: Commit | None, node: Node) -> Table:
     ref = last.tables.get(node.name) if last else None
     table = NO_TABLE if ref is None else load_table(storage, ref)
     places = np.asarray(node.placement, np.int32)
-    rule = buckets_in_force(storage, last.layout, node.name) if last else None
+    rule = key_groups_in_force(storage, last.layout, node.name) if last else None
     return Table(
         table.hashes,
         places[table.instances],
         last.servers if last else len(places),
         node.name,
         0 if ref is None else ref.version,
-        buckets=None if rule is None else places[rule.homes],
+        key_groups=None if rule is None else places[rule.homes],
     )

@@ -126,7 +126,6 @@ class Keyed:
     )  # the state of a key; None: it can't be read by key
     rows: str | None = "rows"  # the column of its state that counts rows, if one does
     merges: bool = True  # may stand behind groupings that split keys
-    defers: bool = True  # may merge partial states later (aggregate_every)
     updates: bool = True  # its sink gets the new values of every key that a batch touched
     ends: bool = False  # nothing stands behind it: what it emits is not what came in
     read: Callable[[dict[str, Any]], dict[str, Any]] = dict  # makes a state comparable
@@ -211,7 +210,6 @@ TWO_SIDES: dict[str, Any] = {
     "truth": None,
     "rows": None,
     "merges": False,
-    "defers": False,
     "updates": False,
     "ends": True,
     "counted": ("n", "n_right"),
@@ -220,7 +218,6 @@ BY_EVENT_TIME: dict[str, Any] = {
     "truth": None,
     "rows": None,
     "merges": False,
-    "defers": False,
     "updates": False,
     "ends": True,
     "first": True,
@@ -246,16 +243,14 @@ KEYED = [
             "rows": sum(map(len, batches)),
             "total": sum(row[2] for rows in batches for row in rows),
         },
-        defers=False,
         updates=False,
     ),
-    Keyed("ordered process", keyed(Rises), _rises, merges=False, defers=False, updates=False),
+    Keyed("ordered process", keyed(Rises), _rises, merges=False, updates=False),
     Keyed(
         "process with lists",
         keyed(Visits),
         _visits,
         merges=False,
-        defers=False,
         updates=False,
         read=lambda state: {**state, **{c: json.loads(state[c]) for c in ("path", "kinds")}},
     ),
@@ -265,7 +260,6 @@ KEYED = [
         lambda batches: {},
         None,
         merges=False,
-        defers=False,
         updates=False,
         ends=True,
         emitted=lambda seen: Counter(seen.keys()),
@@ -306,7 +300,6 @@ KEYED = [
         lambda batches: {"count": sum(map(len, batches))},
         "count",
         merges=False,
-        defers=False,
         options={"ttl": "1000 days"},
     ),
 ]

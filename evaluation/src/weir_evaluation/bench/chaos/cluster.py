@@ -185,8 +185,7 @@ class Attack:
             name = self.drawn.parts[number].name
             files = (self.folder / "deliveries").glob(f"{name}-*.json")
             deliveries = [(int(f.name.split("-")[1]), json.loads(f.read_text())) for f in files]
-            complete = getattr(self.drawn.parts[number], "every", 1) == 1
-            wrong += compare_deliveries(self.truth, number, deliveries, complete, ended=False)
+            wrong += compare_deliveries(self.truth, number, deliveries, ended=False)
         return lost, doubled, wrong
 
 

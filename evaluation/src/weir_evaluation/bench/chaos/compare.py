@@ -96,10 +96,9 @@ def compare_deliveries(
     truth: Truth,
     number: int,
     deliveries: Iterable[tuple[int, list[Any]]],
-    complete: bool,
     ended: bool = True,
 ) -> list[str]:
-    """Compare what the sink of an operator got: again only the same, and, if ``complete``, of every key touched.
+    """Compare what the sink of an operator got: again only the same, and of every key touched.
 
     What an operator emits in the whole run is compared, too; if its input has ``ended``, with what comes at the end.
     """
@@ -119,7 +118,7 @@ def compare_deliveries(
         if emitted != want:
             lacks, more = sum((want - emitted).values()), sum((emitted - want).values())
             wrong.append(f"{part.name}: its sink lacks {lacks} rows and has {more} too many")
-    if not complete or not isinstance(part.case, Keyed) or not part.case.updates:
+    if not isinstance(part.case, Keyed) or not part.case.updates:
         return wrong
     for batch, keys in enumerate(truth.touched[number]):
         if len(first.get(batch, [])) != len(keys):

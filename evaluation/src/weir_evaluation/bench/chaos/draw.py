@@ -35,13 +35,11 @@ class Part:
     after: int  # the part before it; −1: the source
     key: Key = ()
     grouping: str = "default"
-    every: int = 1  # aggregate_every
 
     def describe(self) -> str:
         if isinstance(self.case, Step):
             return f"{self.name} = {self.case.name}"
-        later = f", merged every {self.every}" if self.every > 1 else ""
-        return f"{self.name} = {self.case.name} by {'+'.join(self.key)} ({self.grouping}{later})"
+        return f"{self.name} = {self.case.name} by {'+'.join(self.key)} ({self.grouping})"
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,6 @@ class Drawn:
                 streams.append(part.case.add(stream))
                 continue
             options = dict(part.case.options)
-            if part.every > 1:
-                options["aggregate_every"] = part.every
             grouping = {**WHOLE, **SPLIT}[part.grouping]()
             options |= {"name": part.name, "routing": grouping}
             streams.append(part.case.attach(stream, list(part.key), options))
@@ -114,8 +110,7 @@ def redraw(rng: random.Random, drawn: Drawn) -> Drawn:
         if isinstance(case, Keyed):
             split = case.merges and rng.random() < 0.4
             grouping = rng.choice(sorted(SPLIT if split else WHOLE))
-            every = rng.choice([1, 2, 3]) if split and case.defers else 1
-            part = replace(part, grouping=grouping, every=every)
+            part = replace(part, grouping=grouping)
         parts.append(part)
     # partial states that wait, or that a time to live would end, need keys that stay on one server
     whole = any(isinstance(p.case, Keyed) and not p.case.merges for p in parts)

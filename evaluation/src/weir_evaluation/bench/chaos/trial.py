@@ -109,7 +109,6 @@ class Story:
         self.rng, self.drawn, self.injector, self.result = rng, drawn, injector, result
         self.truth = Truth(drawn)
         self.checkpoint = f"{folder}/checkpoint"
-        self.deferred = {p.name for _, p in drawn.keyed if p.every > 1}
         self.failed = False  # whether the query must be started again before it is used
         own = random.Random(f"sinks {result.seed}")  # sinks change nothing else in the story of a seed
         leaf = own.choice(drawn.application().leaves())
@@ -213,7 +212,6 @@ class Story:
         what = rng.choice(["out", "in", "reconfigure", "reconfigure", "restart"])
         if what == "restart":
             self.drawn = redraw(rng, self.drawn)
-            self.deferred |= {p.name for _, p in self.drawn.keyed if p.every > 1}
             self.result.restarts += 1
             self.result.drawn += " | " + self.drawn.describe()
             for _ in range(TRIES):
@@ -251,9 +249,7 @@ class Story:
         for number in self.drawn.leaves:
             part = self.drawn.parts[number]
             deliveries = [(b, t.to_pylist()) for name, b, t in self.query.deliveries if name == part.name]
-            self.result.wrong += compare_deliveries(
-                self.truth, number, deliveries, complete=part.name not in self.deferred
-            )
+            self.result.wrong += compare_deliveries(self.truth, number, deliveries)
         for name, sinks in self.sinks.items():
             output = self.query.output(name)
             delivered = _counted(output)

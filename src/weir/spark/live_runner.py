@@ -220,7 +220,8 @@ class LiveRunner(SparkRunner):
             origin, self._origin = self._origin, None
             group.change(origin, self._newcomers(group), START_SECONDS)
             self._say(f"on {self.topology.servers} live servers")
-        job = replace(self._job(plan, manifest, EntryLayout(tagged=True), before), pace=self._pace)
+        job = self._job(plan, manifest, EntryLayout(tagged=True), before)
+        job = replace(job, slots=list(range(plan.servers)), pace=self._pace)
         self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.generation.name}"
 

@@ -23,6 +23,7 @@ SUBCOMMANDS = {
         "locality",
         "partition",
         "reconfigure",
+        "elastic",
         "scale",
         "source",
         "kafka",

@@ -134,13 +134,13 @@ def _sample(spark: Any, query: Any, checkpoint: str, meter: _CpuPerBatch) -> Sam
     runtime.gc()
     jvm = spark.sparkContext._gateway.proc.pid
     processes = descendants(os.getpid())
-    workers = [p for p in processes if p != jvm and "java" not in _command(p)]
+    workers = [p for p in processes if p != jvm and "java" not in command(p)]
     files = sum(_open_files(p) for p in [os.getpid(), *processes])
     disk, count, history = _least_disk(query, checkpoint)
     recent = [p.seconds.batch for p in query.recent_progress[-20:] if p.seconds.batch]
     return Sample(
         driver_rss=_rss(os.getpid()),
-        jvm_rss=max((_rss(p) for p in processes if "java" in _command(p)), default=0),
+        jvm_rss=max((_rss(p) for p in processes if "java" in command(p)), default=0),
         jvm_heap=runtime.totalMemory() - runtime.freeMemory(),
         worker_rss=max((_rss(p) for p in workers), default=0),
         open_files=files,
@@ -165,7 +165,7 @@ def compared(samples: list[Sample]) -> dict[str, Any]:
     return {"samples": len(samples), "measures": out}
 
 
-def _command(pid: int) -> str:
+def command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
     return ""

@@ -145,7 +145,7 @@ def test_the_product_stays_small() -> None:
 
 def test_the_classes_are_those_of_both_rooms() -> None:
     classes = answering_classes()
-    assert {"Hash", "Table", "WorstCase", "PartialKey", "Weighted", "WeightedRouter"} <= classes
+    assert {"Hash", "Table", "PartialKey", "Weighted", "WeightedRouter"} <= classes
     assert {"Count", "Aggregate", "Process", "Map", "Read", "AggregateInstance"} <= classes
     assert not classes & {"Grouping", "Router", "Operator", "Instance"}
 

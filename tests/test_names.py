@@ -60,7 +60,6 @@ ROUTING = [
     "Shuffle",
     "Table",
     "Weighted",
-    "WorstCase",
 ]
 OPERATORS = [
     "Aggregate",

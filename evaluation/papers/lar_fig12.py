@@ -18,16 +18,18 @@ from claims import Claim, claim
 from lar_common import console, figure, options, report
 from weir.locality import KeyGraph, count_keys, count_pairs, partition
 from weir.locality.counts import PairCounts
+from weir.locality.partition import Partitioner
 from weir.routing.table import Table
 from weir_evaluation.bench.locality import load
 from weir_evaluation.locality.space_saving import PairSpaceSaving
+from weir_evaluation.partition import Metis
 
 
-def tables(pairs: PairCounts, n: int, method: str) -> list[Table]:
+def tables(pairs: PairCounts, n: int, partitioner: Partitioner | None) -> list[Table]:
     """Tables from counted pairs."""
     keys = [count_keys(pairs.left, pairs.count), count_keys(pairs.right, pairs.count)]
     graph = KeyGraph.build(keys, {(0, 1): pairs})
-    parts = partition(graph, n, method=method)
+    parts = partition(graph, n, partitioner=partitioner)
     return [Table(graph.key[a:b], parts[a:b], n) for a, b in pairwise(graph.starts.tolist())]
 
 
@@ -49,11 +51,11 @@ def main() -> None:
         s for s in (100, 316, 1000, 3162, 10_000, 31_623, 100_000, 316_228, 1_000_000) if s < len(counted)
     ]
     sizes.append(len(counted))
-    ways = {"METIS, SpaceSaving": "metis", "METIS, truncated": "metis", "Weir, truncated": "multilevel"}
+    ways = {"METIS, SpaceSaving": Metis(), "METIS, truncated": Metis(), "Weir, truncated": None}
     made, (axis,) = figure()
     rows, data = [], {"pairs": len(counted), "sizes": sizes}
     for n in map(int, args.servers.split(",")):
-        for way, method in ways.items():
+        for way, partitioner in ways.items():
             console.print(f"{n} servers: {way} …")
             own, later = [], []
             for size in sizes:
@@ -63,12 +65,12 @@ def main() -> None:
                     kept = sketch.counts()
                 else:
                     kept = counted.truncate(size)
-                table = tables(kept, n, method)
+                table = tables(kept, n, partitioner)
                 own.append(locality(table, left[:half], right[:half]))
                 later.append(locality(table, left[half:], right[half:]))
             data[f"{way}, {n} servers"] = {"same rows": own, "next rows": later}
             if way != "METIS, truncated":
-                style = "-" if method == "multilevel" else "--"
+                style = "-" if partitioner is None else "--"
                 axis.plot(
                     sizes,
                     own,

@@ -32,6 +32,7 @@ from lar_common import OUT, console
 from weir_evaluation.bench.data import bodies
 from weir_evaluation.bench.reconfigure import gain, speed
 from weir_evaluation.lab import LabCluster
+from weir_evaluation.routing import WorstCase
 
 MODES = ["locality-aware", "hash-based", "worst-case"]
 COLOUR = {"locality-aware": "#2471a3", "hash-based": "#7f8c8d", "worst-case": "#c0392b"}
@@ -180,7 +181,7 @@ def groupings(mode: str, servers: int) -> tuple[weir.routing.Grouping, weir.rout
     first, second = (
         weir.Table.of({f"{name}-{i}": i % servers for i in range(KEYS * servers)}) for name in ("k1", "k2")
     )
-    return first, second if mode == "locality-aware" else weir.routing.WorstCase(second)
+    return first, second if mode == "locality-aware" else WorstCase(second)
 
 
 def write(folder: Path, tables: list[pa.Table]) -> Path:

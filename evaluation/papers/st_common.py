@@ -20,10 +20,8 @@ import numpy as np
 
 from cg_common import OUT
 from weir.elasticity.decision import Strategy
-from weir.elasticity.gain import Gain
 from weir.elasticity.stela import Stela
-from weir.elasticity.strategies import Default
-from weir_evaluation.stela.rivals import LeastLinkLoad, Random
+from weir_evaluation.stela.rivals import Default, Gain, LeastLinkLoad, Random
 from weir_evaluation.stela.topologies import CASES, Case
 from weir_evaluation.stela.trial import START, STOP, Trial, decide, situation, steady, trial
 

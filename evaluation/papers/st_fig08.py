@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from cg_common import Report
 from st_common import COLOURS, add_spark, from_spark, mean, options, rows, runs, spark_timeline
 from weir.elasticity.stela import Stela
-from weir.elasticity.strategies import Default
-from weir_evaluation.stela.rivals import Random
+from weir_evaluation.stela.rivals import Default, Random
 from weir_evaluation.stela.topologies import Case, page_load_in
 from weir_evaluation.stela.trial import situation, steady
 

@@ -21,18 +21,11 @@ engine with another runner. What Spark decides (placement, retries of tasks, sou
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
-import logging
-import os
-import re
-import signal
-import sys
 import tempfile
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -60,11 +53,6 @@ if TYPE_CHECKING:
 
 Rows = Any  # a pyarrow Table or RecordBatch, or a list of dicts
 Batch = Any  # rows, or paths of files; with several sources a dict of their names and rows or paths
-
-_EVERY_START = re.compile(  # what Spark says on standard error whenever it starts
-    rb"WARNING: Using incubator modules|Using Spark's default log4j profile|Setting (default|Spark) log level|"
-    rb"To adjust logging level|.* WARN (Utils: (Your hostname|Set SPARK_LOCAL_IP)|NativeCodeLoader: )"
-)
 
 __all__ = ["Crash", "LocalQuery", "local_spark", "run", "start"]
 
@@ -372,54 +360,9 @@ def local_spark(master: str = "local[6]", name: str = "weir", **settings: str) -
 
     It has room for five live servers and their sources, however many cores there are.
     """
-    from weir.spark.session import embedded
+    from weir.spark.session import quiet
 
-    # in a notebook PySpark's handler of Ctrl-C stays: it cancels what a cell has begun
-    before = None if hasattr(sys, "ps1") else signal.getsignal(signal.SIGINT)
-    try:
-        with _quiet_start():
-            session = embedded(master, name, **settings)
-    except Exception as error:
-        if getattr(error, "getCondition", str)() != "JAVA_GATEWAY_EXITED":
-            raise
-        raise EngineError(
-            "Spark did not start; what it said is above. It needs a Java 17+ runtime: on the PATH, or in JAVA_HOME"
-        ) from None
-    if before is signal.default_int_handler and before is not signal.getsignal(signal.SIGINT):
-        signal.signal(signal.SIGINT, _interrupt)
-    return session
-
-
-@contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Leave out what every start of Spark says on standard error; pass on all else, as long as the JVM lives."""
-    sys.stderr.flush()
-    reading, writing = os.pipe()
-    screen, out = os.dup(2), os.dup(2)
-    os.dup2(writing, 2)
-    os.close(writing)
-
-    def pass_on() -> None:
-        with open(reading, "rb") as lines, open(out, "wb", buffering=0) as shown:
-            shown.writelines(line for line in lines if not _EVERY_START.match(line))
-
-    reader = threading.Thread(target=pass_on, name="weir-stderr", daemon=True)
-    reader.start()
-    try:
-        yield
-    finally:
-        os.dup2(screen, 2)
-        os.close(screen)
-        if sys.exc_info()[0]:
-            reader.join(2)  # what Spark said about it comes first
-
-
-def _interrupt(*_: object) -> None:
-    """Raise a plain ``KeyboardInterrupt``; PySpark's handler calls the JVM while another call is under way."""
-    root = logging.getLogger()
-    if not root.handlers:  # py4j logs the call that is cut short, and would set up a handler for it
-        root.addHandler(logging.NullHandler())
-    raise KeyboardInterrupt
+    return quiet(master, name, **settings)
 
 
 def _application(application: Application | Stream) -> Application:

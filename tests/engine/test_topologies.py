@@ -11,6 +11,7 @@ import pytest
 import weir
 from support import POSTS, counts, dicts, every_type, grouped, posts, rows_of, two_counts
 from weir.testing import run, start
+from weir_evaluation.routing import WorstCase
 
 TOPICS = weir.Table.of({f"topic {t}": (t // 10) % 3 for t in range(200)})
 PLACES = weir.Table.of({f"place {p}": p % 3 for p in range(20)})
@@ -26,7 +27,7 @@ def tables():
     [
         (None, None),
         (PLACES, TOPICS),
-        (PLACES, weir.routing.WorstCase(TOPICS)),
+        (PLACES, WorstCase(TOPICS)),
         (weir.Shuffle(), weir.Shuffle()),
         (weir.Hash(), weir.Shuffle()),
     ],
@@ -42,7 +43,7 @@ def test_two_counts_are_right_whatever_the_grouping(tables, places, topics):
 
 def test_a_fitting_table_keeps_rows_on_their_server_and_its_worst_case_none(tables):
     locality = {}
-    for name, topics in {"hash": None, "table": TOPICS, "worst": weir.routing.WorstCase(TOPICS)}.items():
+    for name, topics in {"hash": None, "table": TOPICS, "worst": WorstCase(TOPICS)}.items():
         query = run(two_counts(places=PLACES, routing=topics), tables, servers=3)
         edge = query.progress["edges"]["places → topics"]
         assert edge["local"] + edge["remote"] == query.progress["rows"] == 3000

@@ -16,7 +16,6 @@ from rich.console import Console
 from weir.elasticity import Stela
 from weir.elasticity.decision import Situation
 from weir.elasticity.graph import Placement
-from weir.elasticity.strategies import Default
 from weir_evaluation.bench.stela import show
 from weir_evaluation.bench.stela_spark import (
     AFTER,
@@ -31,7 +30,7 @@ from weir_evaluation.bench.stela_spark import (
 )
 from weir_evaluation.simulate.dag import SimulatedOperator
 from weir_evaluation.stela.machines import Machines, _Late
-from weir_evaluation.stela.rivals import LeastLinkLoad, Random
+from weir_evaluation.stela.rivals import Default, LeastLinkLoad, Random
 from weir_evaluation.stela.topologies import CASES, Case, page_load_in
 from weir_evaluation.stela.trial import decide, situation
 

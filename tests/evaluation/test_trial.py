@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from weir.elasticity import STRATEGIES, Stela
-from weir.elasticity.strategies import Default
+from weir.elasticity import Stela
 from weir_evaluation.bench import stela as bench
 from weir_evaluation.simulate.dag import Deployment, DeploymentPhase, SimulatedOperator, flow
-from weir_evaluation.stela.rivals import Random
+from weir_evaluation.stela.rivals import STRATEGIES, Default, Random
 from weir_evaluation.stela.topologies import CASES, page_load_in
 from weir_evaluation.stela.trial import convergence, decide, situation, steady, steady_from, trial
 

@@ -15,6 +15,7 @@ from weir.locality import BatchStats, Locality, LocalityManager, propose
 from weir.locality.key_affinity import KeyAffinity
 from weir.locality.placement import place, place_for_next
 from weir.routing.table import Table
+from weir_evaluation.partition import Metis
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -183,13 +184,15 @@ def test_names_the_keys_that_only_splitting_can_balance():
 
 
 def test_racks_and_other_partitioners():
-    for config in ({"racks": [[0, 1], [2, 3]]}, {"partitioner": "metis", "forecast": None}):
+    for config in ({"racks": [[0, 1], [2, 3]]}, {"partitioner": Metis(), "forecast": None}):
         rng, manager = np.random.default_rng(8), manager_for(**config)
         for _ in range(6):
             turn(manager, *batch(rng))
         assert manager.locality > 0.7
-    with pytest.raises(TopologyError, match="did you mean 'metis'"):
-        Locality(partitioner="mettis")
+    with pytest.raises(
+        TopologyError, match="partitioner='metis': expected .* weir_evaluation.partition.Metis"
+    ):
+        Locality(partitioner="metis")
 
 
 @given(st.integers(1, 40), st.integers(2, 5), st.integers(0, 1000))

@@ -14,10 +14,8 @@ from weir.locality import KeyGraph, count_keys, count_pairs, partition
 from weir.locality.partition import relabel
 from weir.locality.partition._cycle import bottom_level, exchange, settle
 from weir.locality.partition.base import Limits
-from weir.locality.partition.mtkahypar import available
 from weir.locality.partition.relabel import assignment
-
-METHODS = ["multilevel", "metis", *(["mtkahypar"] if available() else [])]
+from weir_evaluation.partition import PARTITIONERS, Metis
 
 
 def chain(columns) -> KeyGraph:
@@ -38,13 +36,13 @@ def planted(rng, rows=20_000, left=240, right=800, communities=16, mixing=0.2, o
 GRAPH = planted(np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_planted_communities_are_found(method):
-    parts = partition(GRAPH, 4, method=method, seed=1)
+@pytest.mark.parametrize("partitioner", PARTITIONERS.values(), ids=PARTITIONERS)
+def test_planted_communities_are_found(partitioner):
+    parts = partition(GRAPH, 4, partitioner=partitioner, seed=1)
     assert parts.shape == (len(GRAPH),)
     assert set(np.unique(parts)) <= set(range(4))
     assert GRAPH.locality(parts) > 0.8
-    assert (partition(GRAPH, 4, method=method, seed=1) == parts).all()
+    assert (partition(GRAPH, 4, partitioner=partitioner, seed=1) == parts).all()
 
 
 @pytest.mark.parametrize("operators", [2, 3, 4])
@@ -155,12 +153,7 @@ def test_what_cannot_share_a_server_shares_a_rack():
     with pytest.raises(ParameterError, match="each server"):
         partition(GRAPH, 8, racks=[[0, 1], [1, 2]])
     with pytest.raises(EngineError, match="knows no racks"):
-        partition(GRAPH, 8, method="metis", racks=racks)
-
-
-def test_unknown_method_is_refused_with_a_hint():
-    with pytest.raises(EngineError, match="did you mean 'metis'"):
-        partition(GRAPH, 2, method="mettis")
+        partition(GRAPH, 8, partitioner=Metis(), racks=racks)
 
 
 @given(st.integers(1, 6), st.integers(0, 10_000))

@@ -15,6 +15,7 @@ from weir.locality.manager import LocalityManager
 from weir.locality.partition import partition
 from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats
+from weir_evaluation.partition import PARTITIONERS, Metis
 
 SERVERS, PARTS = 4, 16
 
@@ -45,7 +46,7 @@ def given_place(hashes, n):
     return ((hashes * np.uint64(5)) % np.uint64(n)).astype(np.int32)
 
 
-@pytest.mark.parametrize("partitioner", ["multilevel", "metis"])
+@pytest.mark.parametrize("partitioner", ["multilevel", Metis()], ids=str)
 def test_keys_come_to_partitions_that_cannot_move(partitioner):
     config = Locality(period=4, partitioner=partitioner)
     names, edges = ["files", "a", "b"], [("files", "a"), ("a", "b")]
@@ -120,7 +121,7 @@ def test_a_restored_manager_goes_on_with_the_places_it_is_given():
 @given(
     st.integers(0, 10_000),
     st.integers(2, 5),
-    st.sampled_from(["multilevel", "metis"]),
+    st.sampled_from(sorted(PARTITIONERS)),
     st.booleans(),
 )
 def test_fixed_vertices_stay_and_the_rest_stays_balanced(seed, n, method, warm):
@@ -134,6 +135,6 @@ def test_fixed_vertices_stay_and_the_rest_stays_balanced(seed, n, method, warm):
     places = rng.integers(0, rng.integers(1, n + 1), len(graph)).astype(np.int32)
     fixed = np.where(graph.operator == 0, places, -1).astype(np.int32)
     terms = {"warm": key_group(graph.key, n), "stay_bonus": 0.05} if warm and method == "multilevel" else {}
-    parts = partition(graph, n, method=method, seed=seed, fixed=fixed, alpha=1.1, **terms)
+    parts = partition(graph, n, partitioner=PARTITIONERS[method], seed=seed, fixed=fixed, alpha=1.1, **terms)
     assert (parts[graph.operator == 0] == places[graph.operator == 0]).all()
     assert graph.overload(parts, n)[1:].max() < 1.2

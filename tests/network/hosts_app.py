@@ -115,7 +115,7 @@ def main(data, folder):
                 time.sleep(8)
             return rows
 
-        def scenario(name, sink, profile, then=None, between=None):
+        def scenario(name, sink=None, then=None, between=None):
             ready = threading.Event()
             if then is not None:
 
@@ -126,7 +126,7 @@ def main(data, folder):
             app = weir.source(stream).keyed("place", weir.Count(), name="places")
             if between is not None:
                 app = app.map_batches(between, name="between")
-            weighted = weir.Weighted(weir.Hash(), profile, control=None)
+            weighted = weir.Weighted(weir.Hash(), control=None)
             app = app.keyed("topic", weir.Count(), name="topics", routing=weighted)
             query = app.start(
                 f"{folder}/{name}",
@@ -147,11 +147,11 @@ def main(data, folder):
             }
             print(json.dumps(answer), flush=True)
 
-        scenario("measured", None, "measure")
+        scenario("all is well")
         Path(f"{folder}/runs").mkdir()
-        scenario("a task runs twice", None, "paper", between=dawdle)
-        scenario("a host dies", die, "paper")
-        scenario("a host leaves", None, "paper", leave)  # last: which one goes is up to the measured load
+        scenario("a task runs twice", between=dawdle)
+        scenario("a host dies", die)
+        scenario("a host leaves", then=leave)  # last: which one goes is up to the measured load
         spark.stop()
 
 

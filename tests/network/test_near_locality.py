@@ -11,6 +11,7 @@ from weir.locality.manager import LocalityManager
 from weir.locality.stats import BatchStats
 from weir.network.distance import Place
 from weir.network.locator import tree_of
+from weir_evaluation.partition import Metis
 
 
 def places(racks):
@@ -58,7 +59,7 @@ def test_servers_that_move_change_the_hierarchy_of_later_proposals():
 
 def test_wrong_settings_are_refused():
     with pytest.raises(weir.errors.TopologyError, match="knows no racks"):
-        weir.Locality(racks="hosts", partitioner="metis")
+        weir.Locality(racks="hosts", partitioner=Metis())
     with pytest.raises(weir.errors.TopologyError, match="did you mean 'hosts'"):
         weir.Locality(racks="host")
     with pytest.raises(weir.errors.TopologyError, match="split_hot"):

@@ -1,4 +1,4 @@
-"""Checkpoints that version 0.1.0 wrote are opened and continued: nothing is lost, nothing is counted twice.
+"""Checkpoints that versions 0.1.0 and 0.2.0 wrote are opened and continued: nothing is lost, nothing is counted twice.
 
 ``old_checkpoints.py`` wrote them; ``data/README.md`` says how. Batches go on in this process.
 """
@@ -197,6 +197,16 @@ def test_routers_hear_what_the_old_version_measured(tmp_path: Path) -> None:
     assert old["times"]["topics"]
     plan = storage.read_document("plans/000000000004-0000", "plan")
     assert plan["feedback"] == {**old["signals"], **old["times"]}
+
+
+def test_a_plan_with_a_measured_network_profile_is_planned_anew(tmp_path: Path) -> None:
+    """Version 0.2 could measure what distances cost, and wrote it into plans."""
+    query = weir.testing.start(application("feedback"), unpack("measured", tmp_path), servers=3)
+    with query:
+        check_state(query, "feedback", 2)
+        query.feed(posts(2))
+        assert query.progress.batch == 2
+        check_state(query, "feedback", 3)
 
 
 @pytest.mark.parametrize(("story", "batch"), [("planned", 3), ("planned_scaling", 2)])

@@ -286,7 +286,7 @@ def test_what_plans_are_checked_by() -> None:
     assert Weighted.splits_keys
     assert not Weighted.order_free
     assert Weighted(Hash()) == Weighted(Hash(), near=1.5)
-    assert Weighted(profile="measure").with_profile(PAPER) == Weighted(profile=PAPER)
+    assert Weighted(profile=PAPER) == Weighted()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_what_plans_are_checked_by() -> None:
         lambda: Weighted(Weighted()),
         lambda: Weighted(LocalityAware()),
         lambda: Weighted(profile="table"),  # type: ignore[arg-type]
-        lambda: Weighted(profile="measure").router(3),
+        lambda: Weighted(profile="measure"),  # type: ignore[arg-type]
         lambda: Weighted(near=-1),
         lambda: Weighted(scale=0),
         lambda: Weighted(scale=500),

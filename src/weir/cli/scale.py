@@ -28,7 +28,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     operation.add_argument("--hosts", nargs="+", metavar="HOST", help="remove the servers on these hosts")
     add("--whole-hosts", action="store_true", help="K counts hosts, with all their servers")
     add("--dry-run", action="store_true", help="say what would be done, and why; change nothing")
-    add("--strategy", default="stela", help="stela (default), gain, or default, Storm's own")
     add("--timeout", type=float, default=120.0, help="seconds to wait for the query (default 120)")
     add("--share-slots", action="store_true", help="let servers take turns on the task slots there are")
 
@@ -43,7 +42,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "out" if args.out is not None else "in",
         args.out if args.out is not None else args.into or 1,
         tuple(args.hosts or ()),
-        args.strategy,
         share_slots=args.share_slots,
         whole_hosts=args.whole_hosts,
     )

@@ -4,7 +4,7 @@
 * :mod:`~weir.elasticity.rates`: input and processing rates of every operator, and which operators are congested
 * :mod:`~weir.elasticity.etp`: effective throughput percentage, the share of the output that depends on an operator
 * :mod:`~weir.elasticity.decision`: the input and output of scaling strategies
-* :mod:`~weir.elasticity.stela`: Stela; :mod:`~weir.elasticity.gain`: ours; :mod:`~weir.elasticity.strategies`: by name
+* :mod:`~weir.elasticity.stela`: Stela; rivals are in ``weir_evaluation.stela.rivals``
 * :mod:`~weir.elasticity.explain`: a decision in plain text
 * :mod:`~weir.elasticity.keys`: which keys move when an operator gets more or fewer instances
 * :mod:`~weir.elasticity.autoscale`: when to scale
@@ -20,19 +20,15 @@ from weir.elasticity.autoscale import Autoscale, AutoscaleWatcher
 from weir.elasticity.decision import Decision, Row, Situation, Step, Strategy
 from weir.elasticity.etp import etp
 from weir.elasticity.explain import drawing, text
-from weir.elasticity.gain import Gain
 from weir.elasticity.graph import Graph, Placement
 from weir.elasticity.keys import Moved, carried, spread
 from weir.elasticity.rates import Meter, Rates, Sample, congested, propagate
 from weir.elasticity.stela import Stela
-from weir.elasticity.strategies import STRATEGIES
 
 __all__ = [
-    "STRATEGIES",
     "Autoscale",
     "AutoscaleWatcher",
     "Decision",
-    "Gain",
     "Graph",
     "Meter",
     "Moved",

@@ -106,7 +106,6 @@ class Decision:
     rows: tuple[Row, ...]  # congestion and ETP of all operators as measured, and how often each was chosen
     # sum of ETP over the instances of each machine before (scale-in)
     machine_etp: Mapping[Machine, float] = field(default_factory=dict)
-    restarts: bool = False  # whether the whole application is taken down for it
 
     def moved(self) -> list[tuple[str, int]]:
         """Return the instances (operator, number) that existed before and live elsewhere, or nowhere, after."""
@@ -121,12 +120,10 @@ class Decision:
 class Strategy(ABC):
     """Decides which instances new machines get, and which machines leave. Strategies are pure functions.
 
-    Either a whole decision comes back or an error is raised; the situation is never touched. A strategy that
-    ``restarts`` takes the whole application down for it.
+    Either a whole decision comes back or an error is raised; the situation is never touched.
     """
 
     name: ClassVar[str]
-    restarts: ClassVar[bool] = False
 
     @abstractmethod
     def scale_out(self, now: Situation, machines: Sequence[Machine]) -> Decision:
@@ -161,9 +158,7 @@ class Strategy(ABC):
             for name in now.graph.operators
         )
         moves = tuple(machines), tuple(steps)
-        return Decision(
-            self.name, operation, now.placement, after, *moves, rows, machine_etp or {}, self.restarts
-        )
+        return Decision(self.name, operation, now.placement, after, *moves, rows, machine_etp or {})
 
 
 def joining(now: Situation, machines: Sequence[Machine]) -> tuple[Placement, list[Step]]:

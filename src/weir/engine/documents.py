@@ -70,10 +70,9 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Network(msgspec.Struct, frozen=True):
-    """Where servers are and what distances cost, as far as a batch routes by it."""
+    """Where servers are, as far as a batch routes by it."""
 
     places: list[tuple[str, str, str]]  # server → process, host, rack
-    profile: dict[str, Any] | None = None  # what distances cost, if that was measured
 
 
 class Input(msgspec.Struct, frozen=True):

@@ -302,10 +302,8 @@ def fingerprint(topology: Topology) -> str:
 
 def flow_fingerprint(topology: Topology) -> str:
     """Return a short name for what a batch's plan depends on besides saved state: what flows where, and how."""
-    edges = [
-        [e.source, e.target, e.side, e.grouping.signature(), e.grouping.measures_network]
-        for e in topology.edges
-    ]
+    # False: version 0.2 said there whether the network was measured
+    edges = [[e.source, e.target, e.side, e.grouping.signature(), False] for e in topology.edges]
     sources = {name: schema.names for name, schema in topology.sources.items()}
     return _short([sources, edges, [n.name for n in topology.nodes if n.operator.side is not None]])
 

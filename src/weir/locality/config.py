@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from weir.errors import GroupingError, TopologyError, did_you_mean
-from weir.locality.partition import METHODS, Tree
+from weir.locality.partition import Partitioner, Tree
 from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash
 from weir.routing.locality_aware import LocalityAware, LocalityAwareSplit
@@ -60,13 +60,13 @@ class Locality:
         Batches between two reconfigurations. The first ones come earlier, after 1, 2, 4 … batches. ``None``:
         only on demand, by ``query.reconfigure()``.
     partitioner
-        ``"multilevel"``, ``"metis"`` or ``"mtkahypar"``.
+        ``"multilevel"``, or a callable of your own (:class:`~weir.locality.partition.base.Partitioner`).
     forecast
         Costs to weigh a reconfiguration by; ``None`` adopts every one, as the paper does.
     racks
         Nested lists of servers, e.g. ``[[0, 1], [2, 3]]``: what can't share a server shares a rack. ``"hosts"``
         takes them from where servers really are, and from the ``racks=`` of ``start``; they follow servers that move.
-        Only the multilevel partitioner knows racks.
+        Only ``partitioner="multilevel"`` knows racks.
     start
         A routing table to start with: a file, or one file per operator.
     new_keys
@@ -98,7 +98,7 @@ class Locality:
     alpha: float = 1.03
     capacity: int = 1_000_000
     period: int | None = 20
-    partitioner: str = "multilevel"
+    partitioner: Literal["multilevel"] | Partitioner = "multilevel"
     forecast: Costs | None = field(default_factory=Costs)
     racks: Tree | Literal["hosts"] | None = None
     start: str | Path | dict[str, str] | None = None
@@ -126,9 +126,10 @@ class Locality:
             raise TopologyError('new_keys="company" is called new_keys="affinity" now')
         if self.memory <= 0:
             raise TopologyError(f"memory={self.memory}: the half-life of counts must be positive")
-        if self.partitioner not in METHODS:
+        if self.partitioner != "multilevel" and not callable(self.partitioner):
             raise TopologyError(
-                f"partitioner={self.partitioner!r}: {did_you_mean(self.partitioner, METHODS)}"
+                f'partitioner={self.partitioner!r}: expected "multilevel" or a callable such as '
+                "weir_evaluation.partition.Metis()"
             )
         if self.racks is not None and self.partitioner != "multilevel":
             raise TopologyError(

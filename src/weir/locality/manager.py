@@ -254,7 +254,7 @@ class LocalityManager:
     def fail(self, error: str) -> None:
         """Note that a reconfiguration could not be computed; tables stay as they are until the next one."""
         self.failures += 1
-        method = self.config.partitioner
+        method = str(self.config.partitioner)
         self.decisions.append(
             Reconfiguration(self.batch, self.version, method, False, None, 0.0, error=error)
         )

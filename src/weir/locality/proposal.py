@@ -96,17 +96,13 @@ def propose(snapshot: Snapshot) -> Proposal:
         terms = {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
         return partition(graph, n, fixed=held, racks=config.racks, **terms, **more)  # type: ignore[arg-type]
 
-    refines = not snapshot.first and config.partitioner == "multilevel"
+    other = None if config.partitioner == "multilevel" else config.partitioner
+    refines = not snapshot.first and other is None
     candidates: list[tuple[str, Servers]] = []
     if refines:
         candidates.append(("refine", cut(graph, held, warm=warm, stay_bonus=config.stay_bonus)))
     if not candidates or snapshot.fresh:
-        fresh = cut(
-            graph,
-            held,
-            method=config.partitioner,
-            starts=_starts(snapshot, graph),
-        )
+        fresh = cut(graph, held, partitioner=other, starts=_starts(snapshot, graph))
         if config.racks is None and held is None:
             fresh = relabel(fresh, live, None, n)
         candidates.append(("fresh", fresh))

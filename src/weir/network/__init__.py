@@ -2,7 +2,6 @@
 
 * :mod:`~weir.network.distance`: process, host and rack of an instance; the distance of two of them
 * :mod:`~weir.network.profile`: latency, bandwidth and serialisation by distance, and the weights that follow
-* :mod:`~weir.network.probe`: measures such a profile
 * :mod:`~weir.network.racks`: the rack of each host
 * :mod:`~weir.network.locator`: the process, host and rack of every server of a query, as servers move
 * :mod:`~weir.network.tree`: racks, hosts and servers as a tree

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,8 +21,6 @@ class Profile:
     Examples
     --------
     >>> PAPER.seconds(Distance.PROCESS) < PAPER.seconds(Distance.NODE) < PAPER.seconds(Distance.ANY)
-    True
-    >>> Profile.from_dict(PAPER.to_dict()) == PAPER
     True
     """
 
@@ -66,22 +62,6 @@ class Profile:
         """Return the time of one row from the sender to the receiver, without work on either side."""
         size = self.row_bytes if row_bytes is None else row_bytes
         return self.latency_s[distance] + size / self.bandwidth_Bps[distance]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the profile as JSON can hold it."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Profile:
-        """Make a profile from :meth:`to_dict`; unknown and missing fields are refused."""
-        fields = set(cls.__dataclass_fields__)
-        strange, missing = sorted(set(data) - fields), sorted({"latency_s", "bandwidth_Bps"} - set(data))
-        if strange or missing:
-            raise ParameterError(
-                f"not a distance profile: unknown {strange}, missing {missing}, got {sorted(data)}"
-            )
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**values)
 
 
 # Latency and bandwidth: Table 1 of Squirrel. The rest follows from its Fig. 3 (wordcount between two operators):
@@ -127,6 +107,6 @@ def initial_weights(
     if scale < 1 or not near >= 0:
         raise ParameterError(f"scale must be at least 1 and near at least 0, got {scale} and {near}")
     seconds = np.array([profile.seconds(d, row_bytes) for d in Distance])
-    # a measured profile may find a far channel no slower than a near one; it must not weigh more
+    # a profile may have a far channel no slower than a near one; it must not weigh more
     seconds = np.maximum.accumulate(seconds)[far]
     return np.maximum(1, np.rint(scale * (seconds.min() / seconds) ** near)).astype(np.int64)

@@ -9,7 +9,7 @@ from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
 from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import LocalOrShuffle, Shuffle
-from weir.routing.table import Table, WorstCase
+from weir.routing.table import Table
 from weir.routing.weight_balance import BalancedWeights
 from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
@@ -31,11 +31,10 @@ __all__ = [
     "Shuffle",
     "Table",
     "Weighted",
-    "WorstCase",
 ]
 
 
 def __getattr__(name: str) -> None:
-    if name in ("BoundedRing", "DChoices", "HeavyKeys", "TwoChoices", "WChoices"):
+    if name in ("BoundedRing", "DChoices", "HeavyKeys", "TwoChoices", "WChoices", "WorstCase"):
         raise AttributeError(f"weir.routing.{name} has moved: it is weir_evaluation.routing.{name} now")
     raise AttributeError(f"module 'weir.routing' has no attribute {name!r}")

@@ -24,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from weir.errors import ParameterError
 
 if TYPE_CHECKING:
-    from weir.network.profile import Profile
     from weir.routing.key_groups import KeyGroups
     from weir.routing.table import Table
 
@@ -71,7 +70,6 @@ class PlannedRouting:
     # where unlisted keys live, once scaling has taken that from their plain hash
     key_groups: KeyGroups | None = None
     hot: Keys | None = None  # hashes of keys that are too heavy for one server
-    profile: Profile | None = None  # what distances cost, if that was measured
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,7 @@ class Grouping(ABC):
       Spark runs again must route each row as before, although its input arrives in another order.
     * ``stays_local``: rows stay on their server wherever that has an instance.
     * ``learnt``: tables are learnt for it while the stream runs (``settings`` says how).
-    * ``uses_distances``: routers want to know how far receivers are. ``measures_network``: and what distances
-      really cost, by a short probe before the first batch.
+    * ``uses_distances``: routers want to know how far receivers are.
     * ``follows_load``: routers want :meth:`feedback` also while a batch runs, where that can be had.
     * ``scales``: keys and their state can move to another number of instances while the stream runs.
       ``scales_by_key_group``: by moving as few key groups as balance needs; otherwise its own routers for the
@@ -166,7 +163,6 @@ class Grouping(ABC):
     stays_local: ClassVar[bool] = False
     learnt: ClassVar[bool] = False
     uses_distances: bool = False
-    measures_network: bool = False
     follows_load: bool = False
     scales_by_key_group: ClassVar[bool] = False
     settings: Any = None  # a weir.Locality, where tables are learnt

@@ -100,10 +100,6 @@ class LocalityAwareSplit(LocalityAware):
         """As whoever deals out the rows of hot keys."""
         return self.overflow is not None and self.overflow.uses_distances
 
-    @property
-    def measures_network(self) -> bool:  # type: ignore[override]
-        return self.overflow is not None and self.overflow.measures_network
-
     def in_force(self, planned: PlannedRouting) -> LocalityAwareSplit:
         return replace(
             self,

@@ -275,7 +275,7 @@ class Table(Grouping):
             )
 
     def make_router(self, context: RouterContext) -> Router:
-        return _TableRouter(context.n, self, 0)
+        return _TableRouter(context.n, self)
 
     def rule(self, n: int) -> RoutingRule:
         return RoutingRule(np.arange(n, dtype=np.int32), self.hashes, self.instances)
@@ -313,42 +313,9 @@ class Table(Grouping):
 
 
 class _TableRouter(Router):
-    def __init__(self, n: int, table: Table, shift: int) -> None:
+    def __init__(self, n: int, table: Table) -> None:
         super().__init__(n)
         self._table = table
-        self._shift = shift
 
     def route(self, keys: Keys) -> Instances:
-        homes = self._table.route(keys, self.n)
-        return ((homes + self._shift) % self.n).astype(np.int32) if self._shift else homes
-
-
-@dataclass(frozen=True)
-class WorstCase(Grouping):
-    """A table turned against itself: every key one instance off, for experiments.
-
-    Keys that the table would bring together are kept apart, so pairs that ought to be local always cross
-    the network: the lower bound in the locality paper's figures.
-
-    >>> keys = hash_columns([pa.array(["US", "FR"])])
-    >>> WorstCase(Table.of({"FR": 1, "US": 0})).router(2).route(keys).tolist()
-    [1, 0]
-    """
-
-    table: Table
-
-    name: ClassVar[str] = "worst"
-    scales: ClassVar[bool] = False  # type: ignore[misc] # it is the opposite of one table
-
-    def make_router(self, context: RouterContext) -> Router:
-        return _TableRouter(context.n, self.table, 1)
-
-    def rule(self, n: int) -> RoutingRule:
-        shifted = ((self.table.instances + 1) % n).astype(np.int32)
-        return RoutingRule(((np.arange(n) + 1) % n).astype(np.int32), self.table.hashes, shifted)
-
-    def check(self, n: int, where: str) -> None:
-        self.table.check(n, where)
-
-    def signature(self) -> list[Any]:
-        return [self.name, self.table.signature()]
+        return self._table.route(keys, self.n)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,6 @@ from weir.routing.base import (
     InstanceLoad,
     Instances,
     Keys,
-    PlannedRouting,
     Router,
     RouterContext,
     part_of,
@@ -56,8 +55,8 @@ class Weighted(CountingGrouping):
         Who chooses first: :class:`Shuffle` for operators without state, ``Hash()`` or another grouping by key
         for those that merge.
     profile
-        What rows pay by distance: ``"paper"`` (Squirrel's table), ``"measure"`` (a short probe on the running
-        cluster), or a :class:`~weir.network.profile.Profile`.
+        What rows pay by distance; Squirrel's table if omitted. On a network several times as slow, give its own
+        :class:`~weir.network.profile.Profile`, or twice the ``near``.
     control
         How weights follow load; ``None`` leaves them as they begin.
     near
@@ -100,7 +99,7 @@ class Weighted(CountingGrouping):
     """
 
     default: Grouping = field(default_factory=Shuffle)
-    profile: Literal["paper", "measure"] | Profile = "paper"
+    profile: Profile = PAPER
     control: BalancedWeights | DynamicWeights | None = field(default_factory=BalancedWeights)
     near: float = 1.5
     scale: int = 64
@@ -117,8 +116,10 @@ class Weighted(CountingGrouping):
                 f"default must choose by itself, e.g. Shuffle(), Hash() or Table(…), got {self.default.name}; "
                 "tables that are learnt while the stream runs cannot be weighted"
             )
-        if not isinstance(self.profile, Profile) and self.profile not in ("paper", "measure"):
-            raise ParameterError(f'profile must be "paper", "measure" or a Profile, got {self.profile!r}')
+        if not isinstance(self.profile, Profile):
+            raise ParameterError(
+                f"profile must be a weir.network.Profile, got {self.profile!r}; networks are no longer measured"
+            )
         if self.scale < 1 or not self.near >= 0:
             raise ParameterError(
                 f"scale must be at least 1 and near at least 0, got {self.scale} and {self.near}"
@@ -139,20 +140,6 @@ class Weighted(CountingGrouping):
         """Whether weights follow load."""
         return self.control is not None
 
-    @property
-    def measures_network(self) -> bool:  # type: ignore[override]
-        """Whether the profile is to be measured on the running cluster."""
-        return self.profile == "measure"
-
-    def with_profile(self, profile: Profile) -> Weighted:
-        """Return the same with a profile that has been measured."""
-        return replace(self, profile=profile)
-
-    def in_force(self, planned: PlannedRouting) -> Grouping:
-        if not self.measures_network or planned.profile is None:
-            return self
-        return self.with_profile(planned.profile)
-
     def feedback(self, load: InstanceLoad) -> tuple[int, Seconds, Seconds, list[float]] | None:
         """Return the mean execution and waiting time of a row on each instance, None where no row came, and busy times.
 
@@ -170,19 +157,14 @@ class Weighted(CountingGrouping):
         Where nobody knows distances, the receiver on the same server counts as near, and all others as hosts of
         one rack.
         """
-        if self.measures_network:
-            raise ParameterError(
-                'profile "measure" has no numbers yet: give it some by with_profile(…) first, got none'
-            )
         n, far = context.n, context.distances
         if far is None:
             far = np.full(n, Distance.RACK, np.int8)
             if context.local >= 0:
                 far[context.local] = Distance.PROCESS
-        profile = self.profile if isinstance(self.profile, Profile) else PAPER
-        initial = initial_weights(far, profile, scale=self.scale, near=self.near)
+        initial = initial_weights(far, self.profile, scale=self.scale, near=self.near)
         chooser = self.default.make_router(context)
-        travel = np.array([profile.travel(d) for d in Distance])[far]
+        travel = np.array([self.profile.travel(d) for d in Distance])[far]
         return WeightedRouter(n, chooser, far, travel, initial, self.control, context.source)
 
 

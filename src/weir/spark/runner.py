@@ -38,14 +38,11 @@ from weir.errors import EngineError, HandoffLost, OperatorError
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
 from weir.locality.stats import BatchStats
-from weir.network.distance import Place
-from weir.network.profile import Profile
 from weir.routing.base import RoutingRule
 from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
 from weir.spark.failures import translating
 from weir.spark.lookahead_counts import count_ahead
-from weir.spark.probing import locate, measure
 from weir.spark.server_affinity import ServerAffinity
 from weir.spark.session import own_session
 from weir.spark.sources import collected, without
@@ -135,12 +132,9 @@ class SparkRunner:
         return bool(self.hosts) or not self.parcels
 
     def locate(self) -> dict[int, tuple[str, str]]:
-        places = locate(self.affinity)
+        places = self.affinity.locate()
         self.hosts = [places[server][0] for server in range(self.topology.servers)]
         return places
-
-    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
-        return measure(self.affinity, places, self.storage)
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch."""

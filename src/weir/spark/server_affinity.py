@@ -8,9 +8,15 @@ host dies the block is recomputed elsewhere, and that is the server's new home.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
+import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+from weir.engine.task.server import host_name
 
 
 class ServerAffinity:
@@ -77,6 +83,18 @@ class ServerAffinity:
     def each(self) -> DataFrame:
         """One row per server, in the server's own partition."""
         return self.frame.select("slot", "server")
+
+    def locate(self) -> dict[int, tuple[str, str]]:
+        """Return host and executor of each server, as a task of its own sees them."""
+
+        def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            host, executor = host_name(), f"{host_name()}:{os.getppid()}"
+            for batch in batches:
+                said = [batch.column("server"), *(pa.repeat(name, len(batch)) for name in (host, executor))]
+                yield pa.RecordBatch.from_arrays(said, names=["server", "host", "executor"])
+
+        rows = self.each().mapInArrow(where, "server int, host string, executor string").collect()
+        return {row.server: (row.host, row.executor) for row in rows}
 
 
 def find_slots(session: SparkSession, n: int) -> list[int]:

@@ -16,6 +16,7 @@ from weir.errors import EngineError
 from weir.state.storage import Storage
 from weir.testing import start
 from weir_evaluation import routing as rivals
+from weir_evaluation.stela.rivals import Gain
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -200,6 +201,14 @@ def test_the_slow_operator_gets_the_new_server(tables, checkpoint, slow):
     assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
+def test_a_strategy_of_ones_own_decides(tables, checkpoint):
+    query = start(two_counts(), checkpoint, servers=2)
+    (decision,) = scaled(query, tables, {1: lambda query: query.scale_out(1, strategy=Gain())})
+    assert decision.strategy == "gain"
+    assert query.topology.servers == 3
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
 def test_what_cannot_be_is_refused_and_nothing_changes(tables, checkpoint):
     errors = []
 
@@ -207,6 +216,7 @@ def test_what_cannot_be_is_refused_and_nothing_changes(tables, checkpoint):
         for call in (
             lambda: query.scale_out(0),
             lambda: query.scale_out(1, strategy="stella"),
+            lambda: query.scale_out(1, strategy="gain"),
             lambda: query.scale_in(2),
             lambda: query.scale_in(hosts=["nowhere"]),
             lambda: query.scale_in(1, whole_hosts=True),  # there is only one
@@ -217,9 +227,10 @@ def test_what_cannot_be_is_refused_and_nothing_changes(tables, checkpoint):
 
     query = start(two_counts(), checkpoint, servers=2)
     scaled(query, tables[:3], {1: ask})
-    none, unknown, all_go, nowhere, last_host = errors
+    none, unknown, moved, all_go, nowhere, last_host = errors
     assert "at least one" in none
     assert "did you mean 'stela'" in unknown
+    assert "weir_evaluation.stela.rivals.Gain()" in moved
     assert "at least one must remain" in all_go
     assert "nowhere" in nowhere
     assert "at least one must remain" in last_host

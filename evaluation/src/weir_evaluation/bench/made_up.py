@@ -35,8 +35,6 @@ from weir.graph.model import Node, Topology
 from weir.hashing import mix
 from weir.locality.counts import PairCounts
 from weir.locality.stats import BatchStats
-from weir.network.distance import Place
-from weir.network.profile import PAPER, Profile
 from weir.operators.instance import OperatorReport
 from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
@@ -82,9 +80,6 @@ class MadeUpRunner:
 
     def locate(self) -> dict[int, tuple[str, str]]:
         return {server: _place(server) for server in range(self.topology.servers)}
-
-    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
-        return PAPER, {}
 
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
         return [task(number) for number in range(count)]

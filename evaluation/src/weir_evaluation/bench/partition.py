@@ -21,8 +21,8 @@ from rich.table import Table
 from weir.locality.counts import count_keys, count_pairs
 from weir.locality.graph import KeyGraph
 from weir.locality.partition import partition, relabel
-from weir.locality.partition.mtkahypar import available
 from weir.locality.proposal import STARTS
+from weir_evaluation.partition import PARTITIONERS
 
 HELP = "compare partitioners: locality, balance, CPU and memory, fresh and after drift"
 STAY_BONUS = 0.08
@@ -119,24 +119,22 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     generators = QUICK if args.quick else FULL
     if args.graphs:
         generators = {name: g for name, g in generators.items() if name in args.graphs.split(",")}
-    methods = ["metis", "multilevel", *(["mtkahypar"] if available() else [])]
-    if args.methods:
-        methods = args.methods.split(",")
+    methods = {name: PARTITIONERS[name] for name in (args.methods or ",".join(PARTITIONERS)).split(",")}
     servers = [int(n) for n in args.servers.split(",")]
     warm_up = Generator(50, 3_000, 20_000, 4).graph(0)
-    for method in methods:
-        first = partition(warm_up, 3, method=method, starts=args.starts)
-        partition(warm_up, 3, method=method, warm=first, stay_bonus=STAY_BONUS)
+    for by in methods.values():
+        first = partition(warm_up, 3, partitioner=by, starts=args.starts)
+        partition(warm_up, 3, partitioner=by, warm=first, stay_bonus=STAY_BONUS)
     out: list[dict[str, Any]] = []
     for name, generator in generators.items():
         console.print(f"{name}: generating")
         graph = generator.graph(args.seed)
         drifted = generator.graph(args.seed, args.drift) if generator.communities > 1 else None
         for n in servers:
-            for method in methods:
+            for method, by in methods.items():
                 console.print(f"{name}: {method}, {n} servers")
                 work = functools.partial(
-                    partition, graph, n, method=method, seed=args.seed, starts=args.starts
+                    partition, graph, n, partitioner=by, seed=args.seed, starts=args.starts
                 )
                 parts, cpu, peak = measured(work)
                 out.append(

@@ -12,11 +12,9 @@ from rich.table import Table
 
 from weir.elasticity.decision import Strategy
 from weir.elasticity.explain import text
-from weir.elasticity.gain import Gain
 from weir.elasticity.stela import Stela
-from weir.elasticity.strategies import STRATEGIES, Default
 from weir_evaluation.stela.machines import WORK
-from weir_evaluation.stela.rivals import LeastLinkLoad, Random
+from weir_evaluation.stela.rivals import STRATEGIES, Default, Gain, LeastLinkLoad, Random
 from weir_evaluation.stela.topologies import CASES, Case, page_load_in
 from weir_evaluation.stela.trial import Trial, trial
 

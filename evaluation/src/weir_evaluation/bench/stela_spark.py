@@ -39,6 +39,7 @@ from weir.elasticity.explain import text
 from weir.elasticity.graph import Machine, Placement
 from weir.hashing import mix
 from weir_evaluation.stela.machines import Machines
+from weir_evaluation.stela.rivals import Default
 from weir_evaluation.stela.topologies import Case
 from weir_evaluation.stela.trial import convergence, decide, steady_from
 
@@ -158,7 +159,7 @@ class _Run:
         slots = 2 * self.case.placement().total + 16
         spark = embedded(f"local[{slots}]", **{"spark.driver.memory": "2g"})
         try:
-            if not self.strategy.restarts:
+            if self.strategy.name != Default.name:
                 self._write(0, CHANGED + AFTER)
                 return self._query(spark, self._scale).recent_progress, 0.0
             self._write(0, CHANGED)

@@ -24,6 +24,7 @@ from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats
 from weir.routing.table import Table
 from weir_evaluation.locality.space_saving import PairSpaceSaving
+from weir_evaluation.partition import Metis
 
 Columns = Sequence[NDArray[np.uint64]]
 ServerAffinity = Sequence[NDArray[np.int32]]
@@ -252,7 +253,7 @@ def replay_tables(
         before = tables
         if method == "bound":
             graph = _graph(rows)
-            tables = _tables(graph, partition(graph, n, method="metis", alpha=alpha, seed=seed), n)
+            tables = _tables(graph, partition(graph, n, partitioner=Metis(), alpha=alpha, seed=seed), n)
             seconds += time.perf_counter() - began
         homes = _by_table(tables, rows, n)
         meter = _Meter(len(rows), n)
@@ -260,10 +261,10 @@ def replay_tables(
         began = time.perf_counter()
         if method == "static" and period == 0:
             graph = _graph(rows)
-            tables = _tables(graph, partition(graph, n, method="metis", alpha=alpha, seed=seed), n)
+            tables = _tables(graph, partition(graph, n, partitioner=Metis(), alpha=alpha, seed=seed), n)
         elif method == "paper":
             graph = _sketched(rows, homes, n, capacity)
-            parts = partition(graph, n, method="metis", alpha=alpha, seed=seed)
+            parts = partition(graph, n, partitioner=Metis(), alpha=alpha, seed=seed)
             live = np.concatenate(
                 _by_table(tables, [graph.key[a:b] for a, b in pairwise(graph.starts.tolist())], n)
             )

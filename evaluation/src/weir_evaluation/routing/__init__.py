@@ -11,5 +11,6 @@ from weir_evaluation.routing.d_choices import DChoices
 from weir_evaluation.routing.dkg import HeavyKeys
 from weir_evaluation.routing.two_choices import TwoChoices
 from weir_evaluation.routing.w_choices import WChoices
+from weir_evaluation.routing.worst_case import WorstCase
 
-__all__ = ["BoundedRing", "DChoices", "HeavyKeys", "TwoChoices", "WChoices"]
+__all__ = ["BoundedRing", "DChoices", "HeavyKeys", "TwoChoices", "WChoices", "WorstCase"]

@@ -12,6 +12,7 @@ from weir.elasticity.decision import Decision, Situation, Strategy
 from weir.elasticity.graph import Machine, Placement
 from weir.elasticity.rates import Meter, Sample
 from weir_evaluation.simulate.dag import DeploymentPhase, SimulatedFlow, flow
+from weir_evaluation.stela.rivals import restarts
 from weir_evaluation.stela.topologies import Case
 
 WINDOW = 10.0  # seconds that throughput is averaged over
@@ -183,7 +184,7 @@ def trial(
 def _stages(case: Case, decision: Decision, at: float, stop: float, start: float) -> list[DeploymentPhase]:
     after = case.deployment(decision.after)
     moved = decision.moved()
-    if decision.restarts:
+    if restarts(decision):
         return [DeploymentPhase(at, after, pause=stop)]
     late = {name: [0.0] * len(places) for name, places in decision.after.instances.items()}
     for name, i in moved:

@@ -1,15 +1,12 @@
-"""The command ``weir demo``: its options, and the whole run from start to end."""
+"""The command ``weir demo``: a stream by hash at first, then with homes that are learnt, and a check at the end."""
 
 from __future__ import annotations
 
 import argparse
 import atexit
 import contextlib
-import logging
-import os
 import shutil
-import signal
-import sys
+import statistics
 import tempfile
 import threading
 import time
@@ -18,12 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
-from weir.cli.demo.execution import WAITING, BatchContext
-from weir.cli.demo.posts import Posts
-from weir.cli.demo.screen import Screen
-from weir.cli.demo.summary import show
-from weir.errors import EngineError, WeirError
+import weir
+from weir.cli.demo.stream import KEYS, SCHEMA, Posts, application
+from weir.cli.demo.summary import busiest, show
+from weir.cli.drawing import share_bar
+from weir.engine.batch.driver import COMPILING
+from weir.engine.batch.ledger import latest_commit
+from weir.engine.metrics.progress import Progress
+from weir.errors import EngineError
+from weir.state.storage import Storage
+from weir.watch.page_server import PageServer
+
+PERIOD = 5  # batches between two times that homes are learnt
+_SHOWN = ("batch", "rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality", "table_version")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +54,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Make the stream, run the job over it and compare its counts with plain Spark's."""
+    from weir.spark.session import quiet
+
     if min(args.batches, args.rows, args.servers) < 1:
         raise EngineError("the demo needs at least one batch, one row per batch and one server")
     if args.routing == "locality" and args.batches - args.by_hash < 2:
@@ -59,11 +67,28 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     work = Path(args.keep or tempfile.mkdtemp(prefix="weir-demo-"))
     work.mkdir(parents=True, exist_ok=True)
     if not args.keep:
-        atexit.register(
-            shutil.rmtree, work, ignore_errors=True
-        )  # at the very end: the page shows it until then
-    result = _run(args, work, console if args.json else Console())
-    return {**result, "kept": str(work) if args.keep else None}
+        # at the very end: the page shows it until then
+        atexit.register(shutil.rmtree, work, ignore_errors=True)
+    if not args.json:
+        console = Console()
+    began = time.perf_counter()
+    with console.status("starting Spark"):
+        master = args.master or f"local[{args.servers + 2}]"
+        spark = quiet(master, "weir-demo", **{"spark.driver.memory": "2g"})
+        spark.sparkContext.setLogLevel("OFF")  # what is cancelled when the time is up is no error
+    try:
+        ready = time.perf_counter()
+        demo = Demo(spark, work, args, console)
+        result = demo.run()
+        streamed = time.perf_counter()
+        with console.status("comparing with plain Spark"):
+            check = demo.compare()
+        total = time.perf_counter() - began
+    finally:
+        spark.stop()
+    seconds = {"start": ready - began, "stream": streamed - ready, "total": total}
+    about = {"routing": args.routing, "page": demo.page, "kept": str(work) if args.keep else None}
+    return {**result, **about, "seconds": seconds, "check": check}
 
 
 def exit_code(result: dict[str, Any]) -> int:
@@ -71,75 +96,148 @@ def exit_code(result: dict[str, Any]) -> int:
     return 0 if result["check"]["equal"] else 1
 
 
-def _run(args: argparse.Namespace, work: Path, console: Console) -> dict[str, Any]:
-    began = time.perf_counter()
-    posts = Posts(args.rows, seed=args.seed)
-    writer = threading.Thread(target=posts.write, args=(work / WAITING, args.batches), daemon=True)
-    writer.start()  # writes while the JVM starts
-    with console.status("starting Spark, and making up a stream of posts"):
-        spark = _start_spark(args.master or f"local[{args.servers + 2}]", work / "spark.log")
-        writer.join()
-    _handle_interrupts()
-    try:
-        ready = time.perf_counter()
-        job = BatchContext(spark, work, args.servers, args.seconds, page=not args.no_page)
-        by_hash = args.batches if args.routing == "hash" else min(args.by_hash, args.batches)
-        terms = {"servers": args.servers, "expected": args.batches}
-        with Screen(
-            console, job.batches, job.trending, lambda: job.page, lambda: job.doing, **terms
-        ) as screen:
-            result = job.run(args.batches, by_hash, screen.update)
-        streamed = time.perf_counter()
-        with console.status("comparing with plain Spark"):
-            check = job.compare()
-        total = time.perf_counter() - began
-    finally:
-        spark.stop()
-    seconds = {"start": ready - began, "stream": streamed - ready, "total": total}
-    return {"routing": args.routing, **result, "seconds": seconds, "check": check, "page": job.page}
+class Demo:
+    """The application on a stream that is written batch by batch; says what happens as it happens."""
 
+    def __init__(self, spark: Any, work: Path, args: argparse.Namespace, console: Console) -> None:
+        self.spark, self.args, self.console = spark, args, console
+        self.end = time.perf_counter() + args.seconds
+        self.stream = Posts(args.rows, seed=args.seed)
+        self.posts, self.checkpoint = work / "posts", str(work / "checkpoint")
+        self.posts.mkdir()
+        self.batches: list[dict[str, Any]] = []
+        self.trending: list[dict[str, Any]] = []
+        self.page: str | None = None  # the link to the page, once it is served
+        self._doing, self._alarms = "", 0  # what was printed last, and how many of the alarms
 
-def _start_spark(master: str, log: Path) -> Any:
-    """Return a new session; what Spark writes to standard error while it starts goes to the file ``log``."""
-    from weir.spark.session import embedded
+    def run(self) -> dict[str, Any]:
+        """Run some batches by hash, learn homes from them, and run the others with these, learning on."""
+        learns = self.args.routing == "locality"
+        with self._query() as query:
+            self._process(query, max(1, self.args.by_hash) if learns else self.args.batches)
+            while len(self.batches) < self.args.batches and time.perf_counter() < self.end:
+                self._learn(query)
+                self._process(query, min(len(self.batches) + PERIOD, self.args.batches))
+        if not self.batches or (learns and not any(batch["table_version"] for batch in self.batches)):
+            missing = "no homes were learnt" if self.batches else "no batch was finished"
+            raise EngineError(f"{missing} within {self.args.seconds:.0f} s; give the demo more --seconds")
+        summary = {
+            "hash": _mean([batch for batch in self.batches if not batch["table_version"]]),
+            "learnt": _mean([batch for batch in self.batches if batch["table_version"]]),
+            "rows_per_s": statistics.median(batch["rows_per_s"] for batch in self.batches),
+        }
+        rows = sum(batch["rows"] for batch in self.batches)
+        shown = {"batches": self.batches, "trending": self.trending}
+        return {"servers": self.args.servers, "rows": rows, "summary": summary, **shown}
 
-    try:
-        with _errors_to(log):
-            return embedded(master, "weir-demo", **{"spark.driver.memory": "2g"})
-    except WeirError:
-        raise
-    except Exception as error:
-        condition = error.getCondition() if hasattr(error, "getCondition") else None
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        raise EngineError(
-            f"Spark did not start ({condition or type(error).__name__}); it needs a Java 17+ runtime. "
-            f"Its last line of output: {lines[-1] if lines else 'none'}"
-        ) from None
+    def compare(self) -> dict[str, Any]:
+        """Compare the operators' final counts with plain Spark's over the same files."""
+        from weir.spark.state import state_frame
 
+        storage = Storage(self.checkpoint)
+        # one commit for both sides: a batch that was cancelled at the end may still be on its way
+        commit = latest_commit(storage)
+        assert commit is not None
+        files = [str(self.posts / f"{number:05d}.parquet") for number in range(commit.batch + 1)]
+        posts = self.spark.read.schema(SCHEMA).parquet(*files)
+        result: dict[str, Any] = {"equal": True, "rows": posts.count()}
+        for name, key in KEYS.items():
+            state = {r[key]: r["posts"] for r in state_frame(self.spark, storage, commit, name).collect()}
+            plain = {r[key]: r["count"] for r in posts.groupBy(key).count().collect()}
+            result[name] = len(state)
+            result["equal"] = result["equal"] and state == plain
+        return result
 
-def _handle_interrupts() -> None:
-    """Replace PySpark's handler of Ctrl-C, which calls the JVM while another call may be under way."""
-
-    def interrupt(*_: object) -> None:
-        logging.disable(logging.CRITICAL)  # py4j would log the call that was cut short, with a traceback
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupt)
-
-
-@contextlib.contextmanager
-def _errors_to(path: Path) -> Iterator[None]:
-    """Redirect standard error to a file, for this process and those that it starts meanwhile."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with open(path, "ab") as log:
-        os.dup2(log.fileno(), 2)
+    @contextlib.contextmanager
+    def _query(self) -> Iterator[Any]:
+        """Run the application on the stream; serve its page until the program ends."""
+        posts = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self.posts))
+        query = application(posts).start(
+            self.checkpoint,
+            servers=self.args.servers,
+            routing=weir.Locality(period=None) if self.args.routing == "locality" else weir.Hash(),
+            sink=lambda frame, batch: self.trending.extend(row.asDict() for row in frame.collect()),
+        )
         try:
-            yield
+            if not self.args.no_page:
+                with contextlib.suppress(
+                    EngineError
+                ):  # the demo is about the stream; the summary says what is missing
+                    self.page = PageServer(self.checkpoint).start().url
+                    self._print(f"watch it: {self.page}")
+            yield query
         finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+            query.stop()
+
+    def _process(self, query: Any, batches: int) -> None:
+        """Go on with the stream until it has so many batches, or the time is up."""
+        self.stream.write(self.posts, batches)
+        while len(self.batches) < batches and time.perf_counter() < self.end:
+            self._say(query.status["message"] if query.status["message"] == COMPILING else "")
+            self._report(query)
+            if not query.is_active:
+                query.await_termination()  # raises the query's error
+            time.sleep(0.1)
+
+    def _learn(self, query: Any) -> None:
+        """Let homes be computed from what the stream has shown so far; wait for them until the time is up."""
+        self._say("learning which places and topics belong together")
+        computing = threading.Thread(target=query.reconfigure, kwargs={"wait": True}, daemon=True)
+        computing.start()
+        computing.join(max(0.0, self.end - time.perf_counter()))
+
+    def _report(self, query: Any) -> None:
+        """Print the batches that have ended since the last call, and the topics that trend."""
+        latest, alarms = self.batches[-1]["batch"] if self.batches else -1, self.trending.copy()
+        for batch in [_brief(p) for p in query.recent_progress if p.batch > latest]:
+            self.batches.append(batch)
+            version = f"v{batch['table_version']}" if batch["table_version"] else "hash"
+            self._print(
+                Text.assemble(
+                    f"batch {batch['batch']:3}  {batch['rows_per_s']:9,.0f} posts/s  stayed on server ",
+                    share_bar(batch["locality"], 12),
+                    f"  busiest server {busiest(batch):.2f} × average  table {version}",
+                )
+            )
+        for alarm in alarms[self._alarms :]:
+            usual = "out of nowhere" if alarm["usual"] < 0.5 else f"usually {alarm['usual']:.0f}"
+            self._print(f"           trending: #{alarm['topic']}, {alarm['posts']:,} posts, {usual}")
+        self._alarms = len(alarms)
+
+    def _say(self, doing: str) -> None:
+        """Print what the stream waits for, once."""
+        if doing and doing != self._doing:
+            self._print(f"{doing} …")
+        self._doing = doing
+
+    def _print(self, line: str | Text) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def _brief(progress: Progress) -> dict[str, Any]:
+    """Return what the demo shows of a batch."""
+    seconds = progress.seconds.batch or progress.seconds.plan + progress.seconds.job
+    return {
+        **{name: progress[name] for name in _SHOWN},
+        "rows_per_s": progress.rows / seconds,
+        "imbalance": {name: operator.imbalance for name, operator in progress.operators.items()},
+        "moved_keys": progress.get("moved_keys", 0),
+    }
+
+
+def _mean(batches: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return averages over batches; None if there are none."""
+    if not batches:
+        return None
+    loads = {name: [batch["imbalance"][name] for batch in batches] for name in batches[0]["imbalance"]}
+    return {
+        "batches": len(batches),
+        "locality": statistics.mean(batch["locality"] for batch in batches),
+        "imbalance": {name: statistics.mean(values) for name, values in loads.items()},
+        "bytes_exchanged_per_row": statistics.mean(
+            batch["bytes_exchanged"] / batch["rows"] for batch in batches
+        ),
+    }
 
 
 __all__ = ["arguments", "exit_code", "run", "show"]

@@ -39,8 +39,6 @@ from weir.errors import WeirError
 from weir.faults import reach
 from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
-from weir.network.distance import Place
-from weir.network.profile import Profile
 from weir.network.racks import Racks
 from weir.options import Options
 from weir.state.storage import Storage
@@ -70,9 +68,6 @@ class Runner(Protocol):
 
     def locate(self) -> dict[int, tuple[str, str]]:
         """Return host and process of each server, and remember the hosts."""
-
-    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
-        """Return what distances cost here, and what was measured or why not."""
 
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
         """Run a task for each number below ``count``; return their answers, which are JSON-able."""
@@ -308,14 +303,11 @@ class Driver:
         return None if self.learner is None else self.learner.learning
 
     def _locate(self) -> None:
-        """Find out where servers are, and what distances cost, if somebody routes by it or leaves rows on hosts."""
+        """Find out where servers are, if somebody routes by it or leaves rows on hosts."""
         if not self.server_locations.wants_places and self.runner.knows_hosts:
             return
         self.status.message = "locating servers"
-        places = self.server_locations.start(self.runner.locate())
-        if self.server_locations.wants_profile:
-            self.status.message = "probing the network"
-            self.server_locations.measured(*self.runner.measure(places))
+        self.server_locations.start(self.runner.locate())
 
     def _progress(self, plan: BatchPlan, result: BatchResult, seconds: float, rested: float) -> Progress:
         reports, learner = result.reports, self.learner
@@ -325,7 +317,6 @@ class Driver:
         progress.time, progress.before = now() / 1e6, self._last_seconds
         progress.restarted = not self._ended and self.ledger.last is not None
         progress.moved_servers = self.server_locations.moved
-        progress.probe = self.server_locations.probed or None
         progress.ran_again, progress.execution = result.ran_again, result.execution
         if self.source_batching is not None and plan.input is not None and plan.input.listing:
             progress.sources = self.source_batching.about(plan.input.positions)

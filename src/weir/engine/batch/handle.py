@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from weir.elasticity.decision import Decision, Situation
+from weir.elasticity.decision import Decision, Situation, Strategy
 from weir.elasticity.explain import text
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.events import Listener
@@ -149,7 +149,7 @@ class QueryHandle(ABC):
         *,
         dry_run: bool = False,
         wait: float = 0.0,
-        strategy: str = "stela",
+        strategy: str | Strategy = "stela",
         timeout: float = SLOT_WAIT,
         share_slots: bool = False,
         whole_hosts: bool = False,
@@ -171,7 +171,7 @@ class QueryHandle(ABC):
         wait
             Seconds to wait until the change is committed; 0 returns at once, and the next batch makes it.
         strategy
-            ``"stela"``, or a rival: ``"gain"``, ``"default"`` …; see :data:`weir.elasticity.STRATEGIES`.
+            ``"stela"``, or a :class:`weir.elasticity.Strategy` of your own.
         timeout
             Seconds to wait for executors, where there are too few slots and the cluster can be asked for more.
         share_slots
@@ -187,7 +187,7 @@ class QueryHandle(ABC):
         hosts: Sequence[str] = (),
         dry_run: bool = False,
         wait: float = 0.0,
-        strategy: str = "stela",
+        strategy: str | Strategy = "stela",
         release: bool = True,
         whole_hosts: bool = False,
     ) -> Decision:

@@ -20,7 +20,6 @@ tasks wrote is known. A batch has happened exactly when its commit exists. Nothi
 ``answers/ID…``               its answer: accepted or withdrawn, the decision, what came of it
 ``drivers/N``                 who drives: the driver with the highest number
 ``history/LEVEL-FIRST-LAST``  what commits that are deleted leave behind, see :mod:`weir.engine.batch.history`
-``probe/ID``                  where tasks on different hosts meet while the network is measured
 ``source/``                   Spark's own record of the source's offsets (streaming queries only)
 ============================  ======================================================================
 

@@ -32,7 +32,7 @@ _NOT_DATA = (
     "drivers/",
     "requests/",
     "answers/",
-    "probe/",
+    "probe/",  # of version 0.2
     "history/",
 )
 

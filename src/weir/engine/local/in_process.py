@@ -31,8 +31,6 @@ from weir.faults import reach
 from weir.graph.model import Topology
 from weir.hashing import hash_columns
 from weir.locality.stats import BatchStats
-from weir.network.distance import Place
-from weir.network.profile import PAPER, Profile
 from weir.state.storage import Storage
 
 Tables = Mapping[str, pa.Table]  # source → rows
@@ -83,9 +81,6 @@ class InProcessRunner:
     def _place(self, server: int) -> tuple[str, str]:
         host = self.hosts[server % len(self.hosts)]
         return host, f"{host}:1"
-
-    def measure(self, places: list[Place]) -> tuple[Profile, dict[str, Any]]:
-        return PAPER, {"measured": False, "why": "servers that share a process have no network between them"}
 
     def listings(self, rows: Tables, sources: Collection[str]) -> dict[str, pa.Table]:
         return {name: rows[name] for name in sources}

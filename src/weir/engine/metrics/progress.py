@@ -159,7 +159,6 @@ class Progress(Record):
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset(
         {
-            "probe",
             "ran_again",
             "scaled",
             "scalings",
@@ -196,7 +195,6 @@ class Progress(Record):
     table_version: int = 0
     watermarks: dict[str, int] = {}
     moved_servers: list[int] = []
-    probe: dict[str, Any] | None = None
     seconds: Seconds = msgspec.field(default_factory=Seconds)
     ran_again: str | None = None  # why the batch had to run twice, if it did
     execution: str = "jobs"  # or "live"

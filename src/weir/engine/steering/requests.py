@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weir.elasticity.decision import Decision, Situation
+from weir.elasticity.decision import Decision, Situation, Strategy
 from weir.elasticity.explain import text
-from weir.elasticity.strategies import STRATEGIES
+from weir.elasticity.stela import Stela
 from weir.engine.documents import Commit
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.load import situation
@@ -35,7 +35,7 @@ class Request:
     operation: str  # "out", "in" or "reconfigure"
     machines: int = 1
     hosts: tuple[str, ...] = ()
-    strategy: str = "stela"
+    strategy: str | Strategy = "stela"
     timeout: float = SLOT_WAIT
     share_slots: bool = False
     release: bool = True
@@ -44,13 +44,14 @@ class Request:
 
 def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decision:
     """Return the decision on a request: a pure function of the situation. ``hosts`` has the host of each server."""
-    if request.strategy not in STRATEGIES:
+    strategy = Stela() if request.strategy == "stela" else request.strategy
+    if not isinstance(strategy, Strategy):
         raise EngineError(
-            f"no scaling strategy {request.strategy!r}; {did_you_mean(request.strategy, STRATEGIES)}"
+            f"no scaling strategy {strategy!r}: {did_you_mean(str(strategy), ['stela'])}, or an object such as "
+            "weir_evaluation.stela.rivals.Gain()"
         )
     if not now.rates:
         raise EngineError("no batch has been measured yet, so there is nothing to decide by; wait for one")
-    strategy = STRATEGIES[request.strategy]()
     n = len(now.placement.machines)
     if request.whole_hosts and len(hosts) != n:
         raise EngineError("where servers live is not known before a batch has ended; wait for one")

@@ -1,15 +1,12 @@
-"""What a running query knows of its network, from batch to batch: where its servers are, and what distances cost."""
+"""Where the servers of a running query are, from batch to batch."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from weir.engine.documents import Network, TaskReport
 from weir.engine.metrics.traffic import server_locations
 from weir.graph.model import Topology
 from weir.network.distance import Place
 from weir.network.locator import Locator, tree_of
-from weir.network.profile import Profile
 from weir.network.racks import Racks
 from weir.network.tree import Tree
 
@@ -24,19 +21,11 @@ class ServerLocations:
     def __init__(self, topology: Topology, racks: Racks | None = None, wants_places: bool = False) -> None:
         self.locator = Locator(topology.servers, racks)
         self.moved: list[int] = []
-        self.profile: Profile | None = None
-        self.probed: dict[str, Any] = {}
         self.wants_places = wants_places or any(e.grouping.uses_distances for e in topology.edges)
-        self.wants_profile = any(e.grouping.measures_network for e in topology.edges)
 
-    def start(self, said: dict[int, tuple[str, str]]) -> list[Place]:
+    def start(self, said: dict[int, tuple[str, str]]) -> None:
         """Take in where servers say they are before the first batch."""
         self.locator.update(said)
-        return self.locator.places
-
-    def measured(self, profile: Profile, probed: dict[str, Any]) -> None:
-        """Take in what distances cost here."""
-        self.profile, self.probed = profile, probed
 
     def observe(self, servers: int, reports: list[TaskReport]) -> None:
         """Take in where the servers ran their tasks."""
@@ -46,14 +35,9 @@ class ServerLocations:
         self.moved = moved if before else []
 
     def network(self, servers: int) -> Network | None:
-        """Return what a plan for so many servers says about the network; None before anything is known of them all."""
+        """Return what a plan for so many servers says about the network; None before all their places are known."""
         places = self.locator.places if len(self.locator.places) == servers else []
-        if not places and self.profile is None:
-            return None
-        return Network(
-            places=[(p.process, p.host, p.rack) for p in places],
-            profile=None if self.profile is None else self.profile.to_dict(),
-        )
+        return Network([(p.process, p.host, p.rack) for p in places]) if places else None
 
     def tree(self, servers: int) -> Tree | None:
         """So many servers by rack and host, if all are known and there is anything to choose between."""

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, read_table, write_table
 from weir.engine.documents import BatchPlan, Commit, FileRef, Layout, TableRef
-from weir.errors import EngineError
 from weir.graph.model import Node
-from weir.network.profile import Profile
 from weir.routing.base import Grouping, PlannedRouting
 from weir.routing.hash import Hash
 from weir.routing.key_groups import KeyGroups
@@ -90,14 +88,10 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
 def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
     """Return the grouping of an operator in a batch: with what the plan says, where that decides."""
     ref, hot = plan.tables.get(operator), plan.hot.get(operator)
-    profile = None if plan.network is None else plan.network.profile
-    if declared.measures_network and profile is None:
-        raise EngineError(f"operator {operator!r}: the plan of batch {plan.batch} names no measured profile")
     planned = PlannedRouting(
         table=None if ref is None else load_table(storage, ref),
         key_groups=key_groups_in_force(storage, plan.layout, operator),
         hot=None if hot is None else np.array(hot, np.uint64),
-        profile=None if profile is None else Profile.from_dict(profile),
     )
     return declared.in_force(planned)
 

@@ -1,8 +1,9 @@
-"""What all partitioners share: the limits that keep servers balanced, and the hub rule."""
+"""What partitioners share: what is asked of them, the limits that keep servers balanced, and the hub rule."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,8 @@ class Terms:
 
     alpha: float = 1.03  # a server may hold this many times its share of each operator
     seed: int = 0  # the same seed gives the same answer
-    # the present server per vertex, −1 where there is none. Only the multilevel partitioner starts from
-    # there; the others use it to name their parts, so that as little as possible moves
+    # the present server per vertex, −1 where there is none: where to start from, or at least to name parts
+    # by, so that as little as possible moves
     warm: Parts | None = None
     # what staying is worth to a key, in rows per row of the average key: to move a state costs the same
     # whatever its operator, so the keys that move are those that gain most. Zero moves whenever it
@@ -28,14 +29,20 @@ class Terms:
     stay_bonus: float = 0.0
     shares: NDArray[np.float64] | None = None  # relative capacity of each server; equal by default
     fixed: Parts | None = None  # vertices that must be on a given server, −1 for all others
-    # more than one asks for quality rather than speed: the multilevel partitioner partitions a small
-    # graph up to that many times and combines the best results, and on any graph full servers then
-    # exchange keys
+    # more than one asks for quality rather than speed: ours partitions a small graph up to that many times
+    # and combines the best results, and on any graph full servers then exchange keys
     starts: int = 1
 
     def homes(self, graph: KeyGraph, n: int) -> tuple[Parts, Parts]:
         """Return the present and the prescribed server of each vertex, −1 where there is none."""
         return check_parts(graph, n, self.warm, "warm"), check_parts(graph, n, self.fixed, "fixed")
+
+
+class Partitioner(Protocol):
+    """Any callable that gives each vertex of a key graph a server and observes the terms."""
+
+    def __call__(self, graph: KeyGraph, n: int, terms: Terms, /) -> Parts:
+        """Return the server, 0 … n−1, of each vertex."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +97,3 @@ def check_parts(graph: KeyGraph, n: int, parts: Parts | None, what: str) -> Part
     if len(out) and (out.min() < -1 or out.max() >= n):
         raise ParameterError(f"{what} must name servers 0 … {n - 1}, or −1 for none")
     return out
-
-
-def grid_weights(graph: KeyGraph, n: int, terms: Terms) -> NDArray[np.int64]:
-    """Return one whole number per vertex, as fine as 32-bit sums allow: for partitioners that balance one weight.
-
-    Operators are scaled to equal totals, so that in sum each counts the same; hubs are clipped, see :class:`Limits`.
-    """
-    weight = Limits.of(graph, n, terms.alpha, terms.shares).weight
-    total = np.maximum(np.bincount(graph.operator, weights=weight, minlength=graph.operators), 1e-12)
-    grid = 2**29 / graph.operators
-    return np.maximum(1, np.rint(weight / total[graph.operator] * grid)).astype(np.int64)
-
-
-def grid_edges(weight: NDArray[np.float64], total: float) -> NDArray[np.int64]:
-    """Return edge weights as whole numbers whose sum stays within 32 bits."""
-    scale = min(1000.0, 2**29 / max(total, 1e-12))
-    return np.maximum(1, np.rint(weight * scale)).astype(np.int64)

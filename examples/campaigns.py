@@ -48,10 +48,10 @@ def application(rows) -> weir.Stream:
     return (
         weir.source(rows)
         .event_time("time", lateness="1 minute")
-        .keyed("campaign", weir.Count(), name="campaigns")
-        .keyed(
+        .count("campaign", name="campaigns", emit="rows")
+        .aggregate(
             ["campaign", "user"],
-            weir.Aggregate(clicks="count"),
+            clicks="count",
             name="sessions",
             window=weir.session("time", "10 minutes"),
         )

@@ -31,7 +31,7 @@ columns = "'place ' || id % 40 as place", "'topic ' || (id % 40 * 3 + id % 3) as
 spark.range(20_000).selectExpr(*columns).repartition(4).write.mode("overwrite").parquet(folder)
 
 posts = spark.readStream.schema("place string, topic string").option("maxFilesPerTrigger", 1).parquet(folder)
-places = weir.source(posts).keyed("place", weir.Count(), name="places")
+places = weir.source(posts).count("place", name="places", emit="rows")
 app = places.keyed("topic", Milestones(), name="topics")
 query = app.start(
     checkpoint,

@@ -202,10 +202,10 @@ def test_a_task_runs_twice(step):
 
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .map_batches(note, routing=weir.Shuffle())
     )
-    app = app.keyed("topic", weir.Count(), name="topics")
+    app = app.keyed("topic", weir.Count(emit="rows"), name="topics")
     undisturbed = run(app, TABLES, servers=2)
     once = sum(runs)
     runs.clear()
@@ -309,7 +309,7 @@ def test_servers_live_on_hosts_and_groupings_know_how_far_apart_they_are():
 def test_the_order_in_which_rows_come_changes_nothing(seed, sources):
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places", routing=weir.PartialKey())
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=weir.PartialKey())
         .keyed("topic", Rises(), name="rises")
     )
     with tempfile.TemporaryDirectory() as folder:

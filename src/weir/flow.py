@@ -4,8 +4,8 @@ A chain::
 
     topics = (
         weir.source(posts)
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Count(), name="topics")
+        .count("place", name="places", emit="rows")
+        .count("topic", name="topics")
     )
     topics.start(checkpoint, servers=4)
 
@@ -13,8 +13,8 @@ A stream is a value: each method returns a new stream and changes nothing else. 
 branch, and :meth:`Stream.union` puts streams together. With several ends, an application names them::
 
     web, app = weir.source(web_posts, "web"), weir.source(app_posts, "app")
-    topics = web.union(app.filter(lambda row: row.n > 500)).keyed("topic", weir.Count())
-    pairs = web.keyed(["place", "topic"], weir.Count(), name="pairs")
+    topics = web.union(app.filter(lambda row: row.n > 500)).count("topic")
+    pairs = web.count(["place", "topic"], name="pairs")
     weir.Application(topics, pairs).start(checkpoint, servers=4)
 """
 
@@ -33,6 +33,7 @@ from weir.graph.build import build
 from weir.graph.declare import Key, KeyedOptions, Part, StatelessOptions, assemble, operator_step, timed
 from weir.graph.model import Topology
 from weir.joining import Joining, check_stream
+from weir.operators.aggregate import Aggregate, Count, Emit
 from weir.operators.base import Operator
 from weir.operators.process import Process
 from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows, RowFunction, check_function
@@ -110,6 +111,39 @@ class Stream(Joining):
             See :class:`Stream`.
         """
         return self._then(operator, "keyed", KeyedOptions, {"key": key, **options})
+
+    def count(
+        self, key: Key, *, column: str = "count", emit: Emit | None = None, **options: Unpack[KeyedOptions]
+    ) -> Stream:
+        """Count the rows of each key, in a column of the name ``column``.
+
+        ``emit`` says what follows: ``"updates"``, ``"rows"`` or ``"changes"``, see :class:`~weir.Aggregate`. Sinks get
+        updates if it is not given. The other parameters are those of :meth:`keyed`.
+
+        >>> from weir import source
+        >>> source("place string, topic string").count("place", emit="rows").count("topic", name="topics")
+        Stream(source → place → topics)
+        """
+        return self._then(Count(column, emit=emit), "count", KeyedOptions, {"key": key, **options})
+
+    def aggregate(self, key: Key, *, emit: Emit | None = None, **values: Any) -> Stream:
+        """Keep aggregates of each key, such as ``total="sum(n)"``.
+
+        ``values`` are those of :class:`~weir.Aggregate`, which also explains ``emit``. Names that are parameters of
+        :meth:`keyed` (``name``, ``routing``, ``window`` …) have their meaning there; for a value of such a name, write
+        ``keyed(key, weir.Aggregate(…))``.
+
+        >>> from weir import source
+        >>> source("place string, n long").aggregate("place", posts="count", total="sum(n)", name="places")
+        Stream(source → places)
+        """
+        options = {name: values.pop(name) for name in KeyedOptions.__annotations__ if name in values}
+        if "(" in str(options.get("name")):
+            raise TopologyError(
+                f"aggregate(…): name={options['name']!r} would name the operator; for a value called 'name', write "
+                "keyed(key, weir.Aggregate(…))"
+            )
+        return self._then(Aggregate(emit=emit, **values), "aggregate", KeyedOptions, {"key": key, **options})
 
     def process(
         self,
@@ -374,7 +408,5 @@ class Application:
 def _columns(key: Any) -> tuple[str, ...]:
     columns = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else (None,)
     if not all(isinstance(column, str) and column for column in columns):
-        raise TopologyError(
-            f'key {key!r}: expected a column\'s name or a list of names, e.g. keyed("topic", weir.Count())'
-        )
+        raise TopologyError(f'key {key!r}: expected a column\'s name or a list of names, e.g. count("topic")')
     return columns

@@ -4,7 +4,7 @@ An application is a function of its sources. In production they are DataFrames; 
 batches are tables::
 
     def app(posts):
-        return posts.keyed("place", weir.Count(), name="places").keyed("topic", Trending(), name="topics")
+        return posts.count("place", name="places", emit="rows").keyed("topic", Trending(), name="topics")
 
     def test_trending():
         result = weir.testing.run(app(weir.source("place string, topic string")), [table, table], servers=3)
@@ -330,7 +330,7 @@ def start(
     Examples
     --------
     >>> import weir
-    >>> counts = weir.source("place string").keyed("place", weir.Count())
+    >>> counts = weir.source("place string").count("place")
     >>> with start(counts, servers=2) as query:
     ...     query.feed([{"place": "FR"}, {"place": "US"}, {"place": "FR"}])
     ...     query.state("place").sort_by("place").to_pylist()
@@ -351,7 +351,7 @@ def run(
     """Run an application over some batches to the end of the input; takes what :func:`start` takes.
 
     >>> import weir
-    >>> app = weir.source("place string, n long").keyed("place", weir.Aggregate(total="sum(n)"))
+    >>> app = weir.source("place string, n long").aggregate("place", total="sum(n)")
     >>> batches = [[{"place": "FR", "n": 1}], [{"place": "FR", "n": 4}]]
     >>> result = run(app, batches, servers=2, faults=["commit-written:0"])
     >>> result.state("place").to_pylist(), [p.batch for p in result.recent_progress]

@@ -60,7 +60,7 @@ def test_locality_rises_results_stay_right_and_every_key_has_one_home(tables, ch
 
 
 def test_order_sensitive_state_behind_a_stateless_operator_and_a_branch_move_too(tables, checkpoint):
-    places = weir.source(POSTS, "posts").keyed("place", weir.Count(), name="places")
+    places = weir.source(POSTS, "posts").keyed("place", weir.Count(emit="rows"), name="places")
     rises = places.map_batches(lambda b: b, name="same").keyed("topic", Rises(order_by="n"), name="rises")
     numbers = places.keyed(["topic", "place"], weir.Aggregate(n="count", top="max(n)"), name="numbers")
     app = weir.Application(rises, numbers)
@@ -87,7 +87,7 @@ def test_keys_come_together_behind_an_operator_that_makes_rows_of_its_own():
     tables = [posts(2000, seed, places=60, topics=600) for seed in range(4)]
     schema = "place string, topic string, number long"
     app = weir.source(POSTS).process("place", numbered, name="places", state=Number, output=schema)
-    app = app.keyed("topic", weir.Count(), name="topics")
+    app = app.keyed("topic", weir.Count(emit="rows"), name="topics")
     with start(app, servers=3, routing=weir.Locality(period=1, forecast=None)) as query:
         query.feed(tables[0])
         by_hash = query.progress.locality

@@ -79,7 +79,7 @@ def test_a_fast_source_does_not_make_a_slow_one_late(declared):
     if declared:
         fast, slow = fast.event_time("time"), slow.event_time("time", lateness="1 minute")
     # a count in between passes rows on, and with them where they come from
-    app = counted(fast.union(slow).keyed("k", weir.Count(), name="all"))
+    app = counted(fast.union(slow).keyed("k", weir.Count(emit="rows"), name="all"))
     query = start(app, servers=2)
     query.feed({"fast": rows(("a", at(55))), "slow": rows(("a", at(1)))})
     query.feed({"slow": rows(("a", at(9)))})
@@ -245,7 +245,9 @@ def test_joins_and_duplicates_go_by_the_same_watermarks():
 def test_a_column_that_only_tells_the_time_is_read_though_nobody_asks_for_it():
     window = weir.tumbling("time", "10 minutes")
     stream = weir.source("k string, time timestamp, seen timestamp, note string").event_time("seen")
-    app = stream.keyed("k", weir.Count(), name="all").keyed("k", weir.Count(), name="w", window=window)
+    app = stream.keyed("k", weir.Count(emit="rows"), name="all").keyed(
+        "k", weir.Count(), name="w", window=window
+    )
     topology = weir.Application(app).topology(2)
     assert topology.sources["source"].names == ["k", "time", "seen"]
     query = start(app, servers=2)
@@ -256,7 +258,7 @@ def test_a_column_that_only_tells_the_time_is_read_though_nobody_asks_for_it():
 
 def test_event_time_declared_on_one_way_holds_on_all_and_two_that_differ_are_refused():
     source = weir.source(SCHEMA)
-    passed = source.keyed("k", weir.Count(), name="all")
+    passed = source.keyed("k", weir.Count(emit="rows"), name="all")
     app = weir.Application(
         counted(passed), source.event_time("time", lateness="3 s").filter(lambda row: True)
     )

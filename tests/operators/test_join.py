@@ -129,7 +129,7 @@ def test_rows_move_and_scale_with_their_keys(how):
 
     def app():
         left, right = (
-            weir.source(schema, name).keyed("k", weir.Count(), name=f"{name} rows")
+            weir.source(schema, name).keyed("k", weir.Count(emit="rows"), name=f"{name} rows")
             for schema, name in ((LEFT, "left"), (RIGHT, "right"))
         )
         return left.join(

@@ -130,7 +130,7 @@ def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, f
     folder = write_parts(tmp_path / "posts", batches=3)
     app = (
         weir.files(None, folder, schema=POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .keyed("topic", weir.Aggregate(total="sum(n)"), name="topics")
     )
     routing = weir.Locality(period=1, forecast=None)

@@ -103,11 +103,13 @@ def spoil(victim, damage):
 
 def test_another_application_is_refused_with_the_difference(copy):
     source = weir.source(POSTS)
-    other_key = source.keyed("topic", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
+    other_key = source.keyed("topic", weir.Count(emit="rows"), name="places").keyed(
+        "topic", weir.Count(), name="topics"
+    )
     before = snapshot(copy)
     with pytest.raises(weir.errors.CheckpointMismatch, match="operator 'places' has another key now"):
         go_on(copy, [], other_key)
-    other_kind = source.keyed("place", weir.Aggregate(count="sum(n)"), name="places").keyed(
+    other_kind = source.keyed("place", weir.Aggregate(count="sum(n)", emit="rows"), name="places").keyed(
         "topic", weir.Count(), name="topics"
     )
     with pytest.raises(weir.errors.CheckpointMismatch, match="operator 'places' has another definition now"):

@@ -55,7 +55,9 @@ def check_deliveries(deliveries, tables):
 def test_dead_at_every_step_of_a_batch_and_started_again(checkpoint):
     tables = [posts(700, seed) for seed in range(3)]
     app = (
-        weir.source(POSTS).keyed("place", weir.Count(), name="places").keyed("topic", Totals(), name="topics")
+        weir.source(POSTS)
+        .keyed("place", weir.Count(emit="rows"), name="places")
+        .keyed("topic", Totals(), name="topics")
     )
     faults = ["plan-written:0", "job-done:1", "commit-written:1", "sink-delivered:2"]
     deaths = [2]

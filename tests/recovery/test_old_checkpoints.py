@@ -41,15 +41,15 @@ def application(story: str) -> weir.Application:
     sums = weir.Aggregate(total="sum(n)", most="max(n)")
     if story == "partial_key":
         places = source.keyed(
-            "place", weir.Count(), name="places", routing=weir.PartialKey(), aggregate_every=3
+            "place", weir.Count(emit="rows"), name="places", routing=weir.PartialKey(), aggregate_every=3
         )
         return weir.Application(places.keyed("topic", sums, name="topics", routing=weir.PartialKey()))
     if story == "feedback":
-        places = source.keyed("place", weir.Count(), name="places", routing=weir.Consistent())
+        places = source.keyed("place", weir.Count(emit="rows"), name="places", routing=weir.Consistent())
         return weir.Application(
             places.keyed("topic", sums, name="topics", routing=weir.Weighted(weir.Hash()))
         )
-    places = source.keyed("place", weir.Count(), name="places")
+    places = source.keyed("place", weir.Count(emit="rows"), name="places")
     hour = weir.tumbling("at", "1 hour")
     return weir.Application(
         places.keyed("topic", Totals(), name="topics"),

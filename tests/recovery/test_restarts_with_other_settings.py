@@ -49,7 +49,11 @@ def check(query, tables, names=("place", "topic")):
 
 
 def two_counts(**options):
-    return weir.source(SCHEMA).keyed("place", weir.Count(), **options).keyed("topic", weir.Count(), **options)
+    return (
+        weir.source(SCHEMA)
+        .keyed("place", weir.Count(emit="rows"), **options)
+        .keyed("topic", weir.Count(), **options)
+    )
 
 
 LOCALITY = weir.Locality(period=1, forecast=None)

@@ -30,7 +30,7 @@ def tables():
 def test_partial_states_are_merged_and_counters_go_on(tables, grouping):
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places", routing=grouping)
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=grouping)
         .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=grouping)
     )
     query = run(app, tables, servers=3, seed=5)
@@ -73,7 +73,7 @@ def test_partial_states_may_wait_for_their_aggregation(checkpoint, every):
     tables = [posts(1000, seed) for seed in (*range(4), 9)]
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=weir.PartialKey(),
                aggregate_every=every)
     )  # fmt: skip

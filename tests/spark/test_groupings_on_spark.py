@@ -58,7 +58,7 @@ def test_partial_states_of_split_keys_are_merged_and_may_wait(spark, tmp_path, c
     folder = write_batches(tmp_path / "posts", TABLES)
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places", routing=weir.Consistent())
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=weir.Consistent())
         .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=weir.PartialKey(),
                aggregate_every=2)
     )  # fmt: skip

@@ -81,7 +81,7 @@ def test_a_bounded_run_closes_every_window_and_equals_plain_spark(spark, tmp_pat
     frame = spark.read.parquet(write_batches(tmp_path / "data", [table]))
     app = (
         weir.source(frame)
-        .keyed("n", weir.Count(), name="numbers")
+        .keyed("n", weir.Count(emit="rows"), name="numbers")
         .keyed("k", weir.Aggregate(total="sum(n)"), name="w", window=weir.tumbling("time", "10 minutes"))
         .keyed("k", weir.Aggregate(windows="count", best="max(total)"), name="per_key")
     )

@@ -29,7 +29,12 @@ def test_near_servers_get_more_as_probed_and_a_replay_routes_the_same(spark, tmp
     near = weir.Weighted(profile="measure", control=None)
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places", routing=weir.Weighted(weir.Hash(), profile="measure"))
+        .keyed(
+            "place",
+            weir.Count(emit="rows"),
+            name="places",
+            routing=weir.Weighted(weir.Hash(), profile="measure"),
+        )
         .map_batches(lambda b: b, name="spread", routing=near)
         .keyed("topic", weir.Count(), name="topics", routing=weir.Weighted(weir.Hash(), profile="measure"))
     )

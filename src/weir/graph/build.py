@@ -56,6 +56,9 @@ def build(
         schema = _input_schema(d, outputs)
         inputs[d.name] = schema
         check_declared(d, schema)
+        follower = next((other.name for other in order if d.name in other.inputs), None)
+        if follower is not None and d.window is None:
+            d.operator.check_followed(follower, f"operator {d.name!r}")
         d.operator.check(schema, f"operator {d.name!r}")
         groupings[d.name] = _grouping(d, routing)
         given = None if placements is None else placements.get(d.name)

@@ -120,7 +120,7 @@ def _driver(folder: Path, servers: int, keys: int, operators: int) -> tuple[Driv
     """Opens a checkpoint for a chain of counts that starts with full tables."""
     stream = weir.source(", ".join(f"k{o} long" for o in range(operators)))
     for o in range(operators):
-        stream = stream.keyed(f"k{o}", weir.Count(), name=f"o{o}")
+        stream = stream.keyed(f"k{o}", weir.Count(emit="rows"), name=f"o{o}")
     locality = weir.Locality(period=None, racks="hosts", start=_tables(folder, servers, keys, operators))
     app = weir.Application(stream)
     options = Options(servers=servers, routing=locality, racks=racks(servers))

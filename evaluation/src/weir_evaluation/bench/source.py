@@ -113,7 +113,7 @@ def _measure(
     reader = spark.readStream.option("maxFilesPerTrigger", args.partitions)
     app = (
         weir.files(reader, str(work / "data"), schema=SCHEMA, place=place)
-        .keyed("k1", weir.Count(), name="A")
+        .keyed("k1", weir.Count(emit="rows"), name="A")
         .keyed("k2", weir.Count(), name="B")
     )
     ready = threading.Event()

@@ -52,6 +52,6 @@ def application(posts: Any) -> weir.Stream:
     """Return the application over a stream of posts."""
     return (
         weir.source(posts)
-        .keyed(KEYS["places"], weir.Count("posts"), name="places")
+        .count(KEYS["places"], column="posts", name="places", emit="rows")
         .keyed(KEYS["topics"], Trending(), name="topics")
     )

@@ -49,7 +49,7 @@ def payloads(place: Place, rng: random.Random, tally: Tally, count: int = 200) -
             source.map(_parts, parts, name="parts"),
             source.flat_map(_elements, f"i long, p int, e {element[0]}", name="flat_map"),
             source.process("k", lambda key, rows, state: rows, output=schema, name="process"),
-            source.keyed("k", weir.Count(), name="count").filter(lambda row: True, name="filter"),
+            source.keyed("k", weir.Count(emit="rows"), name="count").filter(lambda row: True, name="filter"),
             source.keyed("k", weir.Aggregate(**counts), window=window, name="window"),
         ]
 

@@ -60,11 +60,10 @@ def application(rows) -> weir.Stream:
 
 def run(app: weir.Stream, work: Path, hours: range, rng, routing, args) -> tuple[weir.Query, float]:
     """Let some hours of clicks come in; return the query and the share of rows that stayed in the last batch."""
-    query = app.start(
+    query = app.sink(str(work / "sessions")).start(
         str(work / "checkpoint"),
         servers=args.servers,
         routing=routing,
-        sink={"sessions": str(work / "sessions")},
         watch=args.watch,
     )
     print(f"running with {type(routing).__name__} …", query.page or "")

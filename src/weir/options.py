@@ -63,13 +63,13 @@ class Options:
         ``"consistent"``, ``"partial_key"``, ``"weighted"`` or ``"shuffle"``, with their default parameters.
     sink
         One of :mod:`weir.sinks`, a path (short for :class:`weir.sinks.Parquet`), a callable ``(DataFrame, batch_id)``,
-        or a list of such, for the last operator; or a dict from operators' names to such. Delivered after the commit,
-        and exactly once; but after a crash a callable may see a batch id again, with the same rows.
+        or a list of such, for the last operator; or a dict from operators' names to such. :meth:`weir.Stream.sink`
+        explains them; those that streams have are added.
     late
-        Like a sink, for rows that come too late for their windows: of the only operator that has windows, or a dict
-        from operators' names to sinks. They have the columns that reach the operator.
+        The same for rows that come too late: of the only operator that has windows, or a dict. See
+        :meth:`weir.Stream.late_sink`.
     dead_letters
-        Like a sink, for rows diverted with ``on_error="divert"``, and such as are too far ahead of the clock.
+        The same for rows that any operator has set aside; see :meth:`weir.Stream.dead_letter_sink`.
     trigger
         As in ``writeStream.trigger``, e.g. ``{"availableNow": True}``. For ``start`` only.
     prune

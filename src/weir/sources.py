@@ -41,11 +41,11 @@ def source(frame: DataFrame | str | Mapping[str, Any] | pa.Schema, name: str = "
         schema = canonical(to_schema(frame))
         if not len(schema) or len(set(schema.names)) < len(schema):
             raise TopologyError(f"source {name!r} needs at least one column, and each name once")
-        return Stream((Source(name, schema=schema),))
-    from weir.spark.session import check_frame
+        return Stream((Source(name, schema),))
+    from weir.spark.session import arrow_schema, check_frame
 
     check_frame(frame, name)
-    return Stream((Source(name, frame),))
+    return Stream((Source(name, arrow_schema(frame), frame),))
 
 
 def files(
@@ -217,10 +217,12 @@ def kafka(
 
 def _listed(reader: Any, path: str, name: str, by: str) -> Source:
     if reader is None:
-        return Source(name, schema=LISTING, listing=partial(list_files, by=by))
+        return Source(name, LISTING, listing=partial(list_files, by=by))
+    from weir.spark.session import arrow_schema
     from weir.spark.sources import listing
 
-    return Source(name, listing(reader, path, by))
+    frame = listing(reader, path, by)
+    return Source(name, arrow_schema(frame), frame)
 
 
 def _place(place: Mapping[str, int] | str | None, by: str) -> Grouping | None:

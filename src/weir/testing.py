@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from weir.engine.batch.bootstrap import check_sinks, open_driver
+from weir.engine.batch.bootstrap import open_driver
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.handle import QueryHandle
 from weir.engine.batch.ledger import IN_PROCESS
@@ -46,10 +46,10 @@ from weir.engine.local.in_process import InProcessRunner, TaskFailed
 from weir.engine.local.in_process_live import LiveThreads
 from weir.errors import EngineError, SourceError, did_you_mean
 from weir.faults import POINTS, watching
-from weir.flow import Application, Stream
+from weir.flow import Application, Stream, parts_of
 from weir.graph.declare import LISTED
-from weir.graph.model import DEAD_LETTERS, LATE, Topology
-from weir.options import Options, Settings, sinks_of
+from weir.graph.model import DEAD_LETTERS, LATE
+from weir.options import Options, Settings
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
 from weir.values import to_array
@@ -81,13 +81,13 @@ class LocalQuery(QueryHandle):
 
     def __init__(
         self,
-        application: Application,
+        application: Application | Stream,
         checkpoint: str | None,
         options: Options,
         faults: Iterable[str],
         **terms: Any,
     ) -> None:
-        self._application, self._options, self._terms = application, options, terms
+        self._parts, self._options, self._terms = parts_of(application), options, terms
         # a temporary folder is removed together with the query
         self._folder = None if checkpoint else tempfile.TemporaryDirectory(prefix="weir-testing-")
         self._checkpoint = checkpoint or self._folder.name  # type: ignore[union-attr]
@@ -98,7 +98,7 @@ class LocalQuery(QueryHandle):
         if importlib.util.find_spec("pyspark") is not None:
             from weir.spark.failures import check_sendable  # what a test accepts, a cluster must, too
 
-            check_sendable(application.declared)
+            check_sendable(self._parts.declared)
         super().__init__(self._open())
         self._page = page_of(options.watch, self._driver.storage)
 
@@ -154,7 +154,7 @@ class LocalQuery(QueryHandle):
         self._crashed = True  # until it is open again: that may fail, too
         self._driver.close()
         if application is not None:
-            self._application = _application(application)
+            self._parts = parts_of(application)
         if settings:
             self._options = Options.of(self._options, settings)
         listeners, self._driver = self._driver.lifecycle.listeners, self._open()
@@ -183,7 +183,7 @@ class LocalQuery(QueryHandle):
 
         Without a name, of the only operator that nothing follows.
         """
-        leaves = self._application.leaves()
+        leaves = self._parts.leaves
         if name is None and len(leaves) != 1:
             raise EngineError(f"the application ends in {len(leaves)} operators; name one of {leaves}")
         chosen = leaves[0] if name is None else name
@@ -227,50 +227,28 @@ class LocalQuery(QueryHandle):
         self.stop()
 
     def _open(self) -> Driver:
-        app, options = self._application, self._options
-        given: Any = options.sink
-        if not isinstance(given, Mapping):
-            given = dict.fromkeys(app.leaves(), given)
-        collected = {name: self._sink(name, sink) for name, sink in given.items()}
-        diverting = [d.name for d in app.declared if d.on_error == "divert"]
-        windowed = app.windowed()
-        letters = self._sink(DEAD_LETTERS, options.dead_letters) if diverting or windowed else None
-        takers = options.late if isinstance(options.late, Mapping) else dict.fromkeys(windowed, options.late)
-        late = {name: self._sink(name + LATE, takers.get(name)) for name in {*windowed, *takers}}
-        sinks = check_sinks(app.leaves(), diverting, collected, letters, late)
-        names = [name for name in sinks if name != DEAD_LETTERS]
-
-        def build(servers: int, placements: Mapping[str, Sequence[int]] | None = None) -> Topology:
-            return app.topology(
-                servers,
-                routing=options.routing,
-                sinks=names,
-                prune=options.prune,
-                placements=placements,
-                dead_letters=letters is not None,
-            )
-
+        options = self._options
         kind = LiveThreads if options.execution == "live" else InProcessRunner
         runner = kind(Storage(self._checkpoint, options.storage_options), **self._terms)
         with without_flushing():
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
             driver = open_driver(
-                build, self._checkpoint, IN_PROCESS, runner, sinks, options, identity, app.feeds
+                self._parts, self._checkpoint, IN_PROCESS, runner, options, identity, self._collector
             )
         driver.lifecycle.endless = True
         return driver
 
-    def _sink(self, name: str, also: Any) -> list[Any]:
+    def _collector(self, name: str) -> Callable[[pa.Table, int], None]:
         def collect(table: pa.Table, batch: int) -> None:
             self._outputs[name][batch] = table
             self.deliveries.append((name, batch, table))
 
-        return [collect, *sinks_of(also)]
+        return collect
 
     def _rows(self, batch: Batch) -> dict[str, pa.Table]:
         """Return the rows of each source, whose names users know without what marks a listing of files."""
-        schemas, listings = self._application.schemas, self._application.listings
+        schemas, listings = self._parts.schemas, self._parts.listings
         sources = {name.removesuffix(LISTED): name for name in schemas}
         if not isinstance(batch, Mapping):
             if len(sources) != 1:
@@ -281,7 +259,7 @@ class LocalQuery(QueryHandle):
             if given not in sources:
                 raise SourceError(f"no source {given!r}; {did_you_mean(given, sources)}")
             name = sources[given]
-            if name in self._application.feeds:
+            if name in self._parts.feeds:
                 raise SourceError(
                     f"source {given!r} reads a topic: write to that, and call feed() without rows"
                 )
@@ -339,7 +317,7 @@ def start(
     others: dict[str, Any] = dict(settings)
     faults = others.pop("faults", ())
     terms = {name: others.pop(name) for name in ("sources", "hosts", "seed") if name in others}
-    return LocalQuery(_application(application), checkpoint, Options.of(None, others), faults, **terms)
+    return LocalQuery(application, checkpoint, Options.of(None, others), faults, **terms)
 
 
 def run(
@@ -420,10 +398,6 @@ def _interrupt(*_: object) -> None:
     if not root.handlers:  # py4j logs the call that is cut short, and would set up a handler for it
         root.addHandler(logging.NullHandler())
     raise KeyboardInterrupt
-
-
-def _application(application: Application | Stream) -> Application:
-    return application if isinstance(application, Application) else Application(application)
 
 
 def _fault(text: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ import pytest
 
 import weir
 from weir.errors import TopologyError
+from weir.flow import parts_of
 from weir.testing import run, start
 
 POSTS = "place string, topic string, n long"
@@ -33,7 +34,7 @@ def test_count_and_aggregate_are_short_for_keyed():
         posts().keyed("place", weir.Aggregate(total="sum(n)")),
     )
     for one, other in zip(short, long, strict=True):
-        mine, theirs = (weir.Application(s).topology(2).signature() for s in (one, other))
+        mine, theirs = (parts_of(s).topology(2).signature() for s in (one, other))
         assert mine == theirs
         assert rows_of(run(one, BATCHES, servers=2).output()) == rows_of(
             run(other, BATCHES, servers=2).output()
@@ -99,17 +100,17 @@ def test_where_something_follows_what_it_gets_must_be_said(first):
         with pytest.raises(
             TopologyError, match=r"'place': 'filter' follows.*emit=\"updates\".*emit=\"rows\""
         ):
-            app.topology(2)
+            parts_of(app).topology(2)
 
 
 def test_windows_hand_on_their_results_and_take_no_rows_or_changes():
     views = weir.source("page string, time timestamp")
     minutes = weir.tumbling("time", "1 minute")
     chain = views.count("page", window=minutes).aggregate("page", name="all", rows="sum(count)")
-    assert weir.Application(chain).topology(2).by_name["all"].input.names == ["page", "count"]
+    assert parts_of(chain).topology(2).by_name["all"].input.names == ["page", "count"]
     for emit in ("rows", "changes"):
         with pytest.raises(TopologyError, match=f"emit='{emit}' is not for windows"):
-            weir.Application(views.count("page", window=minutes, emit=emit)).topology(2)
+            parts_of(views.count("page", window=minutes, emit=emit)).topology(2)
 
 
 def test_a_restart_may_hand_on_something_else():

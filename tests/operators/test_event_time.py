@@ -8,6 +8,7 @@ import pytest
 
 import weir
 from support import dicts, rows_of
+from weir.flow import parts_of
 from weir.testing import run, start
 
 SCHEMA = "k string, time timestamp"
@@ -208,10 +209,10 @@ def test_event_time_behind_a_map_is_read_there_or_where_it_was_declared():
     window = weir.tumbling("when", "10 minutes")
     mapped = weir.source(SCHEMA).map(shifted, "k string, when timestamp")
     app = weir.Application(mapped.keyed("k", weir.Count(), name="w", window=window))
-    assert [p.name for p in app.topology(1).by_name["w"].times] == ["map.when"]
+    assert [p.name for p in parts_of(app).topology(1).by_name["w"].times] == ["map.when"]
     declared = weir.source(SCHEMA).event_time("time").map(shifted, "k string, when timestamp")
     app = weir.Application(declared.keyed("k", weir.Count(), name="w", window=window))
-    assert [p.name for p in app.topology(1).by_name["w"].times] == ["source.time"]
+    assert [p.name for p in parts_of(app).topology(1).by_name["w"].times] == ["source.time"]
     query = start(app, servers=1)
     query.feed(rows(("a", at(0))))
     query.feed(rows(("a", at(70, 1))))
@@ -248,7 +249,7 @@ def test_a_column_that_only_tells_the_time_is_read_though_nobody_asks_for_it():
     app = stream.keyed("k", weir.Count(emit="rows"), name="all").keyed(
         "k", weir.Count(), name="w", window=window
     )
-    topology = weir.Application(app).topology(2)
+    topology = parts_of(app).topology(2)
     assert topology.sources["source"].names == ["k", "time", "seen"]
     query = start(app, servers=2)
     query.feed([{"k": "a", "time": at(1), "seen": at(20), "note": ""}])
@@ -262,9 +263,9 @@ def test_event_time_declared_on_one_way_holds_on_all_and_two_that_differ_are_ref
     app = weir.Application(
         counted(passed), source.event_time("time", lateness="3 s").filter(lambda row: True)
     )
-    assert [p.time.lateness for p in app.topology(1).by_name["w"].times] == [3_000_000]
+    assert [p.time.lateness for p in parts_of(app).topology(1).by_name["w"].times] == [3_000_000]
     timed = weir.Application(passed, passed.event_time("time"))
-    assert [d.event_time is not None for d in timed.declared] == [True]
+    assert [d.event_time is not None for d in parts_of(timed).declared] == [True]
     with pytest.raises(weir.errors.TopologyError, match="give it one event_time"):
         weir.Application(
             source.event_time("time").filter(lambda row: True), source.event_time("time", idle=None)

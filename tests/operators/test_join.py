@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import weir
 from support import dicts
 from weir.errors import CheckpointMismatch, GroupingError, TopologyError, UnknownColumn
+from weir.flow import parts_of
 from weir.testing import run, start
 
 LEFT, RIGHT = "k string, n long, time timestamp", "k string, m long, at timestamp"
@@ -235,7 +236,7 @@ def test_only_columns_that_are_there_and_groupings_that_keep_keys_together():
     left, right = weir.source(LEFT, "left"), weir.source(RIGHT, "right")
 
     def built(stream):
-        return weir.Application(stream).topology(2)
+        return parts_of(stream).topology(2)
 
     with pytest.raises(UnknownColumn, match="right side has no column 'n' for the key"):
         built(left.join(right, "n"))

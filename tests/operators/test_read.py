@@ -19,6 +19,7 @@ from weir.engine.batch.ledger import read_commit
 from weir.engine.batch.source_batching import SourceBatching, next_input
 from weir.engine.documents import BatchPlan, Input
 from weir.faults import watching
+from weir.flow import parts_of
 from weir.graph.declare import LISTED
 from weir.operators.file_feed import FileFeed
 from weir.operators.file_reader import CHUNK_ROWS, read_file
@@ -162,7 +163,7 @@ def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, f
 def test_mistakes_are_said_before_anything_runs(tmp_path, options, message):
     options = {"schema": POSTS, **options}
     with pytest.raises(weir.errors.TopologyError, match=message):
-        weir.Application(weir.files(None, str(tmp_path), **options).keyed("place", weir.Count())).topology(4)
+        parts_of(weir.files(None, str(tmp_path), **options).keyed("place", weir.Count())).topology(4)
 
 
 def test_a_folder_without_files_has_no_columns(tmp_path):

@@ -32,12 +32,11 @@ def build(
     prune: bool = True,
     placements: Mapping[str, Sequence[int]] | None = None,
     times: Mapping[str, EventTime] | None = None,
-    dead_letters: bool = False,
 ) -> Topology:
     """Check an application and place it on servers.
 
     ``placements`` is where scaling has put the instances of each operator; it overrides what is declared. ``times`` is
-    the event time that sources declare; ``dead_letters`` whether there is a sink for them.
+    the event time that sources declare, ``sinks`` the names of all sinks (see :mod:`weir.graph.model`).
     """
     if servers < 1:
         raise TopologyError(f"an application needs at least one server, got servers={servers}")
@@ -123,7 +122,6 @@ def build(
         edges=tuple(edges),
         sinks=frozenset(sinks),
         by_name={n.name: n for n in nodes},
-        dead_letters=dead_letters,
     )
 
 

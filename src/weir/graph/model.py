@@ -20,8 +20,11 @@ from weir.operators.windows import EventTime, Window
 from weir.routing.base import Grouping, OperatorTraits
 
 HELD = "~held"  # ends the name under which partial states wait
-LATE = "~late"  # ends the name of the sink for rows that come too late for their windows
-DEAD_LETTERS = "__dead_letters"  # names the sink for rows that are set aside
+# a sink is known by its operator's name; one of its late rows, or dead letters, ends in one of these
+LATE = "~late"
+DEAD = "~dead"
+DEAD_LETTERS = "__dead_letters"  # names the sink for the dead letters of all operators
+DEAD_LETTER_SCHEMA = pa.schema([(name, pa.string()) for name in ("operator", "key", "row", "error")])
 
 
 class Routing(Protocol):
@@ -204,7 +207,6 @@ class Topology:
     edges: tuple[Edge, ...]
     sinks: frozenset[str]
     by_name: dict[str, Node] = field(repr=False)
-    dead_letters: bool = False  # whether anybody takes rows that are set aside
 
     @cached_property
     def points(self) -> dict[str, list[TimePoint]]:
@@ -216,9 +218,15 @@ class Topology:
 
     def sink_schema(self, sink: str) -> pa.Schema:
         """Return what a sink receives."""
+        if sink == DEAD_LETTERS or sink.endswith(DEAD):
+            return DEAD_LETTER_SCHEMA
         if sink.endswith(LATE):
             return self.by_name[sink.removesuffix(LATE)].input
         return self.by_name[sink].sink_out
+
+    def dead_letter_sinks(self, node: Node) -> list[str]:
+        """Return the sinks that take rows which an operator sets aside."""
+        return [sink for sink in (DEAD_LETTERS, node.name + DEAD) if sink in self.sinks]
 
     @cached_property
     def steps(self) -> int:
@@ -296,7 +304,7 @@ class Topology:
                 for n in self.nodes
             },
             "edges": [[e.source, e.target, e.grouping.name] for e in self.edges],
-            "sinks": sorted(self.sinks),
+            "sinks": sorted(self.sinks - {DEAD_LETTERS}),
         }
 
     def grouping_of(self, node: Node) -> Grouping:

@@ -11,10 +11,9 @@ from weir.engine.arrays import read_table, table_schema
 from weir.engine.batch.ledger import Ledger
 from weir.engine.batch.retry import Retry
 from weir.engine.documents import Commit, FileRef
-from weir.engine.task.batch_context import DEAD_LETTER_SCHEMA
 from weir.errors import CheckpointMismatch
 from weir.faults import reach
-from weir.graph.model import DEAD_LETTERS, LATE, Topology
+from weir.graph.model import Topology
 from weir.sinks.base import Delivery, Sink
 from weir.state.storage import Storage
 
@@ -47,7 +46,7 @@ class Deliveries:
         self._check_owed(dropped)
         self.ledger.sinks = {name: len(sinks) for name, sinks in self.sinks.items()}
         for name, sinks in self.sinks.items():
-            schema = self._schema(topology, name)
+            schema = topology.sink_schema(name)
             for sink in sinks:
                 if isinstance(sink, Sink):
                     self._open(sink, name, schema, last is None)
@@ -64,10 +63,10 @@ class Deliveries:
         for name, sinks in self.sinks.items():
             files = commit.outputs.get(name, [])
             # as they were written: the application may have changed since
-            schema = table_schema(self.storage, files[0]) if files else self._schema(topology, name)
+            schema = table_schema(self.storage, files[0]) if files else topology.sink_schema(name)
             for sink in sinks:
                 if not isinstance(sink, Sink):
-                    if files or not (name == DEAD_LETTERS or name.endswith(LATE)):
+                    if files or name in topology.by_name:
                         self._runner.call(sink, files, schema, commit.batch)
                 elif files:
                     waited = self._persist(name, self._one(sink, name, commit, files, schema))
@@ -109,9 +108,6 @@ class Deliveries:
 
     def _persist(self, name: str, act: Callable[[bool], None]) -> dict[str, Any] | None:
         return self._patience.persist(f"the sink of {name!r}", act)
-
-    def _schema(self, topology: Topology, name: str) -> pa.Schema:
-        return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else topology.sink_schema(name)
 
     def _check_owed(self, dropped: set[str]) -> None:
         """Refuse to forget rows of the last batch whose operator, or one of its sinks, is gone from the application."""

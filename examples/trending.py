@@ -1,4 +1,4 @@
-"""Posts per place, and topics that reach another fifty posts: two keyed operators, one line of routing."""
+"""Posts per place, and topics that reach another fifty posts: two keyed operators, one grouping that learns."""
 
 import tempfile
 from dataclasses import dataclass

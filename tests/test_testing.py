@@ -101,7 +101,7 @@ def test_sources_without_a_name_are_ambiguous_if_there_are_two():
     [
         ({"faults": ["commit-writen:1"]}, EngineError, "did you mean 'commit-written'"),
         ({"faults": ["commit-written"]}, EngineError, "expected POINT:BATCH"),
-        ({"sources": 0}, EngineError, "at least one source task"),
+        ({"source_tasks": 0}, EngineError, "at least one source task"),
         ({"hosts": []}, EngineError, "one host"),
         ({"servrs": 2}, TopologyError, "did you mean 'servers'"),
         ({"sink": {"topic": print}}, TopologyError, "sink for unknown operator 'topic'"),
@@ -315,9 +315,11 @@ def test_the_order_in_which_rows_come_changes_nothing(seed, sources):
     with tempfile.TemporaryDirectory() as folder:
         start(app, f"{folder}/one", servers=3).stop()
         shutil.copytree(f"{folder}/one", f"{folder}/two")  # the same identity, from which routers are seeded
-        one = run(app, TABLES[:2], f"{folder}/one", servers=3, seed=seed, sources=sources)
+        one = run(app, TABLES[:2], f"{folder}/one", servers=3, seed=seed, source_tasks=sources)
         faults = ["step-started:101", "step-started:2", "job-done:1"]
-        two = run(app, TABLES[:2], f"{folder}/two", servers=3, seed=seed + 1, sources=sources, faults=faults)
+        two = run(
+            app, TABLES[:2], f"{folder}/two", servers=3, seed=seed + 1, source_tasks=sources, faults=faults
+        )
         assert two.pending_faults == []
         assert one.id == two.id
         assert rows_of(one.state("rises")) == rows_of(two.state("rises"))

@@ -98,21 +98,25 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def renamed(**names: str) -> Callable[[F], F]:
-    """Let a function refuse parameters by their names of the last version, and say the new ones.
+    """Let a function or a class refuse parameters by their names of the last version, and say the new ones.
 
     >>> renamed(machines="servers")(lambda servers=1: servers)(machines=2)
     Traceback (most recent call last):
     weir.errors.TopologyError: machines= is called servers= now
     """
 
-    def wrap(function: F) -> F:
+    def wrap(function: Any) -> Any:
+        if isinstance(function, type):
+            function.__init__ = wrap(function.__init__)  # type: ignore[misc]
+            return function
+
         @functools.wraps(function)
         def call(*args: Any, **given: Any) -> Any:
             for old in names.keys() & given.keys():
                 raise TopologyError(f"{old}= is called {names[old]}= now")
             return function(*args, **given)
 
-        return call  # type: ignore[return-value]
+        return call
 
     return wrap
 

@@ -56,9 +56,8 @@ class Stream(Joining):
         What progress, state and sinks call the operator. Without it, an operator that keeps state is called after its
         key columns, joined by "_", and others ``map``, ``map_2`` … . Saved state is found by name.
     routing
-        How rows find their instance of the operator: a grouping, :class:`~weir.Locality`, or the name of one, such as
-        ``"locality"``. If not given, that of ``start`` and ``run`` for operators that keep state; other operators work
-        where the rows are.
+        How rows find their instance of the operator: a grouping or its name, see :class:`weir.Options`. If not given,
+        that of ``start`` and ``run`` for operators that keep state; other operators work where the rows are.
     parallelism, placement
         How many instances, or on which servers; one on every server if neither is given.
     on_error

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
 
 from weir.durations import Duration, microseconds
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import TopologyError, did_you_mean
-from weir.graph.declare import Routing, check_count, routing_of
+from weir.graph.declare import GroupingLike, check_count, to_grouping
 from weir.network.racks import RacksLike
 from weir.sinks.base import Sink
 from weir.sinks.parquet import Parquet
@@ -19,6 +19,7 @@ OneSink = Sink | Callable[[Any, int], Any] | str  # a sink, a callable (DataFram
 SinkLike = OneSink | Sequence[OneSink]
 TRIGGERS = ("processingTime", "availableNow", "once")
 EXECUTIONS = ("live", "jobs", "auto")
+FORGET = ("undelivered", "positions")
 ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint", "watch")
 
 
@@ -26,7 +27,7 @@ class Settings(TypedDict, total=False):
     """The keyword arguments of ``start`` and ``run``: the fields of :class:`Options`."""
 
     servers: int
-    routing: Routing | str | None
+    routing: GroupingLike | str | None
     sink: SinkLike | Mapping[str, SinkLike] | None
     late: SinkLike | Mapping[str, SinkLike] | None
     dead_letters: SinkLike | None
@@ -34,6 +35,7 @@ class Settings(TypedDict, total=False):
     prune: bool
     retain: int
     drop_state: Iterable[str]
+    forget: Mapping[str, Collection[str]]
     clock: Callable[[], int] | None
     clock_jump: Duration
     racks: RacksLike | None
@@ -49,7 +51,7 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How an application is run: on how many servers, with which routing, to which sinks.
+    """How an application is run: on how many servers, with which grouping, to which sinks.
 
     ``start`` and ``run`` take the fields as keyword arguments, or one ``Options`` for all of them.
 
@@ -58,9 +60,10 @@ class Options:
     servers
         Number of servers; each is one Spark partition of every step.
     routing
-        The grouping of keyed operators that name none; by hash if not given. With :class:`~weir.Locality`, where
-        keys live is learnt and changed while the stream runs. Also a name: ``"hash"``, ``"locality"``,
-        ``"consistent"``, ``"partial_key"``, ``"weighted"`` or ``"shuffle"``, with their default parameters.
+        The grouping of keyed operators that have none of their own; by hash if not given. ``routing=`` takes a
+        grouping (:mod:`weir.routing` has all, and :class:`~weir.Locality` learns where keys live), or the name of one
+        with its default parameters: ``"hash"``, ``"locality"``, ``"consistent"``, ``"partial_key"``, ``"weighted"`` or
+        ``"shuffle"``.
     sink
         One of :mod:`weir.sinks`, a path (short for :class:`weir.sinks.Parquet`), a callable ``(DataFrame, batch_id)``,
         or a list of such, for the last operator; or a dict from operators' names to such. :meth:`weir.Stream.sink`
@@ -78,6 +81,9 @@ class Options:
         Number of commits to keep; older ones and their files are deleted.
     drop_state
         Operators whose saved state may be given up because the application no longer has them.
+    forget
+        What else may be given up: ``{"undelivered": ["topics"]}``, rows that sinks of an operator have not had;
+        ``{"positions": ["posts"]}``, how far a source that is gone was read.
     clock
         A function that returns microseconds since 1970, for ``ttl``; the wall clock if not given.
     clock_jump
@@ -119,7 +125,7 @@ class Options:
     """
 
     servers: int
-    routing: Routing | None = None
+    routing: GroupingLike | None = None
     sink: SinkLike | Mapping[str, SinkLike] | None = None
     late: SinkLike | Mapping[str, SinkLike] | None = None
     dead_letters: SinkLike | None = None
@@ -127,6 +133,7 @@ class Options:
     prune: bool = True
     retain: int = 10
     drop_state: Iterable[str] = ()
+    forget: Mapping[str, Collection[str]] = field(default_factory=dict)
     clock: Callable[[], int] | None = None
     clock_jump: Duration = "7 days"
     racks: RacksLike | None = None
@@ -146,7 +153,7 @@ class Options:
             raise TopologyError(f"clock_jump={self.clock_jump!r}: expected a positive duration")
         if self.target_batch is not None and microseconds(self.target_batch) <= 0:
             raise TopologyError(f"target_batch={self.target_batch!r}: expected a positive duration")
-        object.__setattr__(self, "routing", routing_of(self.routing))
+        object.__setattr__(self, "routing", to_grouping(self.routing))
         for option in ("sink", "late", "dead_letters"):
             given = getattr(self, option)
             if isinstance(given, Mapping):
@@ -185,6 +192,12 @@ class Options:
         if self.watch is not None and not (isinstance(self.watch, int) and 0 <= self.watch < 1 << 16):
             raise TopologyError(f"watch={self.watch!r}: expected True, or the port to serve the page on")
         object.__setattr__(self, "drop_state", _names("drop_state", self.drop_state))
+        if not isinstance(self.forget, Mapping) or not self.forget.keys() <= {*FORGET}:
+            raise TopologyError(
+                f'forget={self.forget!r}: expected {{"undelivered": [operators], "positions": [sources]}}'
+            )
+        names = {what: _names(f"forget[{what!r}]", self.forget.get(what, ())) for what in FORGET}
+        object.__setattr__(self, "forget", names)
 
     @classmethod
     def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:
@@ -247,4 +260,4 @@ def _names(option: str, names: Any) -> tuple[str, ...]:
         listed = tuple(names)
         if all(isinstance(name, str) for name in listed):
             return listed
-    raise TopologyError(f'{option}={names!r}: expected a list of operators\' names, e.g. {option}=["topics"]')
+    raise TopologyError(f'{option}={names!r}: expected a list of names, e.g. {option}=["topics"]')

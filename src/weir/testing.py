@@ -44,7 +44,7 @@ from weir.engine.batch.ledger import IN_PROCESS
 from weir.engine.inspect.saved_state import state_table
 from weir.engine.local.in_process import InProcessRunner, TaskFailed
 from weir.engine.local.in_process_live import LiveThreads
-from weir.errors import EngineError, SourceError, did_you_mean
+from weir.errors import EngineError, SourceError, did_you_mean, renamed
 from weir.faults import POINTS, watching
 from weir.flow import Application, Stream, parts_of
 from weir.graph.declare import LISTED
@@ -278,12 +278,13 @@ class LocalQuery(QueryHandle):
 class LocalSettings(Settings, total=False):
     """The keyword arguments of :func:`start` and :func:`run`; :func:`start` explains those that are not Spark's."""
 
-    sources: int
+    source_tasks: int
     hosts: Sequence[str]
     seed: int | None
     faults: Iterable[str]
 
 
+@renamed(sources="source_tasks")
 def start(
     application: Application | Stream, checkpoint: str | None = None, **settings: Unpack[LocalSettings]
 ) -> LocalQuery:
@@ -295,7 +296,7 @@ def start(
         A folder; a temporary one if not given. It may be a copy of a checkpoint that Spark has written: the
         application goes on from its last commit, with the batches that it is fed here. Use a copy, because Spark's
         own record of the source knows nothing of these batches.
-    sources, hosts, seed
+    source_tasks, hosts, seed
         Source tasks per batch; hosts that servers pretend to live on; a seed that shuffles the order in which rows
         reach servers. See :class:`~weir.engine.local.in_process.InProcessRunner`.
     faults
@@ -316,7 +317,7 @@ def start(
     """
     others: dict[str, Any] = dict(settings)
     faults = others.pop("faults", ())
-    terms = {name: others.pop(name) for name in ("sources", "hosts", "seed") if name in others}
+    terms = {name: others.pop(name) for name in ("source_tasks", "hosts", "seed") if name in others}
     return LocalQuery(application, checkpoint, Options.of(None, others), faults, **terms)
 
 

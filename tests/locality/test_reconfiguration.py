@@ -138,7 +138,7 @@ def test_hot_keys_of_operators_that_merge_are_shared_out(checkpoint):
 def test_a_table_of_something_else_is_refused(tables, checkpoint, tmp_path):
     keys = pa.table({"place": pa.array([1, 2, 3])})
     Table.from_keys(keys, np.array([0, 1, 2]), n=3, operator="places").save(tmp_path / "places.arrow")
-    routing = weir.Locality(start={"places": str(tmp_path / "places.arrow")})
+    routing = weir.Locality(tables={"places": str(tmp_path / "places.arrow")})
     with pytest.raises(weir.errors.CheckpointMismatch, match="make a table from this application's data"):
         run(two_counts(), tables[:1], checkpoint, servers=3, routing=routing)
     with pytest.raises(weir.errors.CheckpointMismatch, match="is for 3 servers, not for 2"):
@@ -150,7 +150,7 @@ def test_tables_made_offline_are_there_from_the_first_batch(tables, checkpoint, 
         keys = pa.table({column: [f"{column} {i}" for i in range(count)]})
         homes = np.array([(i if column == "place" else i // 10) % 3 for i in range(count)])
         Table.from_keys(keys, homes, n=3, operator=name).save(tmp_path / f"{name}.arrow")
-    query = run(two_counts(), tables, checkpoint, servers=3, routing=weir.Locality(start=str(tmp_path)))
+    query = run(two_counts(), tables, checkpoint, servers=3, routing=weir.Locality(tables=str(tmp_path)))
     assert query.recent_progress[0]["locality"] > 0.7
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert read_commit(Storage(checkpoint), "000000000000-0000").table_version == 1

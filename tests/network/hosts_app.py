@@ -132,7 +132,7 @@ def main(data, folder):
                 f"{folder}/{name}",
                 servers=4,
                 racks=RACKS,
-                routing=weir.Locality(racks="hosts", period=1),
+                routing=weir.Locality(hierarchy="hosts", period=1),
                 sink=sink,
                 trigger={"availableNow": True},
             )

@@ -124,7 +124,7 @@ class Product(AggregateFunction):
 def spread():
     return PythonAggregate(
         "n",
-        start=list,
+        zero=list,
         add=lambda state, values: [*state, values[0], values[-1]],
         merge=lambda a, b: [min(a + b), max(a + b)],
         finish=lambda state: max(state) - min(state),

@@ -107,7 +107,7 @@ def test_keys_that_cannot_be_let_go_are_diverted_with_their_state():
 
 
 def test_partial_states_that_cannot_be_merged_are_diverted_and_the_saved_one_stays():
-    query = weir.testing.start(app("divert", routing=weir.Shuffle()), servers=2, sources=1)
+    query = weir.testing.start(app("divert", routing=weir.Shuffle()), servers=2, source_tasks=1)
     query.feed(rows(("a", 7), ("b", 1)))
     query.feed(rows(("a", 70), ("b", 1)))  # 7 + 70 cannot be merged
     query.feed(rows(("a", 1), ("b", 1)))

@@ -41,7 +41,7 @@ def test_without_an_order_the_result_is_still_the_same_every_time():
     for attempt in range(3):
         # from the second time on the input is cut and ordered differently
         order = np.random.default_rng(attempt).permutation(len(table)) if attempt else np.arange(len(table))
-        query = run(app, [table.take(order)], servers=2, sources=1 + 3 * attempt, seed=attempt or None)
+        query = run(app, [table.take(order)], servers=2, source_tasks=1 + 3 * attempt, seed=attempt or None)
         answers.append(rows_of(query.state("r")))
     assert answers[0] == answers[1] == answers[2]
 

@@ -44,7 +44,7 @@ def check(query, folder):
 def test_rows_read_where_their_key_lives_do_not_travel(tmp_path):
     folder = write_parts(tmp_path / "posts", batches=2, strays=0.0)
     place = {f"part={p}": p for p in range(4)}
-    app = places_and_topics(weir.files(None, folder, schema=POSTS, place=place))
+    app = places_and_topics(weir.files(None, folder, schema=POSTS, assignment=place))
     query = run(app, batches_of(folder), servers=4)
     check(query, folder)
     assert [p["rows"] for p in query.recent_progress] == [1200, 1200]
@@ -60,7 +60,7 @@ def test_rows_read_where_their_key_lives_do_not_travel(tmp_path):
 def test_read_on_the_wrong_server_every_row_travels_and_the_result_is_the_same(tmp_path):
     folder = write_parts(tmp_path / "odd name é %20", batches=1, strays=0.0)
     place = {f"part={p}": (p + 1) % 4 for p in range(4)}
-    query = run(places_and_topics(weir.files(None, folder, place=place)), batches_of(folder), servers=4)
+    query = run(places_and_topics(weir.files(None, folder, assignment=place)), batches_of(folder), servers=4)
     check(query, folder)
     edge = query.progress["edges"]["files → places"]
     assert edge["local"] == 0
@@ -154,8 +154,8 @@ def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, f
     [
         ({"by": "foldr"}, "pattern with one"),
         ({"by": "("}, "no pattern"),
-        ({"place": {"part=0": 7}}, "names instance 7"),
-        ({"place": "near"}, "expected"),
+        ({"assignment": {"part=0": 7}}, "names instance 7"),
+        ({"assignment": "near"}, "expected"),
         ({"format": "parket"}, "did you mean 'parquet'"),
         ({"schema": "place strin"}, "did you mean 'string'"),
     ],

@@ -119,7 +119,7 @@ def test_whatever_dies_wherever_rows_go_the_answer_is_pythons(story):
     tables = [posts(200, seed + batch) for batch in range(3)]
     late = topics is not None and getattr(topics, "splits_keys", False)
     app = two_counts(places=places, routing=topics, aggregate_every=1 + seed % 2 if late else 1)
-    query = start(app, servers=servers, faults=faults, seed=seed, sources=1 + seed % 3)
+    query = start(app, servers=servers, faults=faults, seed=seed, source_tasks=1 + seed % 3)
     for table, by in zip(tables, scaling, strict=True):
         query.feed(table)
         with suppress(weir.errors.TopologyError):  # no rates: the driver has just been started again

@@ -30,7 +30,7 @@ def test_a_damaged_file_stops_the_stream_by_name_and_mended_it_goes_on(spark, tm
     def start():
         reader = spark.readStream.option("maxFilesPerTrigger", 4)
         app = places_and_topics(
-            weir.files(reader, folder, schema=POSTS, place={f"part={p}": p for p in range(4)})
+            weir.files(reader, folder, schema=POSTS, assignment={f"part={p}": p for p in range(4)})
         )
         query = app.start(checkpoint, servers=4, trigger=NOW)
         query.await_termination()

@@ -13,7 +13,7 @@ from weir.columns import canonical
 from weir.errors import TopologyError
 from weir.graph.checks import check_declared, check_grouping, check_names, check_sides, check_sinks
 from weir.graph.event_time import time_points
-from weir.graph.model import Declared, Edge, Node, Routing, TimePoint, Topology
+from weir.graph.model import Declared, Edge, GroupingLike, Node, TimePoint, Topology
 from weir.operators.base import combined_schema, side_schema
 from weir.operators.timer_entries import TIMER
 from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime
@@ -27,7 +27,7 @@ def build(
     declared: Sequence[Declared],
     servers: int,
     *,
-    routing: Routing | None = None,
+    routing: GroupingLike | None = None,
     sinks: Sequence[str] = (),
     prune: bool = True,
     placements: Mapping[str, Sequence[int]] | None = None,
@@ -172,7 +172,7 @@ def _united_schema(d: Declared, names: Sequence[str], outputs: Mapping[str, pa.S
     return first
 
 
-def _grouping(d: Declared, routing: Routing | None) -> Grouping:
+def _grouping(d: Declared, routing: GroupingLike | None) -> Grouping:
     """Return the grouping in front of an operator: its own, the application's, or what suits it."""
     timed = d.timed or d.ttl is not None or bool(d.operator.timers)
     explicit = d.grouping is not None

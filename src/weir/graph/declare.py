@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError, did_you_mean
-from weir.graph.model import Declared, Routing
+from weir.graph.model import Declared, GroupingLike
 from weir.locality.config import Locality
 from weir.operators.base import Operator
 from weir.operators.side_input import SideInput
@@ -59,7 +59,7 @@ class Step:
 
 
 # what a configuration file can say; with parameters, they are made in code
-ROUTINGS: dict[str, Callable[[], Routing]] = {
+GROUPINGS: dict[str, Callable[[], GroupingLike]] = {
     "hash": Hash,
     "locality": Locality,
     "consistent": Consistent,
@@ -75,7 +75,7 @@ class OperatorOptions(TypedDict, total=False):
     """The parameters that all methods of :class:`Stream` share; that class explains them."""
 
     name: str | None
-    routing: Routing | str | None
+    routing: GroupingLike | str | None
     parallelism: int | None
     placement: Iterable[int] | None
     on_error: str
@@ -113,7 +113,7 @@ def operator_step(
     kind: str,
     key: tuple[str, ...] = (),
     name: str | None = None,
-    routing: Routing | str | None = None,
+    routing: GroupingLike | str | None = None,
     parallelism: int | None = None,
     placement: Iterable[int] | None = None,
     null_keys: str = "drop",
@@ -135,7 +135,7 @@ def operator_step(
     operator.prepare()
     if operator.stateful and not key:
         raise TopologyError(f'{where}it keeps state per key: give it a key, e.g. keyed("topic", …)')
-    routing = routing_of(routing, where)
+    routing = to_grouping(routing, where)
     if parallelism is not None:
         check_count("parallelism", parallelism)
     check_count("aggregate_every", aggregate_every)
@@ -197,28 +197,28 @@ def check_count(name: str, value: Any) -> None:
         raise TopologyError(f"{name}={value!r}: expected a whole number, 1 or more")
 
 
-def routing_of(routing: Any, where: str = "") -> Routing | None:
-    """Return a parameter that is a grouping, a Locality, the name of one, or None; raise a TopologyError otherwise.
+def to_grouping(routing: Any, where: str = "") -> GroupingLike | None:
+    """Return the grouping that a parameter is or names; raise a TopologyError if it is neither, nor None.
 
-    >>> routing_of("consistent") == Consistent()
+    >>> to_grouping("consistent") == Consistent()
     True
     """
     if routing is None:
         return None
     if isinstance(routing, str):
-        if routing not in ROUTINGS:
-            raise TopologyError(f"{where}routing={routing!r}: {did_you_mean(routing, ROUTINGS)}")
-        return ROUTINGS[routing]()
+        if routing not in GROUPINGS:
+            raise TopologyError(f"{where}routing={routing!r}: {did_you_mean(routing, GROUPINGS)}")
+        return GROUPINGS[routing]()
     if isinstance(routing, type) and hasattr(routing, "for_operator"):
         raise TopologyError(
             f"{where}routing={routing.__name__}: make one, as in routing={routing.__name__}()"
         )
     if not hasattr(routing, "for_operator"):
         raise TopologyError(
-            f"{where}routing={routing!r}: expected a grouping such as weir.Hash(), weir.Locality(…), or a name such as "
+            f"{where}routing={routing!r}: expected a grouping such as weir.Locality(), or its name, such as "
             '"locality"'
         )
-    return cast(Routing, routing)
+    return cast(GroupingLike, routing)
 
 
 def agree(one: EventTime | None, other: EventTime | None) -> bool:

@@ -27,8 +27,8 @@ DEAD_LETTERS = "__dead_letters"  # names the sink for the dead letters of all op
 DEAD_LETTER_SCHEMA = pa.schema([(name, pa.string()) for name in ("operator", "key", "row", "error")])
 
 
-class Routing(Protocol):
-    """What may stand where a routing is asked for: a grouping, or something that picks one per operator."""
+class GroupingLike(Protocol):
+    """A grouping, or something that picks one for each operator, as :class:`~weir.Locality` does."""
 
     def for_operator(self, operator: OperatorTraits) -> Grouping:
         """Return the grouping in front of an operator."""
@@ -42,7 +42,7 @@ class Declared:
     operator: Operator
     inputs: tuple[str, ...]
     key: tuple[str, ...] = ()
-    grouping: Routing | None = None
+    grouping: GroupingLike | None = None
     parallelism: int | None = None
     placement: tuple[int, ...] | None = None
     null_keys: str = "drop"

@@ -121,7 +121,7 @@ def _driver(folder: Path, servers: int, keys: int, operators: int) -> tuple[Driv
     stream = weir.source(", ".join(f"k{o} long" for o in range(operators)))
     for o in range(operators):
         stream = stream.keyed(f"k{o}", weir.Count(emit="rows"), name=f"o{o}")
-    locality = weir.Locality(period=None, racks="hosts", start=_tables(folder, servers, keys, operators))
+    locality = weir.Locality(period=None, hierarchy="hosts", tables=_tables(folder, servers, keys, operators))
     options = Options(servers=servers, routing=locality, racks=racks(servers))
     checkpoint = str(folder / "checkpoint")
     runner = MadeUpRunner(Storage(checkpoint), keys)

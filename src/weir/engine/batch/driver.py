@@ -138,11 +138,11 @@ class Driver:
         self.load = Load(topology)
         reconfigure = None if self.learner is None else self.learner.request
         self.scaler = Scaler(storage, self.load, runner, options.autoscale, reconfigure)
-        by_hosts = self.learner is not None and self.learner.config.racks == "hosts"
+        by_hosts = self.learner is not None and self.learner.config.hierarchy == "hosts"
         racks = None if options.racks is None else Racks.of(options.racks)
         self.server_locations = ServerLocations(topology, racks, wants_places=by_hosts or racks is not None)
         self._build, self._declared = build, declared
-        self._dropped = set(options.drop_state)
+        self._forget = options.forget
         self.source = ""  # whose batches it is handed: the id of Spark's own query
         self.due_timers = DueTimers(storage, source_batching)
         self._busy = threading.RLock()  # one batch at a time, whoever asks for it
@@ -279,8 +279,12 @@ class Driver:
         if self._started:
             return
         last = self.ledger.last
-        check_names({} if self.source_batching is None else self.source_batching.feeds, last, self._dropped)
-        self.deliveries.open(self.topology, self._dropped)
+        check_names(
+            {} if self.source_batching is None else self.source_batching.feeds,
+            last,
+            self._forget["positions"],
+        )
+        self.deliveries.open(self.topology, self._forget["undelivered"])
         if self.ledger.needs_migration:
             assert last is not None
             self.status.message = "laying out state anew"
@@ -433,8 +437,8 @@ class Driver:
         if learner is None:
             return ledger.plan(batch, **terms, network=network)
         last = ledger.last
-        if learner.config.racks == "hosts":
-            learner.manager.set_racks(self.server_locations.tree(learner.manager.servers))
+        if learner.config.hierarchy == "hosts":
+            learner.manager.set_hierarchy(self.server_locations.tree(learner.manager.servers))
         coming = None if learner.ahead is None else self.runner.count_ahead(rows, learner.ahead)
         tables, version, moves = learner.next_plan(
             batch, dict(last.tables) if last else {}, last.table_version if last else 0, coming

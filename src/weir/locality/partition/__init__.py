@@ -19,7 +19,7 @@ METHODS = ("multilevel", "metis", "mtkahypar")
 
 
 def partition(
-    graph: KeyGraph, n: int, *, method: str = "multilevel", racks: Tree | None = None, **terms: Any
+    graph: KeyGraph, n: int, *, method: str = "multilevel", hierarchy: Tree | None = None, **terms: Any
 ) -> Parts:
     """Return the server, 0 … n−1, of each vertex of a key graph, by any of the partitioners.
 
@@ -27,7 +27,7 @@ def partition(
     ----------
     method
         ``"multilevel"`` (ours, the default), ``"metis"`` (as in the paper), ``"mtkahypar"`` (optional).
-    racks
+    hierarchy
         Nested lists of servers, e.g. ``[[[0, 1], [2, 3]], [[4, 5]]]`` for racks of hosts of servers.
     terms
         Balance, present homes and so on: see :class:`~weir.locality.partition.base.Terms`.
@@ -43,12 +43,10 @@ def partition(
     asked = Terms(**terms)
     if method not in METHODS:
         raise EngineError(f"there is no partitioner {method!r}: {did_you_mean(method, METHODS)}")
-    if racks is not None:
+    if hierarchy is not None:
         if method != "multilevel":
-            raise EngineError(
-                f"the partitioner {method!r} knows no racks: use partitioner='multilevel', or no racks"
-            )
-        return partition_hierarchy(graph, racks, asked)
+            raise EngineError(f"the partitioner {method!r} takes no hierarchy; use partitioner='multilevel'")
+        return partition_hierarchy(graph, hierarchy, asked)
     start, bound = asked.homes(graph, n)
     if n == 1 or not len(graph):
         return np.zeros(len(graph), np.int32)

@@ -403,7 +403,7 @@ SPLIT: dict[str, Callable[[], Any]] = {
     "shuffle": weir.Shuffle,
 }
 LEARN: dict[str, Any] = {"period": None, "forecast": None}  # reconfigured by hand, so that a seed replays
-ROUTINGS: dict[str, Callable[[], Any]] = {
+GROUPINGS: dict[str, Callable[[], Any]] = {
     "hash": lambda: None,
     "locality": lambda: weir.Locality(**LEARN),
     "locality, first seen": lambda: weir.Locality(**LEARN, new_keys="first_seen"),

@@ -130,7 +130,7 @@ class Story:
         application, settings = self._application(), self.drawn.settings()
         own = {name: list(sinks.values()) for name, sinks in self.sinks.items()}
         sinks: dict[str, Any] = {**dict.fromkeys(parts_of(application).leaves, ()), **own}
-        return start(application, self.checkpoint, seed=seed, sources=sources, sink=sinks, **settings)
+        return start(application, self.checkpoint, seed=seed, source_tasks=sources, sink=sinks, **settings)
 
     def _application(self) -> Application:
         return self.drawn.application(SCHEMA if self.topic is None else self.topic.stream())

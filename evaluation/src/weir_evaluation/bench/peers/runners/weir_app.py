@@ -26,7 +26,7 @@ def main() -> None:
             order["data"],
             schema=schema,
             by=r"(\d+)\.parquet",
-            place=place,
+            assignment=place,
             # files are of one length, within a few bytes
             max_bytes_per_batch=order["files_per_batch"] * max(map(os.path.getsize, order["files"])),
         )

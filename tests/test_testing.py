@@ -112,6 +112,28 @@ def test_wrong_options_are_refused(options, error, says):
         start(two_counts(), **{"servers": 2, **options})
 
 
+def test_servers_are_chosen_if_nobody_says_how_many_and_stay_as_they_are(checkpoint):
+    """Scaling, of operators with a fixed parallelism too, is kept by restarts that leave the number open."""
+    app = two_counts(parallelism=1)
+    query = start(app, checkpoint)
+    query.feed(TABLES[0])
+    assert query.status["servers"] == 2
+    query.scale_out(2)
+    query.feed(TABLES[1])
+    placement = query.topology.by_name["topics"].placement
+    for given in ({}, {"servers": 2}, {"servers": "auto"}):  # 2 is what was there before scaling
+        query.stop()
+        query = start(app, checkpoint, **given)
+        assert query.topology.servers == 4
+        assert query.topology.by_name["topics"].placement == placement
+    query.feed(TABLES[2])
+    check(query)
+    query.restart(servers=3)
+    query.restart(servers="auto")
+    assert query.topology.servers == 4  # nothing was committed on three
+    query.stop()
+
+
 # ---------------------------------------------------------------------- what is seen
 
 

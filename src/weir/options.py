@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from weir.durations import Duration, microseconds
 from weir.elasticity.autoscale import Autoscale
@@ -26,7 +26,7 @@ ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint", "watch")
 class Settings(TypedDict, total=False):
     """The keyword arguments of ``start`` and ``run``: the fields of :class:`Options`."""
 
-    servers: int
+    servers: int | Literal["auto"]
     routing: GroupingLike | str | None
     sink: SinkLike | Mapping[str, SinkLike] | None
     late: SinkLike | Mapping[str, SinkLike] | None
@@ -58,7 +58,9 @@ class Options:
     Parameters
     ----------
     servers
-        Number of servers; each is one Spark partition of every step.
+        Number of servers; each is one Spark partition of every step. ``"auto"``: as many as the session's task slots
+        allow, less an eighth for source tasks where servers are live. A restart with ``"auto"`` keeps the number that
+        the checkpoint has.
     routing
         The grouping of keyed operators that have none of their own; by hash if not given. ``routing=`` takes a
         grouping (:mod:`weir.routing` has all, and :class:`~weir.Locality` learns where keys live), or the name of one
@@ -117,14 +119,14 @@ class Options:
 
     Examples
     --------
-    >>> Options(servers=4).retain
-    10
+    >>> Options().servers, Options(servers=4).retain
+    ('auto', 10)
     >>> Options(servers=0)
     Traceback (most recent call last):
-    weir.errors.TopologyError: servers=0: expected a whole number, 1 or more
+    weir.errors.TopologyError: servers=0: expected a whole number, 1 or more, or "auto"
     """
 
-    servers: int
+    servers: int | Literal["auto"] = "auto"
     routing: GroupingLike | None = None
     sink: SinkLike | Mapping[str, SinkLike] | None = None
     late: SinkLike | Mapping[str, SinkLike] | None = None
@@ -147,7 +149,8 @@ class Options:
     watch: bool | int | None = None
 
     def __post_init__(self) -> None:
-        check_count("servers", self.servers)
+        if self.servers != "auto":
+            check_count("servers", self.servers, ', or "auto"')
         check_count("retain", self.retain)
         if microseconds(self.clock_jump) <= 0:
             raise TopologyError(f"clock_jump={self.clock_jump!r}: expected a positive duration")
@@ -215,11 +218,7 @@ class Options:
         for name in settings:
             if name not in names:
                 raise TopologyError(f"no option {name!r}; {did_you_mean(name, names)}")
-        if options is not None:
-            return replace(options, **settings)
-        if "servers" not in settings:
-            raise TopologyError("on how many servers? Pass servers=, e.g. servers=4")
-        return cls(**settings)
+        return cls(**settings) if options is None else replace(options, **settings)
 
     def check_bounded(self) -> None:
         """Raise a TopologyError if an option is set that only a streaming query has."""

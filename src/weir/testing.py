@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Rows = Any  # a pyarrow Table or RecordBatch, or a list of dicts
+SERVERS = 2  # for servers="auto"
 Batch = Any  # rows, or paths of files; with several sources a dict of their names and rows or paths
 
 _EVERY_START = re.compile(  # what Spark says on standard error whenever it starts
@@ -234,7 +235,7 @@ class LocalQuery(QueryHandle):
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
             driver = open_driver(
-                self._parts, self._checkpoint, IN_PROCESS, runner, options, identity, self._collector
+                self._parts, self._checkpoint, IN_PROCESS, runner, options, _room, identity, self._collector
             )
         driver.lifecycle.endless = True
         return driver
@@ -303,8 +304,9 @@ def start(
         Points at which the driver dies once, e.g. ``"commit-written:1"`` (see :data:`weir.faults.POINTS`), and is
         started again from its checkpoint; ``"step-started:102"`` lets a task of step 2 of batch 1 run twice.
     settings
-        As in :class:`weir.Options`. Sinks are called with Arrow tables; what they get is also kept in ``outputs``.
-        With ``execution="live"`` servers are threads that send rows to each other; else they take turns.
+        As in :class:`weir.Options`; ``servers="auto"`` are two. Sinks are called with Arrow tables; what they get is
+        also kept in ``outputs``. With ``execution="live"`` servers are threads that send rows to each other; else they
+        take turns.
 
     Examples
     --------
@@ -399,6 +401,10 @@ def _interrupt(*_: object) -> None:
     if not root.handlers:  # py4j logs the call that is cut short, and would set up a handler for it
         root.addHandler(logging.NullHandler())
     raise KeyboardInterrupt
+
+
+def _room(servers: int | None) -> int:
+    return SERVERS if servers is None else servers
 
 
 def _fault(text: str) -> tuple[str, int]:

@@ -284,9 +284,8 @@ def test_settings_and_options_have_the_same_fields():
     [
         ({"servers": 2, "retains": 3}, "no option 'retains'; did you mean 'retain'"),
         ({"servers": 2, "grouping": weir.Hash()}, "no option 'grouping'"),
-        ({}, "Pass servers="),
         ({"servers": 0}, "servers=0: expected a whole number"),
-        ({"servers": "4"}, "servers='4': expected a whole number"),
+        ({"servers": "4"}, "servers='4': expected a whole number, 1 or more, or \"auto\""),
         ({"servers": True}, "servers=True: expected a whole number"),
         ({"servers": 2, "retain": 0}, "retain=0: expected a whole number"),
         ({"servers": 2, "routing": 5}, "expected a grouping"),

@@ -147,7 +147,11 @@ def test_rows_that_json_cannot_hold_are_dead_letters_all_the_same():
     "row", [{"n": 1 << 70}, {"text": "half a pair: \ud83d"}, {"odd": {(1, 2): float("nan")}}]
 )
 def test_what_json_cannot_hold_is_written_as_python_shows_it(row, tmp_path):
-    outputs = TaskOutputs(TaskFiles(Storage(tmp_path), TaskReport(server=0, step=1), 0, 0), None)
+    topology = SimpleNamespace(dead_letter_sinks=lambda node: ["letters"])
+    outputs = TaskOutputs(
+        TaskFiles(Storage(tmp_path), report := TaskReport(server=0, step=1), 0, 0), topology
+    )
     node = SimpleNamespace(name="fails")
     outputs.divert(node, "key \ud83d", row, ValueError("half a pair: \ud83d"))
     outputs.write()
+    assert [ref.rows for ref in report.outputs["letters"]] == [1]

@@ -191,10 +191,10 @@ def declared_time(parts: Sequence[Part]) -> str | None:
     return columns.pop() if len(columns) == 1 else None
 
 
-def check_count(name: str, value: Any) -> None:
+def check_count(name: str, value: Any, otherwise: str = "") -> None:
     """Raise a TopologyError unless a parameter is a whole number of 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise TopologyError(f"{name}={value!r}: expected a whole number, 1 or more")
+        raise TopologyError(f"{name}={value!r}: expected a whole number, 1 or more{otherwise}")
 
 
 def to_grouping(routing: Any, where: str = "") -> GroupingLike | None:

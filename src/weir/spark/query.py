@@ -19,7 +19,7 @@ from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirErro
 from weir.graph.assembly import Assembly
 from weir.options import Options
 from weir.spark.failures import Stopped, check_sendable, translated
-from weir.spark.live_runner import LiveRunner, require_live
+from weir.spark.live_runner import LiveRunner, free_servers, require_live
 from weir.spark.runner import SparkRunner, unite
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
@@ -211,12 +211,17 @@ def _open(parts: Assembly, checkpoint: str, mode: str, options: Options) -> tupl
     storage = Storage(checkpoint, options.storage_options)
     # a bounded run has a batch or two, not worth the start of servers that stay
     stays = options.execution == "live" or (options.execution == "auto" and mode == "streaming")
-    if options.execution == "live":
-        require_live(session, options.servers)
     check_sendable(parts.declared)
+
+    def room(servers: int | None) -> int:
+        servers = free_servers(session, stays) if servers is None else servers
+        if options.execution == "live":
+            require_live(session, servers)
+        return servers
+
     runner = (LiveRunner if stays else SparkRunner)(storage, parcels, own)
     runner.announcing = parts.feeds
-    driver = open_driver(parts, checkpoint, mode, runner, options)
+    driver = open_driver(parts, checkpoint, mode, runner, options, room)
     runner.template = unite(frames_of(parts, session, streaming=mode == "streaming"), driver.topology)
     return Query(driver, session), runner.template
 

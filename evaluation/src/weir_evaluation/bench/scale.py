@@ -126,7 +126,9 @@ def _driver(folder: Path, servers: int, keys: int, operators: int) -> tuple[Driv
     checkpoint = str(folder / "checkpoint")
     runner = MadeUpRunner(Storage(checkpoint), keys)
     with without_flushing():
-        driver = open_driver(parts_of(stream), checkpoint, IN_PROCESS, runner, options)
+        driver = open_driver(
+            parts_of(stream), checkpoint, IN_PROCESS, runner, options, lambda wanted: wanted or servers
+        )
     return driver, runner
 
 

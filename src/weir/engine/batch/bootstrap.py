@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,20 +29,19 @@ def open_driver(
     mode: str,
     runner: Runner,
     options: Options,
+    room: Callable[[int | None], int],
     identity: str | None = None,
     collect: Callable[[str], Any] | None = None,
 ) -> Driver:
     """Open a checkpoint for an application and return the driver that goes on from there.
 
-    ``identity`` names a new checkpoint, and seeds its routers; any other one if not given. See :func:`query_sinks` for
-    ``collect``.
+    ``room(servers)`` raises if so many servers can't run; for None it returns how many can. ``identity`` names a new
+    checkpoint, and seeds its routers; any other one if not given. See :func:`query_sinks` for ``collect``.
     """
     sinks = query_sinks(parts, options, collect)
     build = partial(parts.topology, routing=options.routing, sinks=list(sinks), prune=options.prune)
-    topology = build(options.servers)
     storage = Storage(checkpoint, options.storage_options)
-    declared = fingerprint(topology)
-    layout, topology = _scaled(storage, topology, declared, build)
+    layout, topology, declared = _placed(storage, options.servers, build, room)
     ledger = Ledger(
         storage,
         topology,
@@ -71,18 +70,34 @@ def _source_batching(
     return SourceBatching(feeds, target) if feeds else None
 
 
-def _scaled(
-    storage: Storage, topology: Topology, declared: str, build: Build
-) -> tuple[Layout | None, Topology]:
-    """Return the layout and topology to go on with: as scaling has left them, unless the application has changed."""
+def _placed(
+    storage: Storage, servers: int | Literal["auto"], build: Build, room: Callable[[int | None], int]
+) -> tuple[Layout | None, Topology, str]:
+    """Return the layout and topology to go on with, and what the application declares, as a fingerprint.
+
+    They are as scaling has left them, unless the application has changed. ``"auto"`` keeps the checkpoint's servers.
+    """
     last = latest_commit(storage)
-    if last is None or last.layout is None:
-        return None, topology
-    if last.layout.declared == declared:
-        return last.layout, build(last.layout.servers, last.layout.placements)
-    if last.signature == topology.signature():  # the code has caught up with what scaling did
-        return msgspec.structs.replace(last.layout, declared=declared), topology
-    return None, topology
+    layout = None if last is None else last.layout
+    if last is not None and layout is not None and servers == "auto":
+        topology = build(layout.servers, layout.placements)
+        if topology.signature() == last.signature:
+            room(topology.servers)
+            return layout, topology, layout.declared
+    if servers == "auto":
+        servers = room(None) if last is None else last.servers
+    topology = build(servers, None)
+    declared = fingerprint(topology)
+    if last is not None and layout is not None and layout.declared == declared:
+        topology = build(layout.servers, layout.placements)
+    elif last is not None and layout is not None and last.signature == topology.signature():
+        layout = msgspec.structs.replace(
+            layout, declared=declared
+        )  # the code has caught up with what scaling did
+    else:
+        layout = None
+    room(topology.servers)
+    return layout, topology, declared
 
 
 def _clock_jump(topology: Topology, options: Options) -> int:

@@ -142,6 +142,7 @@ class Driver:
         racks = None if options.racks is None else Racks.of(options.racks)
         self.server_locations = ServerLocations(topology, racks, wants_places=by_hosts or racks is not None)
         self._build, self._declared = build, declared
+        self.automatic = options.servers == "auto"  # whether the number of servers was chosen here
         self._forget = options.forget
         self.source = ""  # whose batches it is handed: the id of Spark's own query
         self.due_timers = DueTimers(storage, source_batching)

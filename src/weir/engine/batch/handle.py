@@ -69,6 +69,7 @@ class QueryHandle(ABC):
             "active": self.is_active,
             "message": "failed" if self._driver.status.error else self._driver.status.message,
             "batch": None if last is None else last.batch,
+            "servers": self.topology.servers,
         }
 
     @property
@@ -104,7 +105,9 @@ class QueryHandle(ABC):
     def describe(self) -> str:
         """Return what :meth:`explain` prints."""
         n, steps = self.topology.servers, self.topology.steps
-        lines = [self.topology.draw(), f"{n} servers, {steps} exchange{'s' if steps != 1 else ''} per batch"]
+        chosen = ' (servers="auto")' if self._driver.automatic else ""
+        lines = [self.topology.draw()]
+        lines.append(f"{n} servers{chosen}, {steps} exchange{'s' if steps != 1 else ''} per batch")
         lines.append(f"batches run {self._driver.runner.execution}")
         edges = self.progress.edges if self.progress is not None else {}
         for edge in self.topology.edges:

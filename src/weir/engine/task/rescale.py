@@ -41,7 +41,7 @@ from weir.state.view import StateView
 
 LEAVING_SERVER = -2  # the number of a server that goes, in its last report
 
-Build = Callable[[int, Mapping[str, Sequence[int]]], Topology]
+Build = Callable[[int, Mapping[str, Sequence[int]] | None], Topology]
 Weigh = Callable[[str, NDArray[np.uint64]], NDArray[np.float64]]
 
 

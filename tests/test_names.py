@@ -38,6 +38,7 @@ TOP = [
     "Table",
     "Weighted",
     "WeirError",
+    "agg",
     "files",
     "kafka",
     "read_state",

@@ -121,9 +121,9 @@ def test_servers_are_chosen_if_nobody_says_how_many_and_stay_as_they_are(checkpo
     query.scale_out(2)
     query.feed(TABLES[1])
     placement = query.topology.by_name["topics"].placement
-    for given in ({}, {"servers": 2}, {"servers": "auto"}):  # 2 is what was there before scaling
+    for named in ({}, {"servers": 2}, {"servers": "auto"}):  # 2 is what was there before scaling
         query.stop()
-        query = start(app, checkpoint, **given)
+        query = start(app, checkpoint, **named)
         assert query.topology.servers == 4
         assert query.topology.by_name["topics"].placement == placement
     query.feed(TABLES[2])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean, renamed
-from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups
+from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups, named
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, among, conformed, keyed_schema, naming, one_array
 from weir.operators.windows import WINDOW_START
@@ -31,11 +31,10 @@ Emit = Literal["rows", "updates", "changes"]
 @dataclass(frozen=True)
 class _Spec:
     name: str
-    function: str  # what it is called
     rule: AggregateFunction
 
     def __str__(self) -> str:
-        return self.function + (f"({self.rule.arguments})" if self.rule.arguments else "")
+        return self.rule.function + (f"({self.rule.arguments})" if self.rule.arguments else "")
 
 
 class Aggregate(Operator):
@@ -52,9 +51,9 @@ class Aggregate(Operator):
     **values
         A name for each value and how to get it, in SQL's words: ``count``, ``count(c)``, ``sum(c)``,
         ``min(c)``, ``max(c)``, ``mean(c)``, ``variance(c)``, ``stddev(c)``, ``first(c, order)``, ``last(c, order)``,
-        ``top_k(c, 3)``, ``top_k(c, 3, by)``, ``approx_distinct(c)``, ``approx_quantile(c, 0.5)``; or a function of
-        one's own, an :class:`~weir.operators.AggregateFunction` or :class:`~weir.operators.PythonAggregate`. Nulls
-        don't count, as in SQL.
+        ``top_k(c, 3)``, ``top_k(c, 3, by)``, ``approx_distinct(c)``, ``approx_quantile(c, 0.5)``. Also the functions of
+        :mod:`weir.agg`, which say the same with types, and those of one's own: an
+        :class:`~weir.operators.AggregateFunction` or :class:`~weir.operators.PythonAggregate`. Nulls don't count.
 
     Notes
     -----
@@ -179,7 +178,10 @@ class Aggregate(Operator):
         return AggregateInstance(self, context)
 
     def signature(self) -> dict[str, Any]:
-        return {"kind": "Aggregate", "values": [[s.name, s.function, s.rule.arguments] for s in self.specs]}
+        return {
+            "kind": "Aggregate",
+            "values": [[s.name, s.rule.function, s.rule.arguments] for s in self.specs],
+        }
 
     def accepts(self, saved: dict[str, Any]) -> bool:
         """Go on if every value from before is still there; a new one starts as if it had seen no row."""
@@ -376,7 +378,7 @@ def _kinds(spec: _Spec, schema: pa.Schema) -> list[pa.DataType]:
 
 def _parse(name: str, value: Any) -> _Spec:
     if isinstance(value, AggregateFunction):
-        return _Spec(name, type(value).__name__, value)
+        return _Spec(name, value)
     match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", value) if isinstance(value, str) else None
     if not match:
         raise TopologyError(f'Aggregate: cannot read {name}={value!r}; write it like {name}="sum(column)"')
@@ -385,11 +387,11 @@ def _parse(name: str, value: Any) -> _Spec:
     arguments = [] if arguments in ([""], ["*"]) else arguments
     if function not in FUNCTIONS:
         raise TopologyError(f"Aggregate: {name}={value!r}: {did_you_mean(function, FUNCTIONS)}")
-    make, allowed, written = FUNCTIONS[function]
+    _, allowed, written = FUNCTIONS[function]
     if len(arguments) not in allowed or not all(arguments):
         missing = "" if arguments else " needs a column"
         raise TopologyError(f"Aggregate: {name}={value!r}{missing}: write it as {written}")
     try:
-        return _Spec(name, function, make(*arguments))
+        return _Spec(name, named(function, *arguments))
     except TopologyError as error:
         raise TopologyError(f"Aggregate: {name}={value!r}: {error}") from None

@@ -86,9 +86,8 @@ def pipeline(events, owner: dict[str, str], grouping: weir.routing.Grouping) -> 
         .map_batches(parse, parsed, name="parse", routing=grouping, on_error="divert")
         .filter_batches(lambda batch: pc.equal(batch.column("kind"), "view"), name="views")
         .map_batches(join, {"campaign": "string", "time": "timestamp"}, name="join", columns=["ad", "time"])
-        .keyed(
+        .count(
             "campaign",
-            weir.Count(),
             name="count",
             window=weir.tumbling("time", "10 seconds", lateness="1 second"),
         )

@@ -48,10 +48,10 @@ def application(rows) -> weir.Stream:
     return (
         weir.source(rows)
         .event_time("time", lateness="1 minute")
-        .keyed("campaign", weir.Count(), name="campaigns")
-        .keyed(
+        .count("campaign", name="campaigns", emit="rows")
+        .aggregate(
             ["campaign", "user"],
-            weir.Aggregate(clicks="count"),
+            clicks="count",
             name="sessions",
             window=weir.session("time", "10 minutes"),
         )
@@ -60,11 +60,10 @@ def application(rows) -> weir.Stream:
 
 def run(app: weir.Stream, work: Path, hours: range, rng, routing, args) -> tuple[weir.Query, float]:
     """Let some hours of clicks come in; return the query and the share of rows that stayed in the last batch."""
-    query = app.start(
+    query = app.sink(str(work / "sessions")).start(
         str(work / "checkpoint"),
         servers=args.servers,
         routing=routing,
-        sink={"sessions": str(work / "sessions")},
         watch=args.watch,
     )
     print(f"running with {type(routing).__name__} …", query.page or "")

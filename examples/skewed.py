@@ -37,11 +37,7 @@ def views(rng: np.random.Generator, rows: int) -> pa.Table:
 
 def application(rows) -> weir.Stream:
     """Count views per site, then per article."""
-    return (
-        weir.source(rows)
-        .keyed("site", weir.Count(), name="sites")
-        .keyed("article", weir.Count(), name="articles")
-    )
+    return weir.source(rows).count("site", name="sites", emit="rows").count("article", name="articles")
 
 
 def run(app: weir.Stream, work: Path, rng, routing, args) -> tuple[weir.Query, dict]:

@@ -1,4 +1,4 @@
-"""Posts per place, and topics that reach another fifty posts: two keyed operators, one line of routing."""
+"""Posts per place, and topics that reach another fifty posts: two keyed operators, one grouping that learns."""
 
 import tempfile
 from dataclasses import dataclass
@@ -31,15 +31,13 @@ columns = "'place ' || id % 40 as place", "'topic ' || (id % 40 * 3 + id % 3) as
 spark.range(20_000).selectExpr(*columns).repartition(4).write.mode("overwrite").parquet(folder)
 
 posts = spark.readStream.schema("place string, topic string").option("maxFilesPerTrigger", 1).parquet(folder)
-places = weir.source(posts).keyed("place", weir.Count(), name="places")
-app = places.keyed("topic", Milestones(), name="topics")
-query = app.start(
-    checkpoint,
-    servers=4,
-    routing=weir.Locality(),
-    sink=lambda frame, batch: print(f"batch {batch}: {frame.count()} topics passed another fifty"),
-    trigger={"availableNow": True},
+app = (
+    weir.source(posts)
+    .count("place", name="places", emit="rows")
+    .keyed("topic", Milestones(), name="topics")
+    .sink(lambda frame, batch: print(f"batch {batch}: {frame.count()} topics passed another fifty"))
 )
+query = app.start(checkpoint, servers=4, routing=weir.Locality(), trigger={"availableNow": True})
 query.await_termination()
 query.state("places").orderBy("place").show(3)
 print(f"{query.progress.locality:.0%} of the rows stayed on their server")

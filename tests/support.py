@@ -62,7 +62,7 @@ def write_parts(folder: Path, batches: int, parts: int = 4, rows: int = 300, str
 def places_and_topics(rows: weir.Stream) -> weir.Stream:
     """Return an application that counts places, each on the server of its number, and adds up topics."""
     table = weir.Table.of({f"place {p}": p % 4 for p in range(40)})
-    return rows.keyed("place", weir.Count(), name="places", routing=table).keyed(
+    return rows.keyed("place", weir.Count(emit="rows"), name="places", routing=table).keyed(
         "topic", weir.Aggregate(total="sum(n)"), name="topics"
     )
 
@@ -141,8 +141,8 @@ def two_counts(rows: Any = POSTS, *, places: Any = None, **topics: Any) -> weir.
     """
     return (
         weir.source(rows)
-        .keyed("place", weir.Count(), name="places", routing=places)
-        .keyed("topic", weir.Count(), name="topics", **topics)
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=places)
+        .keyed("topic", weir.Count(emit="rows"), name="topics", **topics)
     )
 
 

@@ -96,7 +96,7 @@ GROUPINGS = {
 @pytest.mark.usefixtures("everything_compiled")
 def test_no_grouping_compiles_in_mid_stream(name):
     source = weir.source(SCHEMA)
-    counts = source.keyed("place", weir.Count(), name="places")
+    counts = source.keyed("place", weir.Count(emit="rows"), name="places")
     app = counts.keyed("topic", weir.Count(), name="topics", routing=GROUPINGS[name])
     assert compiled_by(lambda: weir.testing.run(app, [ROWS] * 4, servers=3)) == []
 

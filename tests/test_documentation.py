@@ -36,6 +36,7 @@ import weir.sinks
 import weir.testing
 from truth import eventually
 from weir.cli.main import _parser
+from weir.flow import parts_of
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -119,7 +120,7 @@ class Runs:
         on_spark = weir.Application.start
 
         def start(app: weir.Application, checkpoint: str, options: Any = None, **settings: Any) -> Any:
-            if not app.frames:
+            if not parts_of(app).frames:
                 return self.here(app, **settings)
             query = on_spark(app, checkpoint, options, **settings)
             self.started.append(query)
@@ -134,7 +135,10 @@ class Runs:
 
     def here(self, app: weir.Application, **settings: Any) -> weir.testing.LocalQuery:
         query = weir.testing.start(app, hosts=["h1", "h1", "h2", "h3", "h3", "h3"], **settings)
-        query.feed({name: made_up(schema) for name, schema in app.schemas.items() if name not in app.feeds})
+        parts = parts_of(app)
+        query.feed(
+            {name: made_up(schema) for name, schema in parts.schemas.items() if name not in parts.feeds}
+        )
         self.started.append(query)
         self.applications.append(app)
         return query
@@ -145,8 +149,8 @@ class Runs:
         if self.started or not isinstance(app, weir.Stream | weir.Application):
             return
         app = app if isinstance(app, weir.Application) else weir.Application(app)
-        if app.frames:
-            app.topology(2)
+        if parts_of(app).frames:
+            parts_of(app).topology(2)
             return
         also = {name: names[name] for name in ("sink", "dead_letters") if name in names}
         self.here(app, servers=2, **{**names.get("options", {}), **also})

@@ -12,6 +12,9 @@ import weir.errors
 import weir.operators
 import weir.routing
 import weir.sinks
+import weir.testing
+from weir.engine.batch.handle import QueryHandle
+from weir.locality.config import Costs
 from weir_evaluation import routing as rivals
 
 TOP = [
@@ -35,6 +38,7 @@ TOP = [
     "Table",
     "Weighted",
     "WeirError",
+    "agg",
     "files",
     "kafka",
     "read_state",
@@ -109,6 +113,26 @@ def test_a_rival_that_has_moved_says_where(name):
         getattr(weir.routing, name)
 
 
+@pytest.mark.parametrize(
+    ("use", "new"),
+    [
+        (lambda: weir.Count(name="rows"), "column="),
+        (lambda: weir.Locality(racks="hosts"), "hierarchy="),
+        (lambda: weir.Locality(start="tables/"), "tables="),
+        (lambda: weir.Locality(memory=4.0), "half_life="),
+        (lambda: Costs(calm=0.2), "min_gain="),
+        (lambda: weir.files(None, "posts/", schema="k string", place="hash"), "assignment="),
+        (lambda: weir.operators.PythonAggregate("n", start=int, add=max, merge=max), "zero="),
+        (lambda: weir.testing.start(weir.source("k string").count("k"), sources=2), "source_tasks="),
+        (lambda: QueryHandle.scale_out(None, machines=2), "servers="),
+        (lambda: QueryHandle.scale_in(None, machines=2), "servers="),
+    ],
+)
+def test_an_old_name_says_the_new_one(use, new):
+    with pytest.raises(weir.errors.TopologyError, match=rf"= is called {new} now"):
+        use()
+
+
 def test_every_error_is_a_weir_error():
     kinds = [k for k in vars(weir.errors).values() if isinstance(k, type) and k.__module__ == "weir.errors"]
     assert len(kinds) > 5
@@ -120,7 +144,7 @@ def test_the_library_is_imported_without_pyspark():
         "import sys, weir, weir.routing, weir.operators, weir.advise, weir.testing, weir.engine.batch.driver\n"
         "import weir.sinks\n"
         "app = weir.Application(weir.source('place string').keyed('place', weir.Count()))\n"
-        "app.topology(2)\n"
+        "weir.flow.parts_of(app).topology(2)\n"
         "assert not {'pyspark', 'confluent_kafka', 'deltalake', 'psycopg', 'fastavro'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -101,7 +101,7 @@ def test_sources_without_a_name_are_ambiguous_if_there_are_two():
     [
         ({"faults": ["commit-writen:1"]}, EngineError, "did you mean 'commit-written'"),
         ({"faults": ["commit-written"]}, EngineError, "expected POINT:BATCH"),
-        ({"sources": 0}, EngineError, "at least one source task"),
+        ({"source_tasks": 0}, EngineError, "at least one source task"),
         ({"hosts": []}, EngineError, "one host"),
         ({"servrs": 2}, TopologyError, "did you mean 'servers'"),
         ({"sink": {"topic": print}}, TopologyError, "sink for unknown operator 'topic'"),
@@ -110,6 +110,28 @@ def test_sources_without_a_name_are_ambiguous_if_there_are_two():
 def test_wrong_options_are_refused(options, error, says):
     with pytest.raises(error, match=says):
         start(two_counts(), **{"servers": 2, **options})
+
+
+def test_servers_are_chosen_if_nobody_says_how_many_and_stay_as_they_are(checkpoint):
+    """Scaling, of operators with a fixed parallelism too, is kept by restarts that leave the number open."""
+    app = two_counts(parallelism=1)
+    query = start(app, checkpoint)
+    query.feed(TABLES[0])
+    assert query.status["servers"] == 2
+    query.scale_out(2)
+    query.feed(TABLES[1])
+    placement = query.topology.by_name["topics"].placement
+    for named in ({}, {"servers": 2}, {"servers": "auto"}):  # 2 is what was there before scaling
+        query.stop()
+        query = start(app, checkpoint, **named)
+        assert query.topology.servers == 4
+        assert query.topology.by_name["topics"].placement == placement
+    query.feed(TABLES[2])
+    check(query)
+    query.restart(servers=3)
+    query.restart(servers="auto")
+    assert query.topology.servers == 4  # nothing was committed on three
+    query.stop()
 
 
 # ---------------------------------------------------------------------- what is seen
@@ -182,8 +204,9 @@ def test_the_driver_dies_once_at_every_point(point, batch):
     assert len(query.deliveries) == 3
 
 
-def test_the_driver_dies_when_state_has_been_laid_out_anew(checkpoint):
-    query = start(two_counts(), checkpoint, servers=2, faults=["migration-written:1"])
+@pytest.mark.parametrize("point", ["plan-written", "job-done", "commit-written"])
+def test_the_driver_dies_in_the_batch_in_which_state_changes_its_owners(point, checkpoint):
+    query = start(two_counts(), checkpoint, servers=2, faults=[f"{point}:2"])
     for table in TABLES[:2]:
         query.feed(table)
     query.restart(servers=3)
@@ -202,10 +225,10 @@ def test_a_task_runs_twice(step):
 
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .map_batches(note, routing=weir.Shuffle())
     )
-    app = app.keyed("topic", weir.Count(), name="topics")
+    app = app.keyed("topic", weir.Count(emit="rows"), name="topics")
     undisturbed = run(app, TABLES, servers=2)
     once = sum(runs)
     runs.clear()
@@ -309,15 +332,17 @@ def test_servers_live_on_hosts_and_groupings_know_how_far_apart_they_are():
 def test_the_order_in_which_rows_come_changes_nothing(seed, sources):
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places", routing=weir.PartialKey())
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=weir.PartialKey())
         .keyed("topic", Rises(), name="rises")
     )
     with tempfile.TemporaryDirectory() as folder:
         start(app, f"{folder}/one", servers=3).stop()
         shutil.copytree(f"{folder}/one", f"{folder}/two")  # the same identity, from which routers are seeded
-        one = run(app, TABLES[:2], f"{folder}/one", servers=3, seed=seed, sources=sources)
+        one = run(app, TABLES[:2], f"{folder}/one", servers=3, seed=seed, source_tasks=sources)
         faults = ["step-started:101", "step-started:2", "job-done:1"]
-        two = run(app, TABLES[:2], f"{folder}/two", servers=3, seed=seed + 1, sources=sources, faults=faults)
+        two = run(
+            app, TABLES[:2], f"{folder}/two", servers=3, seed=seed + 1, source_tasks=sources, faults=faults
+        )
         assert two.pending_faults == []
         assert one.id == two.id
         assert rows_of(one.state("rises")) == rows_of(two.state("rises"))

@@ -199,7 +199,7 @@ def application(net: LabSession, data: Path, padding: int, first: Any = None, se
     stream = net.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(data))
     return (
         weir.source(stream, "S")
-        .keyed("k1", weir.Count(), name="A", routing=first)
+        .keyed("k1", weir.Count(emit="rows"), name="A", routing=first)
         .map_batches(Pad(padding), PADDED, name="padding")
         .keyed("k2", weir.Count(), name="B", routing=second)
     )

@@ -3,12 +3,14 @@
 Keys that travel together live together, no server is overloaded, near servers come before far ones, and servers are
 added and removed while the stream runs. Start with :func:`source`.
 
-All groupings are in :mod:`weir.routing`, all operators in :mod:`weir.operators`, all errors in :mod:`weir.errors`.
+All groupings are in :mod:`weir.routing`, all operators in :mod:`weir.operators`, functions of aggregates in
+:mod:`weir.agg`, all errors in :mod:`weir.errors`.
 """
 
 import logging
 from typing import TYPE_CHECKING, Any
 
+from weir import agg
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import WeirError
 from weir.flow import Application, Stream
@@ -57,6 +59,7 @@ __all__ = [
     "Table",
     "Weighted",
     "WeirError",
+    "agg",
     "files",
     "kafka",
     "read_state",

@@ -6,7 +6,11 @@ Each message says what is wrong, where, and what to do about it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class WeirError(Exception):
@@ -91,6 +95,30 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     listed = ", ".join(repr(n) for n in names) or "none"
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}? Known: {listed}" if close else f"known: {listed}"
+
+
+def renamed(**names: str) -> Callable[[F], F]:
+    """Let a function or a class refuse parameters by their names of the last version, and say the new ones.
+
+    >>> renamed(machines="servers")(lambda servers=1: servers)(machines=2)
+    Traceback (most recent call last):
+    weir.errors.TopologyError: machines= is called servers= now
+    """
+
+    def wrap(function: Any) -> Any:
+        if isinstance(function, type):
+            function.__init__ = wrap(function.__init__)  # type: ignore[misc]
+            return function
+
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            for old in names.keys() & given.keys():
+                raise TopologyError(f"{old}= is called {names[old]}= now")
+            return function(*args, **given)
+
+        return call
+
+    return wrap
 
 
 def said(error: BaseException) -> str:

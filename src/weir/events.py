@@ -6,7 +6,7 @@
 ...     match event:
 ...         case BatchCommitted(progress=progress):
 ...             rows.append(progress.rows)
->>> with weir.testing.start(weir.source("place string").keyed("place", weir.Count()), servers=2) as query:
+>>> with weir.testing.start(weir.source("place string").count("place"), servers=2) as query:
 ...     query.add_listener(listen)
 ...     query.feed([{"place": "FR"}, {"place": "US"}])
 >>> rows

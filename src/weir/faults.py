@@ -20,7 +20,6 @@ POINTS = (
     "sink-staged",
     "sink-committed",
     "sink-delivered",
-    "migration-written",
     "step-started",
 )
 _watchers: list[Callable[[str, int], None]] = []

@@ -4,8 +4,8 @@ A chain::
 
     topics = (
         weir.source(posts)
-        .keyed("place", weir.Count(), name="places")
-        .keyed("topic", weir.Count(), name="topics")
+        .count("place", name="places", emit="rows")
+        .count("topic", name="topics")
     )
     topics.start(checkpoint, servers=4)
 
@@ -13,36 +13,33 @@ A stream is a value: each method returns a new stream and changes nothing else. 
 branch, and :meth:`Stream.union` puts streams together. With several ends, an application names them::
 
     web, app = weir.source(web_posts, "web"), weir.source(app_posts, "app")
-    topics = web.union(app.filter(lambda row: row.n > 500)).keyed("topic", weir.Count())
-    pairs = web.keyed(["place", "topic"], weir.Count(), name="pairs")
+    topics = web.union(app.filter(lambda row: row.n > 500)).count("topic")
+    pairs = web.count(["place", "topic"], name="pairs")
     weir.Application(topics, pairs).start(checkpoint, servers=4)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
-
-import pyarrow as pa
 
 from weir.durations import Duration
 from weir.errors import TopologyError, did_you_mean
 from weir.extras import require_spark
-from weir.graph.build import build
-from weir.graph.declare import Key, KeyedOptions, Part, StatelessOptions, assemble, operator_step, timed
-from weir.graph.model import Topology
+from weir.graph.assembly import Assembly, Attached, assemble
+from weir.graph.declare import Key, KeyedOptions, Part, Source, StatelessOptions, operator_step, timed
+from weir.graph.model import DEAD, LATE
 from weir.joining import Joining, check_stream
+from weir.operators.aggregate import Aggregate, Count, Emit
 from weir.operators.base import Operator
 from weir.operators.process import Process
 from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows, RowFunction, check_function
 from weir.operators.stateless import ArrowFunction, Filter, Map
 from weir.operators.windows import event_time
-from weir.options import Options, Settings, check_checkpoint
+from weir.options import OneSink, Options, Settings, check_checkpoint, sinks_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from weir.spark.query import Query
 
 
@@ -59,9 +56,8 @@ class Stream(Joining):
         What progress, state and sinks call the operator. Without it, an operator that keeps state is called after its
         key columns, joined by "_", and others ``map``, ``map_2`` … . Saved state is found by name.
     routing
-        How rows find their instance of the operator: a grouping, :class:`~weir.Locality`, or the name of one, such as
-        ``"locality"``. If not given, that of ``start`` and ``run`` for operators that keep state; other operators work
-        where the rows are.
+        How rows find their instance of the operator: a grouping or its name, see :class:`weir.Options`. If not given,
+        that of ``start`` and ``run`` for operators that keep state; other operators work where the rows are.
     parallelism, placement
         How many instances, or on which servers; one on every server if neither is given.
     on_error
@@ -82,13 +78,13 @@ class Stream(Joining):
     """
 
     ends: tuple[Part, ...]
+    sinks: tuple[Attached, ...] = ()
 
     def __repr__(self) -> str:
         try:
-            sources, declared = assemble(self.ends)
+            return f"Stream({assemble(self.ends)})"
         except TopologyError as error:
             return f"Stream({error})"
-        return f"Stream({' → '.join([*sources, *(d.name for d in declared)])})"
 
     def keyed(self, key: Key, operator: Operator, **options: Unpack[KeyedOptions]) -> Stream:
         """Send each row to the home of its key, to an operator that keeps state there.
@@ -107,6 +103,39 @@ class Stream(Joining):
             See :class:`Stream`.
         """
         return self._then(operator, "keyed", KeyedOptions, {"key": key, **options})
+
+    def count(
+        self, key: Key, *, column: str = "count", emit: Emit | None = None, **options: Unpack[KeyedOptions]
+    ) -> Stream:
+        """Count the rows of each key, in a column of the name ``column``.
+
+        ``emit`` says what follows: ``"updates"``, ``"rows"`` or ``"changes"``, see :class:`~weir.Aggregate`. Sinks get
+        updates if it is not given. The other parameters are those of :meth:`keyed`.
+
+        >>> from weir import source
+        >>> source("place string, topic string").count("place", emit="rows").count("topic", name="topics")
+        Stream(source → place → topics)
+        """
+        return self._then(Count(column, emit=emit), "count", KeyedOptions, {"key": key, **options})
+
+    def aggregate(self, key: Key, *, emit: Emit | None = None, **values: Any) -> Stream:
+        """Keep aggregates of each key, such as ``total="sum(n)"``.
+
+        ``values`` are those of :class:`~weir.Aggregate`, which also explains ``emit``. Names that are parameters of
+        :meth:`keyed` (``name``, ``routing``, ``window`` …) have their meaning there; for a value of such a name, write
+        ``keyed(key, weir.Aggregate(…))``.
+
+        >>> from weir import source
+        >>> source("place string, n long").aggregate("place", posts="count", total="sum(n)", name="places")
+        Stream(source → places)
+        """
+        options = {name: values.pop(name) for name in KeyedOptions.__annotations__ if name in values}
+        if "(" in str(options.get("name")):
+            raise TopologyError(
+                f"aggregate(…): name={options['name']!r} would name the operator; for a value called 'name', write "
+                "keyed(key, weir.Aggregate(…))"
+            )
+        return self._then(Aggregate(emit=emit, **values), "aggregate", KeyedOptions, {"key": key, **options})
 
     def process(
         self,
@@ -201,7 +230,33 @@ class Stream(Joining):
         """Put streams of equal columns together: what follows gets the rows of all."""
         for other in others:
             check_stream(other, "union")
-        return Stream(tuple(end for stream in (self, *others) for end in stream.ends))
+        streams = (self, *others)
+        ends = tuple(end for stream in streams for end in stream.ends)
+        return Stream(ends, tuple(sink for stream in streams for sink in stream.sinks))
+
+    def sink(self, *sinks: OneSink) -> Stream:
+        """Send what the operator emits in which this stream ends to sinks; the stream goes on as it was.
+
+        A sink is one of :mod:`weir.sinks`, a path (short for :class:`weir.sinks.Parquet`), or a callable
+        ``(DataFrame, batch_id)``. Rows are delivered after the batch is committed, and exactly once; but after a crash
+        a callable may see a batch id again, with the same rows.
+
+        >>> from weir import source
+        >>> source("place string").count("place").sink("out/counts", print)
+        Stream(source → place)
+        """
+        return self._attach("sink", "", sinks)
+
+    def late_sink(self, *sinks: OneSink) -> Stream:
+        """Send rows that come too late for the last operator's windows to sinks, with the columns that reach it."""
+        return self._attach("late_sink", LATE, sinks)
+
+    def dead_letter_sink(self, *sinks: OneSink) -> Stream:
+        """Send rows that the last operator fails on (``on_error="divert"``), or does not believe, to sinks.
+
+        They get a row of texts for each: ``operator``, ``key``, ``row`` and ``error``.
+        """
+        return self._attach("dead_letter_sink", DEAD, sinks)
 
     def event_time(
         self,
@@ -228,10 +283,12 @@ class Stream(Joining):
             time goes on by the clock. None: it waits for ever.
         ahead
             Rows further than this ahead of the clock are not believed: they close no window, belong to none, are
-            counted (``ahead`` in the progress), and go to ``dead_letters=`` if there is such. None: all are believed.
+            counted (``ahead`` in the progress), and are dead letters. None: all are believed.
         """
         time = event_time(column, lateness, idle, ahead)
-        return Stream(tuple(timed(end, time) for end in self.ends))
+        ends = {id(end): timed(end, time) for end in self.ends}
+        sinks = (replace(a, part=ends.get(id(a.part), a.part)) for a in self.sinks)
+        return Stream(tuple(ends[id(end)] for end in self.ends), tuple(sinks))
 
     def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
         """Start the application that ends in this stream; see :meth:`Application.start`."""
@@ -247,7 +304,7 @@ class Stream(Joining):
         method: str,
         allowed: Any,
         options: Mapping[str, Any],
-        other: tuple[Part, ...] = (),
+        other: Stream | None = None,
     ) -> Stream:
         allowed_names = {*allowed.__annotations__, "key"}
         for name in options:
@@ -257,9 +314,23 @@ class Stream(Joining):
             **options,
             "key": _columns(options.get("key", ())),
             "kind": method.removesuffix("_batches"),
-            "sides": (0,) * len(self.ends) + (1,) * len(other) if other else (),
+            "sides": (0,) * len(self.ends) + (1,) * len(other.ends) if other else (),
         }
-        return Stream((operator_step((*self.ends, *other), operator, **declaration),))
+        ends, sinks = (other.ends, other.sinks) if other else ((), ())
+        step = operator_step((*self.ends, *ends), operator, **declaration)
+        return Stream((step,), (*self.sinks, *sinks))
+
+    def _attach(self, method: str, suffix: str, sinks: tuple[Any, ...]) -> Stream:
+        last = self.ends[0]
+        if len(self.ends) > 1 or isinstance(last, Source):
+            where = f"source {last.name!r}" if isinstance(last, Source) else "a union of streams"
+            raise TopologyError(
+                f"{method}(…): {where} has no operator whose rows a sink could get; put one before the sink, e.g. "
+                "map_batches(lambda batch: batch), or give each stream of a union its own"
+            )
+        if not sinks:
+            raise TopologyError(f"{method}(…) takes at least one sink")
+        return replace(self, sinks=(*self.sinks, Attached(last, suffix, sinks_of(sinks, method))))
 
 
 class Application:
@@ -275,9 +346,8 @@ class Application:
     >>> from weir import source
     >>> posts = source("place string, topic string", "posts")
     >>> places = posts.process("place", lambda key, rows, state: None, output="topic string")
-    >>> app = Application(places.process("topic", lambda key, rows, state: None), posts.filter(lambda row: True))
-    >>> [operator.name for operator in app.declared], app.leaves()
-    (['place', 'topic', 'filter'], ['topic', 'filter'])
+    >>> Application(places.process("topic", lambda key, rows, state: None), posts.filter(lambda row: True))
+    Application(posts → place → topic → filter)
     """
 
     def __init__(self, *streams: Stream) -> None:
@@ -285,47 +355,11 @@ class Application:
             raise TopologyError("an application needs at least one stream: weir.Application(stream, …)")
         for stream in streams:
             check_stream(stream, "Application")
-        self._sources, self.declared = assemble([end for stream in streams for end in stream.ends])
+        ends = [end for stream in streams for end in stream.ends]
+        self._parts = assemble(ends, [sink for stream in streams for sink in stream.sinks])
 
-    @property
-    def frames(self) -> dict[str, DataFrame]:
-        """The DataFrame of each source; sources that have only a schema are left out."""
-        return {name: source.frame for name, source in self._sources.items() if source.frame is not None}
-
-    @property
-    def schemas(self) -> dict[str, pa.Schema]:
-        """The columns of each source."""
-        if any(source.schema is None for source in self._sources.values()):
-            from weir.spark.session import arrow_schema
-        sources = self._sources.items()
-        return {name: arrow_schema(s.frame) if s.schema is None else s.schema for name, s in sources}
-
-    @property
-    def listings(self) -> dict[str, Callable[[Iterable[Any]], pa.Table]]:
-        """How lists of paths become rows, for each source of files that is fed by :mod:`weir.testing`."""
-        return {name: source.listing for name, source in self._sources.items() if source.listing is not None}
-
-    @property
-    def feeds(self) -> dict[str, Any]:
-        """The sources of which the driver itself plans what is read."""
-        return {name: source.feed for name, source in self._sources.items() if source.feed is not None}
-
-    def leaves(self) -> list[str]:
-        """Return the operators that nothing follows: what a single sink listens to."""
-        used = {name for d in self.declared for name in d.inputs}
-        return [d.name for d in self.declared if d.name not in used]
-
-    def windowed(self) -> list[str]:
-        """Return the operators for which rows may come too late: those with windows or bounds of time."""
-        return [d.name for d in self.declared if d.drops_late]
-
-    def topology(self, servers: int, **terms: Any) -> Topology:
-        """Return the validated application; raise a :class:`~weir.errors.TopologyError` if it cannot run.
-
-        ``terms`` are those of :func:`weir.graph.build.build`.
-        """
-        times = {name: s.event_time for name, s in self._sources.items() if s.event_time is not None}
-        return build(self.schemas, self.declared, servers, times=times, **terms)
+    def __repr__(self) -> str:
+        return f"Application({self._parts})"
 
     def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
         """Start the application on streaming sources, and return at once.
@@ -343,7 +377,7 @@ class Application:
         require_spark()
         from weir.spark.query import start
 
-        return start(self, check_checkpoint(checkpoint), chosen)
+        return start(self._parts, check_checkpoint(checkpoint), chosen)
 
     def run(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
         """Run the application over bounded sources to their end, and return when it is done.
@@ -357,10 +391,10 @@ class Application:
         require_spark()
         from weir.spark.query import run
 
-        return run(self, check_checkpoint(checkpoint), chosen)
+        return run(self._parts, check_checkpoint(checkpoint), chosen)
 
     def _check_frames(self) -> None:
-        for name, source in self._sources.items():
+        for name, source in self._parts.sources.items():
             if source.frame is None and source.feed is None:
                 raise TopologyError(
                     f"source {name!r} has a schema but no rows: pass a DataFrame to weir.source to run it on Spark, "
@@ -368,10 +402,13 @@ class Application:
                 )
 
 
+def parts_of(application: Application | Stream) -> Assembly:
+    """Return what an application is made of, or the one that ends in a stream."""
+    return (application if isinstance(application, Application) else Application(application))._parts
+
+
 def _columns(key: Any) -> tuple[str, ...]:
     columns = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else (None,)
     if not all(isinstance(column, str) and column for column in columns):
-        raise TopologyError(
-            f'key {key!r}: expected a column\'s name or a list of names, e.g. keyed("topic", weir.Count())'
-        )
+        raise TopologyError(f'key {key!r}: expected a column\'s name or a list of names, e.g. count("topic")')
     return columns

@@ -28,7 +28,7 @@ class Joining:
         method: str,
         allowed: Any,
         options: Mapping[str, Any],
-        other: tuple[Part, ...] = (),
+        other: Stream | None = None,
     ) -> Stream:
         """Return the stream behind an operator that takes this one, and as its other side ``other``."""
         raise NotImplementedError
@@ -89,7 +89,7 @@ class Joining:
             microseconds(lateness),
             suffix,
         )
-        return self._then(operator, "join", JoinOptions, {"key": on, **options}, other.ends)
+        return self._then(operator, "join", JoinOptions, {"key": on, **options}, other)
 
     def lookup(
         self,
@@ -112,7 +112,7 @@ class Joining:
         if options.get("ttl") is not None:
             raise TopologyError("lookup: rows of a table stay until they change; it takes no ttl=")
         operator = Lookup(how, latest, deleted, suffix)
-        return self._then(operator, "lookup", JoinOptions, {"key": on, **options}, table.ends)
+        return self._then(operator, "lookup", JoinOptions, {"key": on, **options}, table)
 
     def deduplicate(
         self,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from weir.durations import Duration, microseconds
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import TopologyError, did_you_mean
-from weir.graph.declare import Routing, check_count, routing_of
+from weir.graph.declare import GroupingLike, check_count, to_grouping
 from weir.network.racks import RacksLike
 from weir.sinks.base import Sink
 from weir.sinks.parquet import Parquet
@@ -19,14 +19,15 @@ OneSink = Sink | Callable[[Any, int], Any] | str  # a sink, a callable (DataFram
 SinkLike = OneSink | Sequence[OneSink]
 TRIGGERS = ("processingTime", "availableNow", "once")
 EXECUTIONS = ("live", "jobs", "auto")
+FORGET = ("undelivered", "positions")
 ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint", "watch")
 
 
 class Settings(TypedDict, total=False):
     """The keyword arguments of ``start`` and ``run``: the fields of :class:`Options`."""
 
-    servers: int
-    routing: Routing | str | None
+    servers: int | Literal["auto"]
+    routing: GroupingLike | str | None
     sink: SinkLike | Mapping[str, SinkLike] | None
     late: SinkLike | Mapping[str, SinkLike] | None
     dead_letters: SinkLike | None
@@ -34,6 +35,7 @@ class Settings(TypedDict, total=False):
     prune: bool
     retain: int
     drop_state: Iterable[str]
+    forget: Mapping[str, Collection[str]]
     clock: Callable[[], int] | None
     clock_jump: Duration
     racks: RacksLike | None
@@ -49,27 +51,30 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How an application is run: on how many servers, with which routing, to which sinks.
+    """How an application is run: on how many servers, with which grouping, to which sinks.
 
     ``start`` and ``run`` take the fields as keyword arguments, or one ``Options`` for all of them.
 
     Parameters
     ----------
     servers
-        Number of servers; each is one Spark partition of every step.
+        Number of servers; each is one Spark partition of every step. ``"auto"``: as many as the session's task slots
+        allow, less an eighth for source tasks where servers are live. A restart with ``"auto"`` keeps the number that
+        the checkpoint has.
     routing
-        The grouping of keyed operators that name none; by hash if not given. With :class:`~weir.Locality`, where
-        keys live is learnt and changed while the stream runs. Also a name: ``"hash"``, ``"locality"``,
-        ``"consistent"``, ``"partial_key"``, ``"weighted"`` or ``"shuffle"``, with their default parameters.
+        The grouping of keyed operators that have none of their own; by hash if not given. ``routing=`` takes a
+        grouping (:mod:`weir.routing` has all, and :class:`~weir.Locality` learns where keys live), or the name of one
+        with its default parameters: ``"hash"``, ``"locality"``, ``"consistent"``, ``"partial_key"``, ``"weighted"`` or
+        ``"shuffle"``.
     sink
         One of :mod:`weir.sinks`, a path (short for :class:`weir.sinks.Parquet`), a callable ``(DataFrame, batch_id)``,
-        or a list of such, for the last operator; or a dict from operators' names to such. Delivered after the commit,
-        and exactly once; but after a crash a callable may see a batch id again, with the same rows.
+        or a list of such, for the last operator; or a dict from operators' names to such. :meth:`weir.Stream.sink`
+        explains them; those that streams have are added.
     late
-        Like a sink, for rows that come too late for their windows: of the only operator that has windows, or a dict
-        from operators' names to sinks. They have the columns that reach the operator.
+        The same for rows that come too late: of the only operator that has windows, or a dict. See
+        :meth:`weir.Stream.late_sink`.
     dead_letters
-        Like a sink, for rows diverted with ``on_error="divert"``, and such as are too far ahead of the clock.
+        The same for rows that any operator has set aside; see :meth:`weir.Stream.dead_letter_sink`.
     trigger
         As in ``writeStream.trigger``, e.g. ``{"availableNow": True}``. For ``start`` only.
     prune
@@ -78,6 +83,9 @@ class Options:
         Number of commits to keep; older ones and their files are deleted.
     drop_state
         Operators whose saved state may be given up because the application no longer has them.
+    forget
+        What else may be given up: ``{"undelivered": ["topics"]}``, rows that sinks of an operator have not had;
+        ``{"positions": ["posts"]}``, how far a source that is gone was read.
     clock
         A function that returns microseconds since 1970, for ``ttl``; the wall clock if not given.
     clock_jump
@@ -111,15 +119,15 @@ class Options:
 
     Examples
     --------
-    >>> Options(servers=4).retain
-    10
+    >>> Options().servers, Options(servers=4).retain
+    ('auto', 10)
     >>> Options(servers=0)
     Traceback (most recent call last):
-    weir.errors.TopologyError: servers=0: expected a whole number, 1 or more
+    weir.errors.TopologyError: servers=0: expected a whole number, 1 or more, or "auto"
     """
 
-    servers: int
-    routing: Routing | None = None
+    servers: int | Literal["auto"] = "auto"
+    routing: GroupingLike | None = None
     sink: SinkLike | Mapping[str, SinkLike] | None = None
     late: SinkLike | Mapping[str, SinkLike] | None = None
     dead_letters: SinkLike | None = None
@@ -127,6 +135,7 @@ class Options:
     prune: bool = True
     retain: int = 10
     drop_state: Iterable[str] = ()
+    forget: Mapping[str, Collection[str]] = field(default_factory=dict)
     clock: Callable[[], int] | None = None
     clock_jump: Duration = "7 days"
     racks: RacksLike | None = None
@@ -140,13 +149,14 @@ class Options:
     watch: bool | int | None = None
 
     def __post_init__(self) -> None:
-        check_count("servers", self.servers)
+        if self.servers != "auto":
+            check_count("servers", self.servers, ', or "auto"')
         check_count("retain", self.retain)
         if microseconds(self.clock_jump) <= 0:
             raise TopologyError(f"clock_jump={self.clock_jump!r}: expected a positive duration")
         if self.target_batch is not None and microseconds(self.target_batch) <= 0:
             raise TopologyError(f"target_batch={self.target_batch!r}: expected a positive duration")
-        object.__setattr__(self, "routing", routing_of(self.routing))
+        object.__setattr__(self, "routing", to_grouping(self.routing))
         for option in ("sink", "late", "dead_letters"):
             given = getattr(self, option)
             if isinstance(given, Mapping):
@@ -185,6 +195,12 @@ class Options:
         if self.watch is not None and not (isinstance(self.watch, int) and 0 <= self.watch < 1 << 16):
             raise TopologyError(f"watch={self.watch!r}: expected True, or the port to serve the page on")
         object.__setattr__(self, "drop_state", _names("drop_state", self.drop_state))
+        if not isinstance(self.forget, Mapping) or not self.forget.keys() <= {*FORGET}:
+            raise TopologyError(
+                f'forget={self.forget!r}: expected {{"undelivered": [operators], "positions": [sources]}}'
+            )
+        names = {what: _names(f"forget[{what!r}]", self.forget.get(what, ())) for what in FORGET}
+        object.__setattr__(self, "forget", names)
 
     @classmethod
     def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:
@@ -202,11 +218,7 @@ class Options:
         for name in settings:
             if name not in names:
                 raise TopologyError(f"no option {name!r}; {did_you_mean(name, names)}")
-        if options is not None:
-            return replace(options, **settings)
-        if "servers" not in settings:
-            raise TopologyError("on how many servers? Pass servers=, e.g. servers=4")
-        return cls(**settings)
+        return cls(**settings) if options is None else replace(options, **settings)
 
     def check_bounded(self) -> None:
         """Raise a TopologyError if an option is set that only a streaming query has."""
@@ -247,4 +259,4 @@ def _names(option: str, names: Any) -> tuple[str, ...]:
         listed = tuple(names)
         if all(isinstance(name, str) for name in listed):
             return listed
-    raise TopologyError(f'{option}={names!r}: expected a list of operators\' names, e.g. {option}=["topics"]')
+    raise TopologyError(f'{option}={names!r}: expected a list of names, e.g. {option}=["topics"]')

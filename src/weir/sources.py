@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from weir.columns import canonical, to_schema
-from weir.errors import TopologyError
+from weir.errors import TopologyError, renamed
 from weir.extras import require
 from weir.flow import Stream
 from weir.graph.declare import LISTED, Source, check_count, operator_step
@@ -41,13 +41,14 @@ def source(frame: DataFrame | str | Mapping[str, Any] | pa.Schema, name: str = "
         schema = canonical(to_schema(frame))
         if not len(schema) or len(set(schema.names)) < len(schema):
             raise TopologyError(f"source {name!r} needs at least one column, and each name once")
-        return Stream((Source(name, schema=schema),))
-    from weir.spark.session import check_frame
+        return Stream((Source(name, schema),))
+    from weir.spark.session import arrow_schema, check_frame
 
     check_frame(frame, name)
-    return Stream((Source(name, frame),))
+    return Stream((Source(name, arrow_schema(frame), frame),))
 
 
+@renamed(place="assignment")
 def files(
     reader: Any,
     path: str,
@@ -56,7 +57,7 @@ def files(
     schema: Any = None,
     format: str = "parquet",
     by: str = "folder",
-    place: Mapping[str, int] | str | None = None,
+    assignment: Mapping[str, int] | str | None = None,
     max_bytes_per_batch: int | None = None,
 ) -> Stream:
     """Begin a stream: the rows of files, each read on the server that its partition is assigned to.
@@ -89,7 +90,7 @@ def files(
     by
         What a file's partition is: the name of its ``"folder"``, its own name (``"file"``, if files have
         nothing in common), or the group of a pattern, e.g. ``r"-(\\d+)\\.parquet"``.
-    place
+    assignment
         Where partitions are read: ``{"part=3": 0}`` on given servers (others by hash), ``"hash"`` always
         by hash; if not given, where it pays, with ``routing=weir.Locality()``, else by hash.
     max_bytes_per_batch
@@ -113,7 +114,7 @@ def files(
     base = base_of(path) if by == "folder" else ""
     operator = Read(columns, format, base, by != "file", max_bytes_per_batch)
     step = operator_step(
-        (listed,), operator, kind="files", name=name, key=(PARTITION,), routing=_place(place, by)
+        (listed,), operator, kind="files", name=name, key=(PARTITION,), routing=_assigned(assignment, by)
     )
     return Stream((step,))
 
@@ -209,7 +210,7 @@ def kafka(
         kind="kafka",
         name=name,
         key=(PARTITION,),
-        routing=_place(place, "topic"),
+        routing=_assigned(place, "topic"),
         on_error=on_error,
     )
     return Stream((step,))
@@ -217,19 +218,21 @@ def kafka(
 
 def _listed(reader: Any, path: str, name: str, by: str) -> Source:
     if reader is None:
-        return Source(name, schema=LISTING, listing=partial(list_files, by=by))
+        return Source(name, LISTING, listing=partial(list_files, by=by))
+    from weir.spark.session import arrow_schema
     from weir.spark.sources import listing
 
-    return Source(name, listing(reader, path, by))
+    frame = listing(reader, path, by)
+    return Source(name, arrow_schema(frame), frame)
 
 
-def _place(place: Mapping[str, int] | str | None, by: str) -> Grouping | None:
-    if place == "hash" or (place is None and by == "file"):
+def _assigned(assignment: Mapping[str, int] | str | None, by: str) -> Grouping | None:
+    if assignment == "hash" or (assignment is None and by == "file"):
         return Hash()  # a file is read once: there is nothing to learn about it
-    if place is None:
+    if assignment is None:
         return None
-    if not isinstance(place, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, int) for k, v in place.items()
+    if not isinstance(assignment, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, int) for k, v in assignment.items()
     ):
-        raise TopologyError(f'place={place!r}: expected {{"partition": server}} or "hash"')
-    return Table.of(place)
+        raise TopologyError(f'assignment={assignment!r}: expected {{"partition": server}} or "hash"')
+    return Table.of(assignment)

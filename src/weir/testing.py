@@ -4,7 +4,7 @@ An application is a function of its sources. In production they are DataFrames; 
 batches are tables::
 
     def app(posts):
-        return posts.keyed("place", weir.Count(), name="places").keyed("topic", Trending(), name="topics")
+        return posts.count("place", name="places", emit="rows").keyed("topic", Trending(), name="topics")
 
     def test_trending():
         result = weir.testing.run(app(weir.source("place string, topic string")), [table, table], servers=3)
@@ -30,19 +30,19 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from weir.engine.batch.bootstrap import check_sinks, open_driver
+from weir.engine.batch.bootstrap import open_driver
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.handle import QueryHandle
 from weir.engine.batch.ledger import IN_PROCESS
 from weir.engine.inspect.saved_state import state_table
 from weir.engine.local.in_process import InProcessRunner, TaskFailed
 from weir.engine.local.in_process_live import LiveThreads
-from weir.errors import EngineError, SourceError, did_you_mean
+from weir.errors import EngineError, SourceError, did_you_mean, renamed
 from weir.faults import POINTS, watching
-from weir.flow import Application, Stream
+from weir.flow import Application, Stream, parts_of
 from weir.graph.declare import LISTED
-from weir.graph.model import DEAD_LETTERS, LATE, Topology
-from weir.options import Options, Settings, sinks_of
+from weir.graph.model import DEAD_LETTERS, LATE
+from weir.options import Options, Settings
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
 from weir.values import to_array
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Rows = Any  # a pyarrow Table or RecordBatch, or a list of dicts
+SERVERS = 2  # for servers="auto"
 Batch = Any  # rows, or paths of files; with several sources a dict of their names and rows or paths
 
 __all__ = ["Crash", "LocalQuery", "local_spark", "run", "start"]
@@ -69,13 +70,13 @@ class LocalQuery(QueryHandle):
 
     def __init__(
         self,
-        application: Application,
+        application: Application | Stream,
         checkpoint: str | None,
         options: Options,
         faults: Iterable[str],
         **terms: Any,
     ) -> None:
-        self._application, self._options, self._terms = application, options, terms
+        self._parts, self._options, self._terms = parts_of(application), options, terms
         # a temporary folder is removed together with the query
         self._folder = None if checkpoint else tempfile.TemporaryDirectory(prefix="weir-testing-")
         self._checkpoint = checkpoint or self._folder.name  # type: ignore[union-attr]
@@ -86,7 +87,7 @@ class LocalQuery(QueryHandle):
         if importlib.util.find_spec("pyspark") is not None:
             from weir.spark.failures import check_sendable  # what a test accepts, a cluster must, too
 
-            check_sendable(application.declared)
+            check_sendable(self._parts.declared)
         super().__init__(self._open())
         self._page = page_of(options.watch, self._driver.storage)
 
@@ -142,7 +143,7 @@ class LocalQuery(QueryHandle):
         self._crashed = True  # until it is open again: that may fail, too
         self._driver.close()
         if application is not None:
-            self._application = _application(application)
+            self._parts = parts_of(application)
         if settings:
             self._options = Options.of(self._options, settings)
         listeners, self._driver = self._driver.lifecycle.listeners, self._open()
@@ -171,7 +172,7 @@ class LocalQuery(QueryHandle):
 
         Without a name, of the only operator that nothing follows.
         """
-        leaves = self._application.leaves()
+        leaves = self._parts.leaves
         if name is None and len(leaves) != 1:
             raise EngineError(f"the application ends in {len(leaves)} operators; name one of {leaves}")
         chosen = leaves[0] if name is None else name
@@ -215,50 +216,28 @@ class LocalQuery(QueryHandle):
         self.stop()
 
     def _open(self) -> Driver:
-        app, options = self._application, self._options
-        given: Any = options.sink
-        if not isinstance(given, Mapping):
-            given = dict.fromkeys(app.leaves(), given)
-        collected = {name: self._sink(name, sink) for name, sink in given.items()}
-        diverting = [d.name for d in app.declared if d.on_error == "divert"]
-        windowed = app.windowed()
-        letters = self._sink(DEAD_LETTERS, options.dead_letters) if diverting or windowed else None
-        takers = options.late if isinstance(options.late, Mapping) else dict.fromkeys(windowed, options.late)
-        late = {name: self._sink(name + LATE, takers.get(name)) for name in {*windowed, *takers}}
-        sinks = check_sinks(app.leaves(), diverting, collected, letters, late)
-        names = [name for name in sinks if name != DEAD_LETTERS]
-
-        def build(servers: int, placements: Mapping[str, Sequence[int]] | None = None) -> Topology:
-            return app.topology(
-                servers,
-                routing=options.routing,
-                sinks=names,
-                prune=options.prune,
-                placements=placements,
-                dead_letters=letters is not None,
-            )
-
+        options = self._options
         kind = LiveThreads if options.execution == "live" else InProcessRunner
         runner = kind(Storage(self._checkpoint, options.storage_options), **self._terms)
         with without_flushing():
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
             driver = open_driver(
-                build, self._checkpoint, IN_PROCESS, runner, sinks, options, identity, app.feeds
+                self._parts, self._checkpoint, IN_PROCESS, runner, options, _room, identity, self._collector
             )
         driver.lifecycle.endless = True
         return driver
 
-    def _sink(self, name: str, also: Any) -> list[Any]:
+    def _collector(self, name: str) -> Callable[[pa.Table, int], None]:
         def collect(table: pa.Table, batch: int) -> None:
             self._outputs[name][batch] = table
             self.deliveries.append((name, batch, table))
 
-        return [collect, *sinks_of(also)]
+        return collect
 
     def _rows(self, batch: Batch) -> dict[str, pa.Table]:
         """Return the rows of each source, whose names users know without what marks a listing of files."""
-        schemas, listings = self._application.schemas, self._application.listings
+        schemas, listings = self._parts.schemas, self._parts.listings
         sources = {name.removesuffix(LISTED): name for name in schemas}
         if not isinstance(batch, Mapping):
             if len(sources) != 1:
@@ -269,7 +248,7 @@ class LocalQuery(QueryHandle):
             if given not in sources:
                 raise SourceError(f"no source {given!r}; {did_you_mean(given, sources)}")
             name = sources[given]
-            if name in self._application.feeds:
+            if name in self._parts.feeds:
                 raise SourceError(
                     f"source {given!r} reads a topic: write to that, and call feed() without rows"
                 )
@@ -288,12 +267,13 @@ class LocalQuery(QueryHandle):
 class LocalSettings(Settings, total=False):
     """The keyword arguments of :func:`start` and :func:`run`; :func:`start` explains those that are not Spark's."""
 
-    sources: int
+    source_tasks: int
     hosts: Sequence[str]
     seed: int | None
     faults: Iterable[str]
 
 
+@renamed(sources="source_tasks")
 def start(
     application: Application | Stream, checkpoint: str | None = None, **settings: Unpack[LocalSettings]
 ) -> LocalQuery:
@@ -305,20 +285,21 @@ def start(
         A folder; a temporary one if not given. It may be a copy of a checkpoint that Spark has written: the
         application goes on from its last commit, with the batches that it is fed here. Use a copy, because Spark's
         own record of the source knows nothing of these batches.
-    sources, hosts, seed
+    source_tasks, hosts, seed
         Source tasks per batch; hosts that servers pretend to live on; a seed that shuffles the order in which rows
         reach servers. See :class:`~weir.engine.local.in_process.InProcessRunner`.
     faults
         Points at which the driver dies once, e.g. ``"commit-written:1"`` (see :data:`weir.faults.POINTS`), and is
         started again from its checkpoint; ``"step-started:102"`` lets a task of step 2 of batch 1 run twice.
     settings
-        As in :class:`weir.Options`. Sinks are called with Arrow tables; what they get is also kept in ``outputs``.
-        With ``execution="live"`` servers are threads that send rows to each other; else they take turns.
+        As in :class:`weir.Options`; ``servers="auto"`` are two. Sinks are called with Arrow tables; what they get is
+        also kept in ``outputs``. With ``execution="live"`` servers are threads that send rows to each other; else they
+        take turns.
 
     Examples
     --------
     >>> import weir
-    >>> counts = weir.source("place string").keyed("place", weir.Count())
+    >>> counts = weir.source("place string").count("place")
     >>> with start(counts, servers=2) as query:
     ...     query.feed([{"place": "FR"}, {"place": "US"}, {"place": "FR"}])
     ...     query.state("place").sort_by("place").to_pylist()
@@ -326,8 +307,8 @@ def start(
     """
     others: dict[str, Any] = dict(settings)
     faults = others.pop("faults", ())
-    terms = {name: others.pop(name) for name in ("sources", "hosts", "seed") if name in others}
-    return LocalQuery(_application(application), checkpoint, Options.of(None, others), faults, **terms)
+    terms = {name: others.pop(name) for name in ("source_tasks", "hosts", "seed") if name in others}
+    return LocalQuery(application, checkpoint, Options.of(None, others), faults, **terms)
 
 
 def run(
@@ -339,7 +320,7 @@ def run(
     """Run an application over some batches to the end of the input; takes what :func:`start` takes.
 
     >>> import weir
-    >>> app = weir.source("place string, n long").keyed("place", weir.Aggregate(total="sum(n)"))
+    >>> app = weir.source("place string, n long").aggregate("place", total="sum(n)")
     >>> batches = [[{"place": "FR", "n": 1}], [{"place": "FR", "n": 4}]]
     >>> result = run(app, batches, servers=2, faults=["commit-written:0"])
     >>> result.state("place").to_pylist(), [p.batch for p in result.recent_progress]
@@ -365,8 +346,8 @@ def local_spark(master: str = "local[6]", name: str = "weir", **settings: str) -
     return quiet(master, name, **settings)
 
 
-def _application(application: Application | Stream) -> Application:
-    return application if isinstance(application, Application) else Application(application)
+def _room(servers: int | None) -> int:
+    return SERVERS if servers is None else servers
 
 
 def _fault(text: str) -> tuple[str, int]:

@@ -136,9 +136,11 @@ def test_commands_of_a_distribution_that_is_not_there(monkeypatch, capsys):
 def test_a_query_that_has_stopped_is_not_waited_for(tmp_path, capsys):
     app = weir.source("place string").keyed("place", weir.Count(), name="places")
     weir.testing.run(app, [[{"place": "FR"}]], str(tmp_path), servers=2)
-    assert main(["scale", str(tmp_path), "--out", "1", "--dry-run"]) == 0
-    assert main(["scale", str(tmp_path), "--out", "1"]) == 1
+    assert main(["scale", str(tmp_path), "--add", "1", "--dry-run"]) == 0
+    assert main(["scale", str(tmp_path), "--add", "1"]) == 1
     assert "no query runs there (finished)" in capsys.readouterr().err
+    assert main(["scale", str(tmp_path), "--in", "1"]) == 1
+    assert "--in is called --remove now" in capsys.readouterr().err
 
 
 def test_only_the_command_that_is_named_is_imported_and_none_needs_spark_to_be_parsed():

@@ -171,9 +171,9 @@ def test_before_the_first_batch(tmp_path, capsys):
 
 def test_no_number_is_cut_off_on_a_narrow_terminal(tmp_path):
     app = weir.source("place string, n long").keyed(
-        "place", weir.Count(), name="a_rather_long_name_of_an_operator"
+        "place", weir.Count(emit="rows"), name="a_rather_long_name_of_an_operator"
     )
-    app = app.keyed("n", weir.Count(), name="and_another_name_that_is_long")
+    app = app.keyed("n", weir.Count(emit="rows"), name="and_another_name_that_is_long")
     rows = [{"place": f"p{i}", "n": i} for i in range(3000)] + [{"place": None, "n": 1}] * 1234
     with weir.testing.start(app, str(tmp_path), servers=3, routing=weir.Locality(period=1)) as query:
         for _ in range(3):

@@ -104,7 +104,7 @@ def applications(draw: st.DrawFn) -> tuple[weir.Stream, bool]:
     operator = Rises(order_by="n") if ordered else weir.Aggregate(count="count", top="max(n)")
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places", routing=first)
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=first)
         .keyed("topic", operator, name="topics", **options)
     )
     return app, ordered

@@ -8,6 +8,7 @@ import weir
 from weir.elasticity import Stela
 from weir.engine.documents import TaskReport
 from weir.engine.steering.load import Load
+from weir.flow import parts_of
 from weir.operators.instance import OperatorReport
 
 
@@ -23,7 +24,7 @@ def star() -> Load:
         hub.map_batches(lambda b: b, name=f"end {i}", routing=weir.Shuffle(), placement=(3 + i,))
         for i in (0, 1)
     ]
-    return Load(weir.Application(*ends).topology(servers=5))
+    return Load(parts_of(weir.Application(*ends)).topology(servers=5))
 
 
 def batch(load: Load, rows: int, speeds: dict[str, float], rested: float) -> None:

@@ -24,7 +24,7 @@ from weir.locality.manager import LocalityManager
 
 
 def app(routing=None):
-    places = weir.source(POSTS).keyed("place", weir.Count(), name="places", routing=routing)
+    places = weir.source(POSTS).keyed("place", weir.Count(emit="rows"), name="places", routing=routing)
     return places.keyed("topic", weir.Count(), name="topics")
 
 

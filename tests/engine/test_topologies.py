@@ -57,7 +57,7 @@ def test_a_dag_with_two_sources_a_branch_a_union_and_two_sinks():
     one, two = [posts(1500, 1), posts(1500, 2)], [posts(1500, 3), posts(1500, 4)]
     web = weir.source(POSTS, "web")
     big = weir.source(POSTS, "app").filter_batches(lambda b: pc.greater(b.column("n"), 500), name="big")
-    places = web.union(big).keyed("place", weir.Count(), name="places")
+    places = web.union(big).keyed("place", weir.Count(emit="rows"), name="places")
     topics = places.keyed("topic", weir.Aggregate(total="sum(n)", top="max(place)"), name="topics")
     pairs = web.keyed(["place", "topic"], weir.Count(), name="pairs", parallelism=2)
     ends = {"topics": {}, "pairs": {}}
@@ -92,7 +92,7 @@ def test_maps_flat_maps_and_shuffle_between_keyed_operators(tables):
 
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .map_batches(words, "word string, n long", name="words", routing=weir.Shuffle())
         .filter_batches(lambda b: pc.greater(b.column("n"), 10))
         .keyed("word", weir.Count(), name="counts")
@@ -109,7 +109,7 @@ def test_every_type_of_key():
     stream = weir.source(table.schema)
     keys = [["i"], ["l"], ["d"], ["t"], ["b"], ["y"], ["s"], ["s", "d", "b", "y", "i"]]
     for number, key in enumerate(keys):
-        stream = stream.keyed(key, weir.Count(), name=f"op{number}")
+        stream = stream.keyed(key, weir.Count(emit="rows"), name=f"op{number}")
     query = run(stream, [table], servers=3)
     for number, key in enumerate(keys):
         with_key = table.filter(pc.is_valid(table["s"])) if "s" in key else table
@@ -136,7 +136,7 @@ def test_all_aggregates(tables):
 def test_placement_and_parallelism_are_kept_to(tables):
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places", placement=[2])
+        .keyed("place", weir.Count(emit="rows"), name="places", placement=[2])
         .map_batches(lambda b: b, name="same", placement=[0, 1])
         .keyed("topic", weir.Count(), name="topics", parallelism=2)
     )

@@ -22,7 +22,7 @@ def by_distance(traffic):
 def spread_app(spread):
     return (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .map_batches(spread, name="spread", routing=weir.Shuffle())
         .keyed("topic", weir.Count(), name="topics")
     )

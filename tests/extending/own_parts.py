@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from weir.hashing import key_group
 from weir.operators import Context, Instance, Operator, Rows, keyed_schema
 from weir.routing import Grouping, Router, RoutingRule
 from weir.state import H1, H2, entries, group_rows
@@ -16,7 +17,7 @@ from weir.state import H1, H2, entries, group_rows
 
 @dataclass(frozen=True)
 class Halves(Grouping):
-    """One home per key, by the lower half of its hash: unlike Hash, by a number of key groups of its own."""
+    """One home per key, by a number of key groups of its own, the last of them on the first instance."""
 
     key_groups: int = 12
     name: ClassVar[str] = "halves"
@@ -38,8 +39,7 @@ class _HalvesRouter(Router):
         self.homes = homes
 
     def route(self, keys):
-        signed = keys.view(np.int64)
-        return self.homes[np.mod(signed, len(self.homes))]
+        return self.homes[key_group(keys, len(self.homes))]
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def as_dict(table, key):
 
 
 def application(source, places, topics):
-    return source.keyed("place", weir.Count(), name="places", routing=places).keyed(
+    return source.keyed("place", weir.Count(emit="rows"), name="places", routing=places).keyed(
         "topic", Peak("n"), name="topics", routing=topics
     )
 

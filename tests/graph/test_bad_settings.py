@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import weir
 import weir.testing
 from weir.errors import WeirError
+from weir.flow import parts_of
 from weir.options import Options
 
 ODD = st.one_of(
@@ -38,7 +39,7 @@ def used(make):
     """Build an application and plan it, or be refused properly."""
     with contextlib.suppress(WeirError):
         stream = make()
-        weir.Application(stream).topology(2, sinks=weir.Application(stream).leaves())
+        parts_of(stream).topology(2, sinks=parts_of(stream).leaves)
 
 
 @many

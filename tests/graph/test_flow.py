@@ -9,6 +9,7 @@ import pytest
 
 import weir
 from weir.errors import TopologyError, UnknownColumn
+from weir.flow import parts_of
 from weir.options import Options, Settings
 from weir.routing import LocalOrShuffle
 
@@ -20,11 +21,11 @@ def posts(name="posts"):
 
 
 def names(*streams):
-    return [d.name for d in weir.Application(*streams).declared]
+    return [d.name for d in parts_of(weir.Application(*streams)).declared]
 
 
 def inputs(*streams):
-    return {d.name: d.inputs for d in weir.Application(*streams).declared}
+    return {d.name: d.inputs for d in parts_of(weir.Application(*streams)).declared}
 
 
 # ---------------------------------------------------------------------- values
@@ -32,7 +33,7 @@ def inputs(*streams):
 
 def test_a_method_returns_a_new_stream_and_changes_nothing():
     source = posts()
-    places = source.keyed("place", weir.Count())
+    places = source.keyed("place", weir.Count(emit="rows"))
     places.keyed("topic", weir.Count())
     places.map(lambda row: row)
     places.union(posts("others"))
@@ -46,11 +47,11 @@ def test_a_notebook_cell_that_is_run_twice_gives_the_same_application():
     source = posts()
 
     def cell():
-        places = source.keyed("place", weir.Count())
+        places = source.keyed("place", weir.Count(emit="rows"))
         return places.filter_batches(lambda batch: batch.column("n")).keyed("topic", weir.Count())
 
     first, second = cell(), cell()
-    one, two = weir.Application(first).topology(3), weir.Application(second).topology(3)
+    one, two = parts_of(first).topology(3), parts_of(second).topology(3)
     assert one.draw() == two.draw()
     assert one.signature() == two.signature()
     assert names(first) == ["place", "filter", "topic"]
@@ -58,9 +59,9 @@ def test_a_notebook_cell_that_is_run_twice_gives_the_same_application():
 
 def test_what_two_runs_of_a_cell_declare_alike_is_there_once():
     source = posts()
-    before = source.keyed("place", weir.Count())
+    before = source.keyed("place", weir.Count(emit="rows"))
     topics = before.keyed("topic", weir.Count())
-    again = source.keyed("place", weir.Count())
+    again = source.keyed("place", weir.Count(emit="rows"))
     assert inputs(topics, again.keyed("n", weir.Count())) == {
         "place": ("posts",),
         "topic": ("place",),
@@ -72,9 +73,9 @@ def test_what_two_runs_of_a_cell_declare_alike_is_there_once():
 
 
 def test_a_stream_says_what_it_is():
-    stream = posts().keyed("place", weir.Count()).map(lambda row: row)
+    stream = posts().keyed("place", weir.Count(emit="rows")).map(lambda row: row)
     assert repr(stream) == "Stream(posts → place → map)"
-    clash = posts().keyed("place", weir.Count()).keyed("place", weir.Count())
+    clash = posts().keyed("place", weir.Count(emit="rows")).keyed("place", weir.Count())
     assert "two operators are named 'place'" in repr(clash)
 
 
@@ -82,14 +83,14 @@ def test_a_stream_says_what_it_is():
 
 
 def test_an_application_is_what_its_streams_depend_on():
-    places = posts().keyed("place", weir.Count())
+    places = posts().keyed("place", weir.Count(emit="rows"))
     topics = places.keyed("topic", weir.Count())
     pairs = places.keyed(["place", "topic"], weir.Count())
     assert names(topics) == ["place", "topic"]
     both = weir.Application(topics, pairs)
-    assert [d.name for d in both.declared] == ["place", "topic", "place_topic"]
-    assert both.leaves() == ["topic", "place_topic"]
-    assert weir.Application(topics, places).leaves() == ["topic"]
+    assert [d.name for d in parts_of(both).declared] == ["place", "topic", "place_topic"]
+    assert parts_of(both).leaves == ["topic", "place_topic"]
+    assert parts_of(weir.Application(topics, places)).leaves == ["topic"]
 
 
 def test_streams_are_united():
@@ -97,13 +98,13 @@ def test_streams_are_united():
     big = app.filter(lambda row: row.n > 500, name="big")
     topics = web.union(big).keyed("topic", weir.Count())
     application = weir.Application(topics, web.keyed("place", weir.Count()))
-    assert list(application.schemas) == ["web", "app"]
-    assert {d.name: d.inputs for d in application.declared} == {
+    assert list(parts_of(application).schemas) == ["web", "app"]
+    assert {d.name: d.inputs for d in parts_of(application).declared} == {
         "big": ("app",),
         "topic": ("web", "big"),
         "place": ("web",),
     }
-    assert application.topology(2).steps == 1
+    assert parts_of(application).topology(2).steps == 1
 
 
 def test_a_stream_is_not_united_with_itself():
@@ -117,9 +118,9 @@ def test_a_stream_is_not_united_with_itself():
 def test_the_source_of_several_streams_is_there_once():
     source = posts()
     shared = weir.Application(source.keyed("place", weir.Count()), source.keyed("topic", weir.Count()))
-    assert list(shared.schemas) == ["posts"]
+    assert list(parts_of(shared).schemas) == ["posts"]
     alike = weir.Application(posts().keyed("place", weir.Count()), posts().keyed("topic", weir.Count()))
-    assert list(alike.schemas) == ["posts"]
+    assert list(parts_of(alike).schemas) == ["posts"]
     other = weir.source("place string", "posts").keyed("place", weir.Count(), name="p")
     with pytest.raises(TopologyError, match="two sources are named 'posts'; pass name="):
         weir.Application(source.keyed("place", weir.Count()), other)
@@ -143,15 +144,15 @@ def test_an_application_needs_streams():
 
 
 def test_state_is_never_found_under_a_name_that_was_guessed():
-    chain = posts().keyed("topic", weir.Count()).keyed("topic", weir.Count())
+    chain = posts().keyed("topic", weir.Count(emit="rows")).keyed("topic", weir.Count())
     with pytest.raises(
         TopologyError, match="two operators are named 'topic', after the key topic; pass name="
     ):
         weir.Application(chain)
-    named = posts().keyed("topic", weir.Count(), name="a").keyed("topic", weir.Count())
+    named = posts().keyed("topic", weir.Count(emit="rows"), name="a").keyed("topic", weir.Count())
     assert names(named) == ["a", "topic"]
     with pytest.raises(TopologyError, match="two parts of the application are named 'posts'"):
-        weir.Application(posts().keyed("place", weir.Count(), name="posts")).topology(2)
+        parts_of(posts().keyed("place", weir.Count(), name="posts")).topology(2)
 
 
 def test_operators_without_state_are_numbered_in_order():
@@ -173,9 +174,9 @@ def test_operators_without_state_are_numbered_in_order():
 )
 def test_a_schema_stands_for_a_source(schema, tmp_path):
     application = weir.Application(weir.source(schema).keyed("place", weir.Count()))
-    assert application.schemas == {"source": pa.schema([("place", pa.string()), ("n", pa.int64())])}
-    assert application.frames == {}
-    assert application.topology(2).servers == 2
+    assert parts_of(application).schemas == {"source": pa.schema([("place", pa.string()), ("n", pa.int64())])}
+    assert parts_of(application).frames == {}
+    assert parts_of(application).topology(2).servers == 2
     for begin in (application.start, application.run):
         with pytest.raises(TopologyError, match="'source' has a schema but no rows"):
             begin(str(tmp_path), servers=2)
@@ -240,7 +241,7 @@ def test_a_typing_error_in_a_parameter_is_an_error():
 def test_what_needs_the_rows_is_checked_when_the_application_is_built():
     application = weir.Application(posts().keyed("plce", weir.Count()))
     with pytest.raises(UnknownColumn, match="did you mean 'place'"):
-        application.topology(2)
+        parts_of(application).topology(2)
 
 
 def test_what_is_declared_reaches_the_graph():
@@ -257,15 +258,15 @@ def test_what_is_declared_reaches_the_graph():
         on_error="divert",
         ttl="1h",
     )
-    declared = weir.Application(stream).declared[0]
+    declared = parts_of(stream).declared[0]
     assert declared.grouping == weir.Table.of({"x": 1})
     assert (declared.placement, declared.null_keys, declared.on_error) == ((1, 0), "error", "divert")
     assert declared.ttl == 3_600_000_000
     assert declared.operator.order_by == ("n",)
     mapped = posts().map(lambda row: row, key="place", routing=weir.Hash(), parallelism=2)
-    edge = weir.Application(mapped).topology(3).edges[0]
+    edge = parts_of(mapped).topology(3).edges[0]
     assert edge.grouping == weir.Hash()
-    plain = weir.Application(posts().map(lambda row: row)).topology(3).edges[0]
+    plain = parts_of(posts().map(lambda row: row)).topology(3).edges[0]
     assert isinstance(plain.grouping, LocalOrShuffle)
 
 
@@ -282,9 +283,8 @@ def test_settings_and_options_have_the_same_fields():
     [
         ({"servers": 2, "retains": 3}, "no option 'retains'; did you mean 'retain'"),
         ({"servers": 2, "grouping": weir.Hash()}, "no option 'grouping'"),
-        ({}, "Pass servers="),
         ({"servers": 0}, "servers=0: expected a whole number"),
-        ({"servers": "4"}, "servers='4': expected a whole number"),
+        ({"servers": "4"}, "servers='4': expected a whole number, 1 or more, or \"auto\""),
         ({"servers": True}, "servers=True: expected a whole number"),
         ({"servers": 2, "retain": 0}, "retain=0: expected a whole number"),
         ({"servers": 2, "routing": 7}, "expected a grouping"),
@@ -292,6 +292,9 @@ def test_settings_and_options_have_the_same_fields():
         ({"servers": 2, "sink": {"place": None}}, "sink of 'place' must be one of weir.sinks"),
         ({"servers": 2, "dead_letters": 5}, "dead_letters must be one of weir.sinks"),
         ({"servers": 2, "drop_state": "place"}, r'drop_state=\["topics"\]'),
+        ({"servers": 2, "forget": ["place"]}, '"undelivered"'),
+        ({"servers": 2, "forget": {"state": ["place"]}}, '"undelivered"'),
+        ({"servers": 2, "forget": {"positions": "posts"}}, "expected a list of names"),
         ({"servers": 2, "prune": "no"}, "expected True or False"),
         ({"servers": 2, "clock": 5}, "microseconds since 1970"),
         ({"servers": 2, "trigger": "once"}, "availableNow"),

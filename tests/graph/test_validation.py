@@ -50,7 +50,7 @@ def built(*declared, servers=4, **options):
 
 
 def counts(name="c", key=("place",), inputs=("posts",), **options):
-    return Declared(name, weir.Count(), inputs, key, **options)
+    return Declared(name, weir.Count(emit="rows"), inputs, key, **options)
 
 
 @pytest.mark.parametrize(

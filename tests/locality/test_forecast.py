@@ -49,7 +49,7 @@ def test_chance_and_unrest_are_refused():
     nearly = TOGETHER.copy()
     nearly[0] = (nearly[0] + 1) % 4
     assert "chance" in ask(nearly, TOGETHER, costs=Costs(confidence=1e3), alpha=1.5).why
-    assert "too little" in ask(nearly, TOGETHER, moved=len(ROWS), costs=Costs(calm=1.0), alpha=1.5).why
+    assert "too little" in ask(nearly, TOGETHER, moved=len(ROWS), costs=Costs(min_gain=1.0), alpha=1.5).why
     assert ask(TOGETHER, TOGETHER).why == "nothing would move"
     assert not ask(TOGETHER, APART).pays
 

@@ -60,7 +60,7 @@ def rows(rng):
 def test_a_decision_comes_whatever_happens_between_batches(events):
     rng, slowly = np.random.default_rng(0), Slowly()
     source = weir.source("user string, tag string")
-    app = source.keyed("user", weir.Count(), name="users").keyed("tag", weir.Count(), name="tags")
+    app = source.keyed("user", weir.Count(emit="rows"), name="users").keyed("tag", weir.Count(), name="tags")
     with weir.testing.start(app, servers=2, routing=Locality(period=PERIOD)) as query:
 
         def take_over():

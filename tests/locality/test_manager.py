@@ -58,7 +58,7 @@ def test_learns_and_then_leaves_well_alone():
 
 
 def test_follows_a_drift():
-    rng, manager = np.random.default_rng(1), manager_for(memory=1.0)
+    rng, manager = np.random.default_rng(1), manager_for(half_life=1.0)
     for _ in range(12):
         turn(manager, *batch(rng))
     turn(manager, *batch(rng, shift=5))
@@ -183,8 +183,8 @@ def test_names_the_keys_that_only_splitting_can_balance():
     assert manager.hot_keys(0).tolist() == []
 
 
-def test_racks_and_other_partitioners():
-    for config in ({"racks": [[0, 1], [2, 3]]}, {"partitioner": Metis(), "forecast": None}):
+def test_a_hierarchy_and_other_partitioners():
+    for config in ({"hierarchy": [[0, 1], [2, 3]]}, {"partitioner": Metis(), "forecast": None}):
         rng, manager = np.random.default_rng(8), manager_for(**config)
         for _ in range(6):
             turn(manager, *batch(rng))

@@ -146,14 +146,14 @@ def test_fixed_vertices_and_shares_are_respected():
 def test_what_cannot_share_a_server_shares_a_rack():
     racks = [[0, 1, 2, 3], [4, 5, 6, 7]]
     rack_of = np.array([0, 0, 0, 0, 1, 1, 1, 1])
-    nested, flat = partition(GRAPH, 8, racks=racks), partition(GRAPH, 8)
+    nested, flat = partition(GRAPH, 8, hierarchy=racks), partition(GRAPH, 8)
     assert GRAPH.overload(nested, 8).max() <= 1.03 + 1e-6
     assert GRAPH.locality(rack_of[nested]) > 0.85
     assert GRAPH.locality(rack_of[nested]) >= GRAPH.locality(rack_of[flat]) - 0.02
     with pytest.raises(ParameterError, match="each server"):
-        partition(GRAPH, 8, racks=[[0, 1], [1, 2]])
-    with pytest.raises(EngineError, match="knows no racks"):
-        partition(GRAPH, 8, partitioner=Metis(), racks=racks)
+        partition(GRAPH, 8, hierarchy=[[0, 1], [1, 2]])
+    with pytest.raises(EngineError, match="takes no hierarchy"):
+        partition(GRAPH, 8, partitioner=Metis(), hierarchy=racks)
 
 
 @given(st.integers(1, 6), st.integers(0, 10_000))

@@ -60,7 +60,7 @@ def test_locality_rises_results_stay_right_and_every_key_has_one_home(tables, ch
 
 
 def test_order_sensitive_state_behind_a_stateless_operator_and_a_branch_move_too(tables, checkpoint):
-    places = weir.source(POSTS, "posts").keyed("place", weir.Count(), name="places")
+    places = weir.source(POSTS, "posts").keyed("place", weir.Count(emit="rows"), name="places")
     rises = places.map_batches(lambda b: b, name="same").keyed("topic", Rises(order_by="n"), name="rises")
     numbers = places.keyed(["topic", "place"], weir.Aggregate(n="count", top="max(n)"), name="numbers")
     app = weir.Application(rises, numbers)
@@ -87,7 +87,7 @@ def test_keys_come_together_behind_an_operator_that_makes_rows_of_its_own():
     tables = [posts(2000, seed, places=60, topics=600) for seed in range(4)]
     schema = "place string, topic string, number long"
     app = weir.source(POSTS).process("place", numbered, name="places", state=Number, output=schema)
-    app = app.keyed("topic", weir.Count(), name="topics")
+    app = app.keyed("topic", weir.Count(emit="rows"), name="topics")
     with start(app, servers=3, routing=weir.Locality(period=1, forecast=None)) as query:
         query.feed(tables[0])
         by_hash = query.progress.locality
@@ -111,9 +111,13 @@ def test_a_restart_goes_on_with_the_tables_it_had(checkpoint):
     assert query.recent_progress[1]["locality"] > 0.5
     assert rows_of(query.state("topics")) == counts(tables[:6], "topic")
     homes_of(checkpoint, "topics")
-    # and with another number of servers the state is laid out anew and learning begins again
+    # and with another number of servers: learnt homes are kept until the next reconfiguration
     query.restart(servers=5)
     query.feed(tables[6])
+    assert set(homes_of(checkpoint, "topics").values()) == {0, 1, 2}
+    query.reconfigure(wait=True)
+    tables.append(posts(3000, 10, 40, 400))
+    query.feed(tables[7])
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert rows_of(query.state("places")) == counts(tables, "place")
     assert len(set(homes_of(checkpoint, "topics").values())) == 5
@@ -138,7 +142,7 @@ def test_hot_keys_of_operators_that_merge_are_shared_out(checkpoint):
 def test_a_table_of_something_else_is_refused(tables, checkpoint, tmp_path):
     keys = pa.table({"place": pa.array([1, 2, 3])})
     Table.from_keys(keys, np.array([0, 1, 2]), n=3, operator="places").save(tmp_path / "places.arrow")
-    routing = weir.Locality(start={"places": str(tmp_path / "places.arrow")})
+    routing = weir.Locality(tables={"places": str(tmp_path / "places.arrow")})
     with pytest.raises(weir.errors.CheckpointMismatch, match="make a table from this application's data"):
         run(two_counts(), tables[:1], checkpoint, servers=3, routing=routing)
     with pytest.raises(weir.errors.CheckpointMismatch, match="is for 3 servers, not for 2"):
@@ -150,7 +154,7 @@ def test_tables_made_offline_are_there_from_the_first_batch(tables, checkpoint, 
         keys = pa.table({column: [f"{column} {i}" for i in range(count)]})
         homes = np.array([(i if column == "place" else i // 10) % 3 for i in range(count)])
         Table.from_keys(keys, homes, n=3, operator=name).save(tmp_path / f"{name}.arrow")
-    query = run(two_counts(), tables, checkpoint, servers=3, routing=weir.Locality(start=str(tmp_path)))
+    query = run(two_counts(), tables, checkpoint, servers=3, routing=weir.Locality(tables=str(tmp_path)))
     assert query.recent_progress[0]["locality"] > 0.7
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert read_commit(Storage(checkpoint), "000000000000-0000").table_version == 1

@@ -82,7 +82,7 @@ class Folder:
 
 
 def sensors_and_rooms(files):
-    return files.keyed("sensor", weir.Count(), name="sensors").keyed(
+    return files.keyed("sensor", weir.Count(emit="rows"), name="sensors").keyed(
         "room", weir.Aggregate(total="sum(v)"), name="rooms"
     )
 
@@ -152,7 +152,7 @@ def test_pairs_are_learnt_through_a_flat_map_that_tells_where_rows_come_from(tmp
 
         app = (
             folder.read()
-            .keyed("sensor", weir.Count(), name="sensors")
+            .keyed("sensor", weir.Count(emit="rows"), name="sensors")
             .map_batches(twice, "room string, v long", parents=parents)
             .keyed("room", weir.Aggregate(total="sum(v)"), name="rooms")
         )

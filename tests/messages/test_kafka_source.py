@@ -27,7 +27,9 @@ FAULTS = ("plan-written", "job-done", "commit-written", "sink-delivered")
 
 
 def counted(stream: weir.Stream) -> weir.Stream:
-    return stream.keyed("place", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
+    return stream.keyed("place", weir.Count(emit="rows"), name="places").keyed(
+        "topic", weir.Count(), name="topics"
+    )
 
 
 def fill(brokers, topic, table, partitions=2):

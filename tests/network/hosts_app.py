@@ -123,16 +123,16 @@ def main(data, folder):
                     ready.wait(60)
                     then(query, batch)
 
-            app = weir.source(stream).keyed("place", weir.Count(), name="places")
+            app = weir.source(stream).keyed("place", weir.Count(emit="rows"), name="places")
             if between is not None:
                 app = app.map_batches(between, name="between")
             weighted = weir.Weighted(weir.Hash(), control=None)
-            app = app.keyed("topic", weir.Count(), name="topics", routing=weighted)
+            app = app.keyed("topic", weir.Count(emit="rows"), name="topics", routing=weighted)
             query = app.start(
                 f"{folder}/{name}",
                 servers=4,
                 racks=RACKS,
-                routing=weir.Locality(racks="hosts", period=1),
+                routing=weir.Locality(hierarchy="hosts", period=1),
                 sink=sink,
                 trigger={"availableNow": True},
             )

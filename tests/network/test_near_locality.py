@@ -32,8 +32,10 @@ def test_pairs_that_cannot_share_a_server_share_the_rack_in_which_servers_really
     a = (group * 100 + rng.integers(0, 100, 40_000)).astype(np.uint64)
     b = (other * 100 + rng.integers(0, 100, 40_000)).astype(np.uint64)
     for racks in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]):
-        manager = LocalityManager(weir.Locality(racks="hosts", forecast=None), ["a", "b"], [("a", "b")], 4)
-        manager.set_racks(tree_of(places(racks)))
+        manager = LocalityManager(
+            weir.Locality(hierarchy="hosts", forecast=None), ["a", "b"], [("a", "b")], 4
+        )
+        manager.set_hierarchy(tree_of(places(racks)))
         manager.observe(seen(a, b))
         from weir.locality.proposal import propose
 
@@ -47,20 +49,20 @@ def test_pairs_that_cannot_share_a_server_share_the_rack_in_which_servers_really
 
 
 def test_servers_that_move_change_the_hierarchy_of_later_proposals():
-    manager = LocalityManager(weir.Locality(racks="hosts"), ["a", "b"], [("a", "b")], 4)
-    assert manager.snapshot().config.racks is None
-    manager.set_racks(tree_of(places([0, 0, 1, 1])))
-    assert manager.snapshot().config.racks == [[0, 1], [2, 3]]
-    manager.set_racks(tree_of(places([0, 1, 1, 0])))
-    assert manager.snapshot().config.racks == [[0, 3], [1, 2]]
+    manager = LocalityManager(weir.Locality(hierarchy="hosts"), ["a", "b"], [("a", "b")], 4)
+    assert manager.snapshot().config.hierarchy is None
+    manager.set_hierarchy(tree_of(places([0, 0, 1, 1])))
+    assert manager.snapshot().config.hierarchy == [[0, 1], [2, 3]]
+    manager.set_hierarchy(tree_of(places([0, 1, 1, 0])))
+    assert manager.snapshot().config.hierarchy == [[0, 3], [1, 2]]
     manager.resize(3)
-    assert manager.snapshot().config.racks is None
+    assert manager.snapshot().config.hierarchy is None
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(weir.errors.TopologyError, match="knows no racks"):
-        weir.Locality(racks="hosts", partitioner=Metis())
+    with pytest.raises(weir.errors.TopologyError, match="takes no hierarchy"):
+        weir.Locality(hierarchy="hosts", partitioner=Metis())
     with pytest.raises(weir.errors.TopologyError, match="did you mean 'hosts'"):
-        weir.Locality(racks="host")
+        weir.Locality(hierarchy="host")
     with pytest.raises(weir.errors.TopologyError, match="split_hot"):
         weir.Locality(split_hot=weir.Shuffle())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import weir
 from support import dicts, grouped
 from weir.errors import TopologyError, UnknownColumn
+from weir.flow import parts_of
 from weir.operators import AggregateFunction, PythonAggregate
 from weir.operators.aggregate_functions import reduce_groups
 from weir.testing import run
@@ -123,7 +124,7 @@ class Product(AggregateFunction):
 def spread():
     return PythonAggregate(
         "n",
-        start=list,
+        zero=list,
         add=lambda state, values: [*state, values[0], values[-1]],
         merge=lambda a, b: [min(a + b), max(a + b)],
         finish=lambda state: max(state) - min(state),
@@ -170,4 +171,4 @@ def test_functions_of_ones_own_merge_like_ours(options):
 )
 def test_what_cannot_be_is_refused(value, error, said):
     with pytest.raises(error, match=said):
-        weir.Application(weir.source(SCHEMA).keyed("k", weir.Aggregate(v=value))).topology(2)
+        parts_of(weir.source(SCHEMA).keyed("k", weir.Aggregate(v=value))).topology(2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import weir
 from support import dicts, rows_of
 from weir.errors import TopologyError
+from weir.flow import parts_of
 from weir.testing import run, start
 
 SCHEMA = "k string, n long, time timestamp"
@@ -91,6 +92,6 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(TopologyError, match="must be positive"):
         source.deduplicate("k", within=0)
     with pytest.raises(TopologyError, match="not a timestamp"):
-        weir.Application(source.deduplicate("k", within=1, time="n")).topology(2)
+        parts_of(source.deduplicate("k", within=1, time="n")).topology(2)
     with pytest.raises(TopologyError, match="within= instead of ttl="):
         source.deduplicate("k", ttl=3)

@@ -107,7 +107,7 @@ def test_keys_that_cannot_be_let_go_are_diverted_with_their_state():
 
 
 def test_partial_states_that_cannot_be_merged_are_diverted_and_the_saved_one_stays():
-    query = weir.testing.start(app("divert", routing=weir.Shuffle()), servers=2, sources=1)
+    query = weir.testing.start(app("divert", routing=weir.Shuffle()), servers=2, source_tasks=1)
     query.feed(rows(("a", 7), ("b", 1)))
     query.feed(rows(("a", 70), ("b", 1)))  # 7 + 70 cannot be merged
     query.feed(rows(("a", 1), ("b", 1)))
@@ -147,7 +147,11 @@ def test_rows_that_json_cannot_hold_are_dead_letters_all_the_same():
     "row", [{"n": 1 << 70}, {"text": "half a pair: \ud83d"}, {"odd": {(1, 2): float("nan")}}]
 )
 def test_what_json_cannot_hold_is_written_as_python_shows_it(row, tmp_path):
-    outputs = TaskOutputs(TaskFiles(Storage(tmp_path), TaskReport(server=0, step=1), 0, 0), None)
+    topology = SimpleNamespace(dead_letter_sinks=lambda node: ["letters"])
+    outputs = TaskOutputs(
+        TaskFiles(Storage(tmp_path), report := TaskReport(server=0, step=1), 0, 0), topology
+    )
     node = SimpleNamespace(name="fails")
     outputs.divert(node, "key \ud83d", row, ValueError("half a pair: \ud83d"))
     outputs.write()
+    assert [ref.rows for ref in report.outputs["letters"]] == [1]

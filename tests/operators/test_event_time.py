@@ -8,6 +8,7 @@ import pytest
 
 import weir
 from support import dicts, rows_of
+from weir.flow import parts_of
 from weir.testing import run, start
 
 SCHEMA = "k string, time timestamp"
@@ -79,7 +80,7 @@ def test_a_fast_source_does_not_make_a_slow_one_late(declared):
     if declared:
         fast, slow = fast.event_time("time"), slow.event_time("time", lateness="1 minute")
     # a count in between passes rows on, and with them where they come from
-    app = counted(fast.union(slow).keyed("k", weir.Count(), name="all"))
+    app = counted(fast.union(slow).keyed("k", weir.Count(emit="rows"), name="all"))
     query = start(app, servers=2)
     query.feed({"fast": rows(("a", at(55))), "slow": rows(("a", at(1)))})
     query.feed({"slow": rows(("a", at(9)))})
@@ -208,10 +209,10 @@ def test_event_time_behind_a_map_is_read_there_or_where_it_was_declared():
     window = weir.tumbling("when", "10 minutes")
     mapped = weir.source(SCHEMA).map(shifted, "k string, when timestamp")
     app = weir.Application(mapped.keyed("k", weir.Count(), name="w", window=window))
-    assert [p.name for p in app.topology(1).by_name["w"].times] == ["map.when"]
+    assert [p.name for p in parts_of(app).topology(1).by_name["w"].times] == ["map.when"]
     declared = weir.source(SCHEMA).event_time("time").map(shifted, "k string, when timestamp")
     app = weir.Application(declared.keyed("k", weir.Count(), name="w", window=window))
-    assert [p.name for p in app.topology(1).by_name["w"].times] == ["source.time"]
+    assert [p.name for p in parts_of(app).topology(1).by_name["w"].times] == ["source.time"]
     query = start(app, servers=1)
     query.feed(rows(("a", at(0))))
     query.feed(rows(("a", at(70, 1))))
@@ -245,8 +246,10 @@ def test_joins_and_duplicates_go_by_the_same_watermarks():
 def test_a_column_that_only_tells_the_time_is_read_though_nobody_asks_for_it():
     window = weir.tumbling("time", "10 minutes")
     stream = weir.source("k string, time timestamp, seen timestamp, note string").event_time("seen")
-    app = stream.keyed("k", weir.Count(), name="all").keyed("k", weir.Count(), name="w", window=window)
-    topology = weir.Application(app).topology(2)
+    app = stream.keyed("k", weir.Count(emit="rows"), name="all").keyed(
+        "k", weir.Count(), name="w", window=window
+    )
+    topology = parts_of(app).topology(2)
     assert topology.sources["source"].names == ["k", "time", "seen"]
     query = start(app, servers=2)
     query.feed([{"k": "a", "time": at(1), "seen": at(20), "note": ""}])
@@ -256,13 +259,13 @@ def test_a_column_that_only_tells_the_time_is_read_though_nobody_asks_for_it():
 
 def test_event_time_declared_on_one_way_holds_on_all_and_two_that_differ_are_refused():
     source = weir.source(SCHEMA)
-    passed = source.keyed("k", weir.Count(), name="all")
+    passed = source.keyed("k", weir.Count(emit="rows"), name="all")
     app = weir.Application(
         counted(passed), source.event_time("time", lateness="3 s").filter(lambda row: True)
     )
-    assert [p.time.lateness for p in app.topology(1).by_name["w"].times] == [3_000_000]
+    assert [p.time.lateness for p in parts_of(app).topology(1).by_name["w"].times] == [3_000_000]
     timed = weir.Application(passed, passed.event_time("time"))
-    assert [d.event_time is not None for d in timed.declared] == [True]
+    assert [d.event_time is not None for d in parts_of(timed).declared] == [True]
     with pytest.raises(weir.errors.TopologyError, match="give it one event_time"):
         weir.Application(
             source.event_time("time").filter(lambda row: True), source.event_time("time", idle=None)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import weir
 from support import dicts
 from weir.errors import CheckpointMismatch, GroupingError, TopologyError, UnknownColumn
+from weir.flow import parts_of
 from weir.testing import run, start
 
 LEFT, RIGHT = "k string, n long, time timestamp", "k string, m long, at timestamp"
@@ -129,7 +130,7 @@ def test_rows_move_and_scale_with_their_keys(how):
 
     def app():
         left, right = (
-            weir.source(schema, name).keyed("k", weir.Count(), name=f"{name} rows")
+            weir.source(schema, name).keyed("k", weir.Count(emit="rows"), name=f"{name} rows")
             for schema, name in ((LEFT, "left"), (RIGHT, "right"))
         )
         return left.join(
@@ -235,7 +236,7 @@ def test_only_columns_that_are_there_and_groupings_that_keep_keys_together():
     left, right = weir.source(LEFT, "left"), weir.source(RIGHT, "right")
 
     def built(stream):
-        return weir.Application(stream).topology(2)
+        return parts_of(stream).topology(2)
 
     with pytest.raises(UnknownColumn, match="right side has no column 'n' for the key"):
         built(left.join(right, "n"))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import weir
 from support import dicts
 from weir.errors import TopologyError, UnknownColumn
+from weir.flow import parts_of
 from weir.testing import run, start
 
 ORDERS, PRICES = "item string, amount long", "item string, price long, version long, gone boolean"
@@ -90,7 +91,7 @@ def test_without_a_version_the_later_batch_counts_and_the_table_moves_with_its_k
 
 def test_what_cannot_be_is_refused():
     def built(**options):
-        return weir.Application(application(**options)).topology(2)
+        return parts_of(application(**options)).topology(2)
 
     with pytest.raises(UnknownColumn, match="its table has no column 'amount'"):
         built(latest="amount")

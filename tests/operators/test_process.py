@@ -20,7 +20,7 @@ def test_rows_come_in_the_order_asked_for_and_state_is_typed(servers, seed):
     tables = [posts(1200, s) for s in range(3)]
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .keyed("topic", Rises(order_by="n"), name="rises")
     )
     query = run(app, tables, servers=servers, seed=seed)
@@ -41,7 +41,7 @@ def test_without_an_order_the_result_is_still_the_same_every_time():
     for attempt in range(3):
         # from the second time on the input is cut and ordered differently
         order = np.random.default_rng(attempt).permutation(len(table)) if attempt else np.arange(len(table))
-        query = run(app, [table.take(order)], servers=2, sources=1 + 3 * attempt, seed=attempt or None)
+        query = run(app, [table.take(order)], servers=2, source_tasks=1 + 3 * attempt, seed=attempt or None)
         answers.append(rows_of(query.state("r")))
     assert answers[0] == answers[1] == answers[2]
 
@@ -120,7 +120,7 @@ def test_a_process_that_merges_may_be_split():
 def test_null_keys_are_dropped_and_counted_or_an_error():
     table = pa.table({"k": pa.array(["a", None, "b", None, "a"]), "j": pa.array(["x", "y", None, "x", "x"])})
     source = weir.source(table.schema)
-    app = source.keyed("j", weir.Count(), name="j").keyed("k", weir.Count(), name="k")
+    app = source.keyed("j", weir.Count(emit="rows"), name="j").keyed("k", weir.Count(), name="k")
     query = run(app, [table], servers=2)
     assert rows_of(query.state("k")) == [("a", 2)]
     operators = query.progress["operators"]
@@ -144,7 +144,7 @@ def test_idle_keys_are_forgotten(execution):
 
     app = (
         weir.source("k string")
-        .keyed("k", weir.Count(), name="counts", ttl=10)
+        .keyed("k", weir.Count(emit="rows"), name="counts", ttl=10)
         .keyed("k", Visits(), name="visits", ttl=10)
     )
     times = iter([100, 105, 112, 130])

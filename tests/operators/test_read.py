@@ -19,6 +19,7 @@ from weir.engine.batch.ledger import read_commit
 from weir.engine.batch.source_batching import SourceBatching, next_input
 from weir.engine.documents import BatchPlan, Input
 from weir.faults import watching
+from weir.flow import parts_of
 from weir.graph.declare import LISTED
 from weir.operators.file_feed import FileFeed
 from weir.operators.file_reader import CHUNK_ROWS, read_file
@@ -43,7 +44,7 @@ def check(query, folder):
 def test_rows_read_where_their_key_lives_do_not_travel(tmp_path):
     folder = write_parts(tmp_path / "posts", batches=2, strays=0.0)
     place = {f"part={p}": p for p in range(4)}
-    app = places_and_topics(weir.files(None, folder, schema=POSTS, place=place))
+    app = places_and_topics(weir.files(None, folder, schema=POSTS, assignment=place))
     query = run(app, batches_of(folder), servers=4)
     check(query, folder)
     assert [p["rows"] for p in query.recent_progress] == [1200, 1200]
@@ -59,7 +60,7 @@ def test_rows_read_where_their_key_lives_do_not_travel(tmp_path):
 def test_read_on_the_wrong_server_every_row_travels_and_the_result_is_the_same(tmp_path):
     folder = write_parts(tmp_path / "odd name é %20", batches=1, strays=0.0)
     place = {f"part={p}": (p + 1) % 4 for p in range(4)}
-    query = run(places_and_topics(weir.files(None, folder, place=place)), batches_of(folder), servers=4)
+    query = run(places_and_topics(weir.files(None, folder, assignment=place)), batches_of(folder), servers=4)
     check(query, folder)
     edge = query.progress["edges"]["files → places"]
     assert edge["local"] == 0
@@ -130,7 +131,7 @@ def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, f
     folder = write_parts(tmp_path / "posts", batches=3)
     app = (
         weir.files(None, folder, schema=POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .keyed("topic", weir.Aggregate(total="sum(n)"), name="topics")
     )
     routing = weir.Locality(period=1, forecast=None)
@@ -153,8 +154,8 @@ def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, f
     [
         ({"by": "foldr"}, "pattern with one"),
         ({"by": "("}, "no pattern"),
-        ({"place": {"part=0": 7}}, "names instance 7"),
-        ({"place": "near"}, "expected"),
+        ({"assignment": {"part=0": 7}}, "names instance 7"),
+        ({"assignment": "near"}, "expected"),
         ({"format": "parket"}, "did you mean 'parquet'"),
         ({"schema": "place strin"}, "did you mean 'string'"),
     ],
@@ -162,7 +163,7 @@ def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, f
 def test_mistakes_are_said_before_anything_runs(tmp_path, options, message):
     options = {"schema": POSTS, **options}
     with pytest.raises(weir.errors.TopologyError, match=message):
-        weir.Application(weir.files(None, str(tmp_path), **options).keyed("place", weir.Count())).topology(4)
+        parts_of(weir.files(None, str(tmp_path), **options).keyed("place", weir.Count())).topology(4)
 
 
 def test_a_folder_without_files_has_no_columns(tmp_path):

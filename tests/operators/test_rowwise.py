@@ -126,7 +126,7 @@ def test_rows_through_all_three_in_an_application():
     def application(**options):
         return (
             weir.source(POSTS)
-            .keyed("place", weir.Count())
+            .keyed("place", weir.Count(emit="rows"))
             .map(lambda row: (row.topic.upper(), row.n), "topic string, n long", columns=["topic", "n"])
             .flat_map(words, "word string, n long", **options)
             .filter(lambda row: row.n >= 100 and row.word != "TOPIC")

@@ -125,7 +125,9 @@ def test_every_kind_of_window_is_what_plain_python_says(kind, story, servers, cr
     for batch, pause in story:  # time goes on, with rows that are late, very late or in order
         batches.append([(key, base + time, n) for key, time, n in batch])
         base += pause
-    source = weir.source(SCHEMA).keyed("n", weir.Count(), name="first")  # rows come from everywhere
+    source = weir.source(SCHEMA).keyed(
+        "n", weir.Count(emit="rows"), name="first"
+    )  # rows come from everywhere
     app = weir.Application(
         source.keyed("k", weir.Aggregate(rows="count", total="sum(n)"), name="sums", window=window),
         source.keyed("k", Collect(), name="own", window=window),

@@ -74,7 +74,7 @@ def best_windows_in_python(tables):
 def test_the_end_of_the_input_closes_every_window(execution):
     app = (
         weir.source(SCHEMA)
-        .keyed("n", weir.Count(), name="numbers")
+        .keyed("n", weir.Count(emit="rows"), name="numbers")
         .keyed("k", weir.Aggregate(total="sum(n)"), name="w", window=weir.tumbling("time", "10 minutes"))
         .keyed("k", weir.Aggregate(windows="count", best="max(total)"), name="per_key")
     )

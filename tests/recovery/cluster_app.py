@@ -101,8 +101,8 @@ def main(data: str, folder: str) -> None:
         total(key, rows, state)
 
     place = {"00000": 2, "00001": 2}
-    files = weir.files(spark.read, data, schema=SCHEMA, by=r"(\d+)\.parquet", place=place)
-    app = files.keyed("place", weir.Count(), name="places")
+    files = weir.files(spark.read, data, schema=SCHEMA, by=r"(\d+)\.parquet", assignment=place)
+    app = files.keyed("place", weir.Count(emit="rows"), name="places")
     app = app.map_batches(dies_after_reading, name="shuffled", routing=weir.Shuffle())
     app = app.process("topic", dies_between_steps_and_when_others_are_done, name="topics", state=Seen)
     query = app.run(str(checkpoint), servers=3)

@@ -51,7 +51,7 @@ def main(data: str, checkpoint: str, deliveries: str) -> None:
 
     app = (
         weir.files(reader, data, schema="place string, topic string, n long")
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .keyed("topic", Totals(), name="topics")
     )
     routing = weir.Locality(period=1, forecast=None)

@@ -55,7 +55,7 @@ def main(data: str, folder: str) -> None:
     app = (
         weir.source(stream)
         .map_batches(dies_at_the_source, name="early")
-        .keyed("place", weir.Count(), name="places", routing=weir.PartialKey())
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=weir.PartialKey())
         .map_batches(dies_on_a_server, name="shuffled", routing=weir.Shuffle())
         .process("topic", total, name="topics", state=Seen)
     )

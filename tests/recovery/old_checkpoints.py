@@ -75,15 +75,15 @@ def application(weir: Any, stream: Any, story: str) -> Any:
     source = weir.source(stream)
     if story == "partial_key":
         places = source.keyed(
-            "place", weir.Count(), name="places", grouping=weir.PartialKey(), aggregate_every=3
+            "place", weir.Count(emit="rows"), name="places", grouping=weir.PartialKey(), aggregate_every=3
         )
         sums = weir.Aggregate(total="sum(n)", most="max(n)")
         return places.keyed("topic", sums, name="topics", grouping=weir.PartialKey())
     if story == "feedback":
-        places = source.keyed("place", weir.Count(), name="places", grouping=weir.Consistent())
+        places = source.keyed("place", weir.Count(emit="rows"), name="places", grouping=weir.Consistent())
         sums = weir.Aggregate(total="sum(n)", most="max(n)")
         return places.keyed("topic", sums, name="topics", grouping=weir.Weighted(weir.Hash()))
-    places = source.keyed("place", weir.Count(), name="places")
+    places = source.keyed("place", weir.Count(emit="rows"), name="places")
     places.keyed("topic", Totals(), name="topics")
     return places.keyed("place", weir.Aggregate(total="sum(n)"), name="hours", window=hour)
 

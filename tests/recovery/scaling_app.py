@@ -60,7 +60,7 @@ def cluster(data: str, checkpoint: str) -> None:
     # behind a keyed operator, so that it dies in a step, when states have left and some have arrived
     app = (
         weir.source(stream)
-        .keyed("key", weir.Count(), name="counts")
+        .keyed("key", weir.Count(emit="rows"), name="counts")
         .map_batches(dies, name="dies", routing=weir.Shuffle())
         .keyed("killer", weir.Count(), name="killers")
     )

@@ -103,11 +103,13 @@ def spoil(victim, damage):
 
 def test_another_application_is_refused_with_the_difference(copy):
     source = weir.source(POSTS)
-    other_key = source.keyed("topic", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
+    other_key = source.keyed("topic", weir.Count(emit="rows"), name="places").keyed(
+        "topic", weir.Count(), name="topics"
+    )
     before = snapshot(copy)
     with pytest.raises(weir.errors.CheckpointMismatch, match="operator 'places' has another key now"):
         go_on(copy, [], other_key)
-    other_kind = source.keyed("place", weir.Aggregate(count="sum(n)"), name="places").keyed(
+    other_kind = source.keyed("place", weir.Aggregate(count="sum(n)", emit="rows"), name="places").keyed(
         "topic", weir.Count(), name="topics"
     )
     with pytest.raises(weir.errors.CheckpointMismatch, match="operator 'places' has another definition now"):
@@ -117,6 +119,8 @@ def test_another_application_is_refused_with_the_difference(copy):
         weir.errors.CheckpointMismatch, match="operator 'topics', which the application no longer has"
     ):
         go_on(copy, [], fewer)
+    with pytest.raises(weir.errors.CheckpointMismatch, match="the application has this operator"):
+        go_on(copy, [], fewer, drop_state=["topics", "places"])
     assert snapshot(copy) == before
     table = posts(300, 2)
     given_up = go_on(copy, [table], fewer, drop_state=["topics"])
@@ -124,8 +128,8 @@ def test_another_application_is_refused_with_the_difference(copy):
 
 
 @pytest.mark.parametrize("servers", [1, 5])
-@pytest.mark.parametrize("faults", [[], ["migration-written:1"]])
-def test_another_number_of_servers_is_migrated(copy, servers, faults):
+@pytest.mark.parametrize("faults", [[], ["plan-written:2"], ["job-done:2"]])
+def test_another_number_of_servers_takes_the_state_over(copy, servers, faults):
     query = go_on(copy, [], servers=servers)
     # no batch has come, so the state is read through the commit that there was
     for name, column in (("places", "place"), ("topics", "topic")):
@@ -256,7 +260,10 @@ def test_rows_of_a_sink_that_is_gone_may_be_given_up(tmp_path):
         start(two_counts(), checkpoint, servers=2, sink={"places": [one, fails]}) as query,
     ):
         query.feed(TABLES[0])
-    with start(two_counts(), checkpoint, servers=2, sink={"places": one}, drop_state=["places"]) as query:
+    with pytest.raises(weir.errors.CheckpointMismatch, match=r'forget=\{"undelivered": \[\'places\'\]\}'):
+        start(two_counts(), checkpoint, servers=2, sink={"places": one}).feed(TABLES[1])
+    given_up = {"undelivered": ["places"]}
+    with start(two_counts(), checkpoint, servers=2, sink={"places": one}, forget=given_up) as query:
         query.feed(TABLES[1])
         assert rows_of(query.state("places")) == counts(TABLES, "place")
     assert got == [0, 0, 1]  # a function gets a batch again whose delivery has not ended

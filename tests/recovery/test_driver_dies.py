@@ -55,7 +55,9 @@ def check_deliveries(deliveries, tables):
 def test_dead_at_every_step_of_a_batch_and_started_again(checkpoint):
     tables = [posts(700, seed) for seed in range(3)]
     app = (
-        weir.source(POSTS).keyed("place", weir.Count(), name="places").keyed("topic", Totals(), name="topics")
+        weir.source(POSTS)
+        .keyed("place", weir.Count(emit="rows"), name="places")
+        .keyed("topic", Totals(), name="topics")
     )
     faults = ["plan-written:0", "job-done:1", "commit-written:1", "sink-delivered:2"]
     deaths = [2]
@@ -116,7 +118,7 @@ def test_whatever_dies_wherever_rows_go_the_answer_is_pythons(story):
     (places, topics), faults, scaling, servers, seed = story
     tables = [posts(200, seed + batch) for batch in range(3)]
     app = two_counts(places=places, routing=topics)
-    query = start(app, servers=servers, faults=faults, seed=seed, sources=1 + seed % 3)
+    query = start(app, servers=servers, faults=faults, seed=seed, source_tasks=1 + seed % 3)
     for table, by in zip(tables, scaling, strict=True):
         query.feed(table)
         with suppress(weir.errors.TopologyError):  # no rates: the driver has just been started again

@@ -40,14 +40,14 @@ def application(story: str) -> weir.Application:
     source = weir.source(SCHEMA)
     sums = weir.Aggregate(total="sum(n)", most="max(n)")
     if story == "partial_key":
-        places = source.keyed("place", weir.Count(), name="places", routing=weir.PartialKey())
+        places = source.keyed("place", weir.Count(emit="rows"), name="places", routing=weir.PartialKey())
         return weir.Application(places.keyed("topic", sums, name="topics", routing=weir.PartialKey()))
     if story == "feedback":
-        places = source.keyed("place", weir.Count(), name="places", routing=weir.Consistent())
+        places = source.keyed("place", weir.Count(emit="rows"), name="places", routing=weir.Consistent())
         return weir.Application(
             places.keyed("topic", sums, name="topics", routing=weir.Weighted(weir.Hash()))
         )
-    places = source.keyed("place", weir.Count(), name="places")
+    places = source.keyed("place", weir.Count(emit="rows"), name="places")
     hour = weir.tumbling("at", "1 hour")
     return weir.Application(
         places.keyed("topic", Totals(), name="topics"),

@@ -38,8 +38,8 @@ SETTINGS = {
 
 def application(setting):
     _, _, topics, options, more = SETTINGS[setting]
-    stream = weir.source(SCHEMA).keyed("place", weir.Count(), name="places")
-    stream = stream.keyed("topic", weir.Count(), name="topics", routing=topics, **options)
+    stream = weir.source(SCHEMA).keyed("place", weir.Count(emit="rows"), name="places")
+    stream = stream.keyed("topic", weir.Count(emit="rows"), name="topics", routing=topics, **options)
     return stream.keyed(["place", "topic"], weir.Count(), name="both") if more else stream
 
 

@@ -88,9 +88,11 @@ def test_topics_under_another_name_are_not_read_from_their_start(brokers, checkp
     with start(read(topic, "old"), checkpoint, servers=2) as query:
         query.feed()
     query = start(read(topic, "new"), checkpoint, servers=2)
-    with pytest.raises(CheckpointMismatch, match=r"'old', .* is gone, and 'new' is new"):
+    with pytest.raises(CheckpointMismatch, match=r"'old', .* is gone, and 'new' is new.*forget=.*positions"):
         query.feed()
-    with start(read(other, "new"), checkpoint, servers=2, drop_state=["old"]) as query:
+    with pytest.raises(CheckpointMismatch):  # positions are no state
+        start(read(topic, "new"), checkpoint, servers=2, drop_state=["old"]).feed()
+    with start(read(other, "new"), checkpoint, servers=2, forget={"positions": ["old"]}) as query:
         query.feed()
         assert {r["k"]: r["count"] for r in query.state("n").to_pylist()} == Counter(a=7, b=5)
     with start(read(other, "new"), checkpoint, servers=2) as query:  # it is known by now

@@ -68,7 +68,7 @@ def application(grown, topics=None):
         }
     return (
         weir.source(SCHEMA)
-        .keyed("place", weir.Aggregate(**values), name="places")
+        .keyed("place", weir.Aggregate(**values, emit="rows"), name="places")
         .keyed("topic", CountsMore() if grown else CountsRows(), name="topics", routing=topics)
     )
 

@@ -30,7 +30,7 @@ def tables():
 def test_partial_states_are_merged_and_counters_go_on(tables, grouping):
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places", routing=grouping)
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=grouping)
         .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=grouping)
     )
     query = run(app, tables, servers=3, seed=5)

@@ -24,7 +24,7 @@ def test_results_are_right_and_near_servers_get_more():
     tables = [posts(3000, seed) for seed in range(2)]
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .map_batches(lambda b: b, name="spread", routing=weir.Weighted(control=None))
         .keyed("topic", weir.Count(), name="topics", routing=weir.Weighted(weir.Hash(), control=None))
     )

@@ -17,7 +17,7 @@ def test_rows_by_distance_add_up_and_markers_tell_how_old_rows_are(spark, tmp_pa
     folder = write_batches(tmp_path / "posts", tables)
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .map_batches(lambda b: b, name="spread", routing=weir.Shuffle())
         .keyed("topic", weir.Count(), name="topics")
     )

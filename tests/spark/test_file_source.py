@@ -10,6 +10,7 @@ import pytest
 
 import weir
 from support import NOW, POSTS, counts, places_and_topics, rows_of, sums, write_parts
+from weir.flow import parts_of
 
 AT = pa.schema([("path", pa.string()), ("modified", pa.int64())])
 
@@ -29,7 +30,7 @@ def test_a_damaged_file_stops_the_stream_by_name_and_mended_it_goes_on(spark, tm
     def start():
         reader = spark.readStream.option("maxFilesPerTrigger", 4)
         app = places_and_topics(
-            weir.files(reader, folder, schema=POSTS, place={f"part={p}": p for p in range(4)})
+            weir.files(reader, folder, schema=POSTS, assignment={f"part={p}": p for p in range(4)})
         )
         query = app.start(checkpoint, servers=4, trigger=NOW)
         query.await_termination()
@@ -73,8 +74,8 @@ def test_partitions_as_spark_finds_them(spark, tmp_path):
     folder = write_parts(tmp_path / "odd name é %20", batches=1)
     paths = sorted(Path(folder).rglob("*.parquet"))
     for by in ("folder", "file", r"part=(\d+)/"):
-        listed = weir.Application(weir.files(spark.read, folder, by=by)).frames["files (paths)"]
-        here = weir.Application(weir.files(None, folder, by=by)).listings["files (paths)"](paths)
+        listed = parts_of(weir.files(spark.read, folder, by=by)).frames["files (paths)"]
+        here = parts_of(weir.files(None, folder, by=by)).listings["files (paths)"](paths)
         assert rows_of(listed.select("path", "partition", "bytes")) == rows_of(
             here.select(["path", "partition", "bytes"])
         )

@@ -52,7 +52,7 @@ def test_partitions_come_to_their_keys_while_servers_come_and_go(spark, tmp_path
     reader = spark.readStream.option("maxFilesPerTrigger", PARTS)
     app = (
         weir.files(reader, str(folder), schema=SCHEMA)
-        .keyed("sensor", weir.Count(), name="sensors")
+        .keyed("sensor", weir.Count(emit="rows"), name="sensors")
         .keyed("room", weir.Aggregate(total="sum(v)"), name="rooms")
     )
     ready = threading.Event()

@@ -54,11 +54,11 @@ def test_the_jvm_agrees_with_the_router(spark, grouping):
     assert len({answers[t] for t in topics}) == 3
 
 
-def test_partial_states_of_split_keys_are_merged_and_may_wait(spark, tmp_path, checkpoint):
+def test_partial_states_of_split_keys_are_merged(spark, tmp_path, checkpoint):
     folder = write_batches(tmp_path / "posts", TABLES)
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places", routing=weir.Consistent())
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=weir.Consistent())
         .keyed("topic", weir.Aggregate(n="count", top="max(n)"), name="topics", routing=weir.PartialKey())
     )  # fmt: skip
     delivered = {}
@@ -69,7 +69,9 @@ def test_partial_states_of_split_keys_are_merged_and_may_wait(spark, tmp_path, c
     expected = count_and_top_by(TABLES, "topic")
     assert rows_of(query.state("topics")) == expected
     assert rows_of(weir.read_state(checkpoint, "topics")) == expected
-    assert delivered == {0: [], 1: count_and_top_by(TABLES[:2], "topic"), 2: []}
+    for batch, rows in delivered.items():
+        touched = set(TABLES[batch]["topic"].to_pylist())
+        assert rows == [row for row in count_and_top_by(TABLES[: batch + 1], "topic") if row[0] in touched]
     # by hash it is 2.04; how far servers differ here depends on the time that each was seen to be busy
     assert query.progress["operators"]["places"]["imbalance"] < 1.9
     assert query._driver.ledger.last.counters

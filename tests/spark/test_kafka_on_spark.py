@@ -25,7 +25,9 @@ def test_topics_are_read_by_servers_in_batches_of_their_own_and_delivered(
 ):
     topic, tables = brokers.topic(2), [posts(500, 1), posts(300, 2)]
     source = weir.kafka(brokers.servers, topic, SCHEMA, max_rows_per_batch=300)
-    app = source.keyed("place", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
+    app = source.keyed("place", weir.Count(emit="rows"), name="places").keyed(
+        "topic", weir.Count(), name="topics"
+    )
     sinks = [Parquet(str(tmp_path / "out")), Postgres(postgres, "spark_topics", keys=["topic"])]
     for table in tables:
         fill(brokers, topic, table)

@@ -56,7 +56,7 @@ def test_live_servers_and_jobs_take_turns_on_one_checkpoint(spark, tmp_path, che
     data = tmp_path / "posts"
     app = (
         weir.source(stream(spark, write_batches(data, TABLES[:2]), POSTS))
-        .keyed("place", weir.Count(), name="places", routing=weir.PartialKey())
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=weir.PartialKey())
         .keyed("topic", Rises(order_by="n"), name="topics")
     )
     for number, execution in enumerate(["live", "jobs", "auto"]):
@@ -265,7 +265,7 @@ def test_servers_and_keys_move_and_a_server_that_dies_costs_one_batch(spark, tmp
 
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .map_batches(dies_once, name="same", routing=weir.Shuffle())
         .keyed("topic", weir.Count(), name="topics")
     )

@@ -53,19 +53,19 @@ def test_dead_letters_and_state_are_dataframes(spark, tmp_path, checkpoint):
     app = weir.source(stream(spark, folder)).process(
         "topic", fragile, name="fragile", state=Run, on_error="divert"
     )
-    with pytest.raises(weir.errors.TopologyError, match="no dead_letters="):
+    with pytest.raises(weir.errors.TopologyError, match="nobody takes them: pass dead_letters="):
         app.start(checkpoint, servers=2, trigger=NOW)
-    letters = []
-    query = app.start(
-        checkpoint,
-        servers=2,
-        trigger=NOW,
-        dead_letters=lambda frame, batch: letters.extend(
-            (batch, r["operator"], r["key"]) for r in frame.collect()
-        ),
+    letters, own = [], []
+
+    def into(taken):
+        return lambda frame, batch: taken.extend((batch, r["operator"], r["key"]) for r in frame.collect())
+
+    query = app.dead_letter_sink(into(own)).start(
+        checkpoint, servers=2, trigger=NOW, dead_letters=into(letters)
     )
     query.await_termination()
     bad = [pc.sum(pc.equal(table["topic"], "topic 0")).as_py() for table in tables]
+    assert own == letters
     assert letters == [(b, "fragile", "topic 0") for b in (0, 1) for _ in range(bad[b])]
     assert min(bad) > 0
     state = query.state("fragile")
@@ -81,7 +81,7 @@ def test_a_bounded_run_closes_every_window_and_equals_plain_spark(spark, tmp_pat
     frame = spark.read.parquet(write_batches(tmp_path / "data", [table]))
     app = (
         weir.source(frame)
-        .keyed("n", weir.Count(), name="numbers")
+        .keyed("n", weir.Count(emit="rows"), name="numbers")
         .keyed("k", weir.Aggregate(total="sum(n)"), name="w", window=weir.tumbling("time", "10 minutes"))
         .keyed("k", weir.Aggregate(windows="count", best="max(total)"), name="per_key")
     )

@@ -147,7 +147,9 @@ def test_every_type_of_key(spark, tmp_path, checkpoint):
     frame = spark.read.parquet(write_batches(tmp_path / "data", [table]))
     every = ["i", "l", "d", "t", "b", "y", "s"]
     app = (
-        weir.source(frame).keyed(every, weir.Count(), name="all").keyed(["t", "y"], weir.Count(), name="two")
+        weir.source(frame)
+        .keyed(every, weir.Count(emit="rows"), name="all")
+        .keyed(["t", "y"], weir.Count(), name="two")
     )
     query = app.run(checkpoint, servers=3)
     here = testing.run(weir.source(table.schema).keyed(every, weir.Count(), name="all"), [table], servers=3)

@@ -28,7 +28,7 @@ def test_near_servers_get_more_and_a_replay_routes_the_same(spark, tmp_path, che
     folder = write_batches(tmp_path / "data", tables)
     app = (
         weir.source(stream(spark, folder, POSTS))
-        .keyed("place", weir.Count(), name="places", routing=weir.Weighted(weir.Hash()))
+        .keyed("place", weir.Count(emit="rows"), name="places", routing=weir.Weighted(weir.Hash()))
         .map_batches(lambda b: b, name="spread", routing=weir.Weighted(control=None))
         .keyed("topic", weir.Count(), name="topics", routing=weir.Weighted(weir.Hash()))
     )

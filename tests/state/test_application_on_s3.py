@@ -17,7 +17,7 @@ from weir.testing import start
 
 def application():
     words = weir.source("word string, topic string")
-    return words.keyed("word", weir.Count()).keyed("topic", weir.Count())
+    return words.keyed("word", weir.Count(emit="rows")).keyed("topic", weir.Count())
 
 
 def batches(seed, n=6):

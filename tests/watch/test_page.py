@@ -220,12 +220,14 @@ def test_the_page_of_any_application_is_drawn(chrome, seed):
 
 def test_rows_that_come_too_late_have_a_sink_of_their_own_in_the_flow(tab, checkpoint):
     source = weir.source("place string, at timestamp").event_time("at")
-    app = source.keyed("place", weir.Count(), window=weir.tumbling("at", "1 minute"), name="w")
+    app = source.filter(bool, on_error="divert").dead_letter_sink(lambda table, batch: None)
+    app = app.count("place", window=weir.tumbling("at", "1 minute"), name="w")
     with start(app, checkpoint, servers=2) as query, PageServer(checkpoint, port=0) as server:
         query.feed([{"place": "a", "at": datetime(2024, 1, 1)}])
         tab.goto(server.url)
         tab.wait_for_selector(DRAWN)
         shows(tab, "#graph .sink", "late rows")
+        assert "dead letters" in tab.locator("#graph").inner_text()
         query.finish()
         query.stop()
         shows(tab, "#verdict", "The query has finished.")

@@ -266,7 +266,7 @@ def test_other_hosts_and_origins_are_refused(steered):
     assert ask(server, "/api/now", host=f"localhost:{server.port}")[0].status == 200
     assert ask(server, "/api/now", origin="http://evil.example")[0].status == 403
     own = {"host": f"127.0.0.1:{server.port}", "origin": f"http://127.0.0.1:{server.port}"}
-    body = {"operation": "out", "machines": 1}
+    body = {"operation": "out", "servers": 1}
     assert ask(server, "/api/dry-run", "POST", body, **own)[0].status == 200
     cookie = f"weir_{server.port}={server.token}"
     answer, text = ask(server, "/api/dry-run", "POST", body, authorization=None, cookie=cookie)
@@ -287,12 +287,12 @@ def test_steering_goes_through_the_checkpoint(checkpoint):
     with start(two_counts(), checkpoint, servers=2, routing=routing) as query:
         query.feed(posts(200, 0))
         with PageServer(checkpoint, port=0, control=True) as server:
-            told = json.loads(ask(server, "/api/dry-run", "POST", {"operation": "out", "machines": 2})[1])
+            told = json.loads(ask(server, "/api/dry-run", "POST", {"operation": "out", "servers": 2})[1])
             assert (told["from"], told["to"], query.topology.servers) == (2, 4, 2)
-            assert fed_until_answered(query, server, {"operation": "out", "machines": 2})["to"] == 4
+            assert fed_until_answered(query, server, {"operation": "out", "servers": 2})["to"] == 4
             assert query.topology.servers == 4
             assert fed_until_answered(query, server, {"operation": "reconfigure"})["state"] == "done"
-            answer, text = ask(server, "/api/dry-run", "POST", {"operation": "in", "machines": 9})
+            answer, text = ask(server, "/api/dry-run", "POST", {"operation": "in", "servers": 9})
             assert (answer.status, "at least one must remain" in text) == (409, True)
             for wrong in ({"operation": "explode"}, {}, [1]):
                 assert ask(server, "/api/steer", "POST", wrong)[0].status == 400

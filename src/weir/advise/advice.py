@@ -124,7 +124,7 @@ def _check(data: str, servers: int, alpha: float, positive: dict[str, float | No
 
 
 def _save(counted: Counted, tables: Sequence[Table], folder: str) -> dict[str, str]:
-    """Write one readable table per operator, for ``weir.Locality(start=folder)``; return the files by operator."""
+    """Write one readable table per operator, for ``weir.Locality(tables=folder)``; return the files by operator."""
     files = {}
     for keys, table in zip(counted.keys, tables, strict=True):
         servers = table.find(hash_columns(keys.columns))

@@ -88,8 +88,8 @@ def _why_table(verdict: str, drifts: bool, reached: float, base: float) -> str:
     if verdict == "learn":
         return f"Let it learn as the stream runs, routing=weir.Locality(): {reach}; a table soon grows old."
     if drifts:
-        return f"Start with this table and let it learn, routing=weir.Locality(start=…): {reach}."
-    return f"Start with this table, routing=weir.Locality(start=…): {reach}, and it lasts."
+        return f"Start with this table and let it learn, routing=weir.Locality(tables=…): {reach}."
+    return f"Start with this table, routing=weir.Locality(tables=…): {reach}, and it lasts."
 
 
 def _why_hash(figures: dict[str, Any]) -> str:

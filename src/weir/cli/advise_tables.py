@@ -35,7 +35,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for line in _lines(result):
         console.print(Text(line))
     if "out" in result:
-        console.print(Text(f'  routing=weir.Locality(start="{result["out"]}")', "bold"))
+        console.print(Text(f'  routing=weir.Locality(tables="{result["out"]}")', "bold"))
     elif recommendation["verdict"] == "start":
         console.print(Text("To write the table, add --out FOLDER", "bold"))
     if "plot" in result:

@@ -7,13 +7,14 @@ the last commit alone, whether the query runs or not, and changes nothing.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 
 from weir.engine.batch.ledger import latest_commit
 from weir.engine.steering.requests import Request, await_answer, foretell, submit
-from weir.errors import CheckpointError, EngineError
+from weir.errors import CheckpointError, EngineError, WeirError
 from weir.state.storage import Storage
 from weir.watch.reader import CheckpointReader
 
@@ -23,13 +24,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help="the folder or URI that the query was started with")
     operation = parser.add_mutually_exclusive_group(required=True)
-    operation.add_argument("--out", type=int, metavar="K", help="add K servers")
-    operation.add_argument("--in", type=int, metavar="K", dest="into", help="remove K servers")
+    operation.add_argument("--add", type=int, metavar="K", help="add K servers")
+    operation.add_argument("--remove", type=int, metavar="K", help="remove K servers")
+    operation.add_argument("--out", type=_renamed("--out", "--add"), help=argparse.SUPPRESS)
+    operation.add_argument("--in", type=_renamed("--in", "--remove"), help=argparse.SUPPRESS)
     operation.add_argument("--hosts", nargs="+", metavar="HOST", help="remove the servers on these hosts")
     add("--whole-hosts", action="store_true", help="K counts hosts, with all their servers")
     add("--dry-run", action="store_true", help="say what would be done, and why; change nothing")
     add("--timeout", type=float, default=120.0, help="seconds to wait for the query (default 120)")
     add("--share-slots", action="store_true", help="let servers take turns on the task slots there are")
+
+
+def _renamed(old: str, new: str) -> Callable[[str], None]:
+    def refuse(value: str) -> None:
+        raise WeirError(f"{old} is called {new} now: weir scale CHECKPOINT {new} {value}")
+
+    return refuse
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -39,8 +49,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if commit is None:
         raise CheckpointError(f"{storage.root}: no batch has been committed there yet")
     request = Request(
-        "out" if args.out is not None else "in",
-        args.out if args.out is not None else args.into or 1,
+        "out" if args.add is not None else "in",
+        args.add if args.add is not None else args.remove or 1,
         tuple(args.hosts or ()),
         share_slots=args.share_slots,
         whole_hosts=args.whole_hosts,

@@ -1,4 +1,4 @@
-"""Automatic scaling: when to add machines, when to remove some."""
+"""Automatic scaling: when to add servers, when to remove some."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from weir.errors import TopologyError
 
 @dataclass(frozen=True)
 class Autoscale:
-    """When to add and to remove machines, by lag and congestion; any number of queries may share one.
+    """When to add and to remove servers, by lag and congestion; any number of queries may share one.
 
-    Machines are added as soon as the stream has lagged (or an operator has been congested *and* the machines busy)
-    for ``patience`` batches in a row: as many as bring the utilisation down to ``aim``. Machines are removed only
+    Servers are added as soon as the stream has lagged (or an operator has been congested *and* the servers busy)
+    for ``patience`` batches in a row: as many as bring the utilisation down to ``aim``. Servers are removed only
     after ``calm`` quiet batches, and only as many as leave the rest below ``aim``; so the load for which they were
     added doesn't remove them again. After every change ``cooldown`` batches pass without another.
 
@@ -22,19 +22,19 @@ class Autoscale:
     target_lag
         Seconds that the stream may lag behind.
     min, max
-        Bounds on the number of machines.
+        Bounds on the number of servers.
     aim
         Utilisation to scale to.
     high, low
-        A machine is busy above ``high``, quiet below ``low``; ``low < aim < high``.
+        A server is busy above ``high``, quiet below ``low``; ``low < aim < high``.
     patience, calm
         Batches in a row that count as trouble, as quiet.
     cooldown
         Batches without a decision after a change.
     step
-        The most machines to add or to remove at once; ``None`` for any number.
+        The most servers to add or to remove at once; ``None`` for any number.
     whole_hosts
-        Machines are hosts, with all their servers, instead of servers.
+        Count hosts, with all their servers, instead of servers.
 
     Examples
     --------
@@ -83,17 +83,17 @@ class AutoscaleWatcher:
         self.config = config
         self._late = self._quiet = self._wait = 0  # batches in a row, and batches left to wait
 
-    def watch(self, machines: int, *, lag: float, congested: int, utilisation: float) -> int:
-        """Take in one batch; return how many machines to add (positive) or to remove (negative) now.
+    def watch(self, servers: int, *, lag: float, congested: int, utilisation: float) -> int:
+        """Take in one batch; return how many servers to add (positive) or to remove (negative) now.
 
         ``lag`` is the seconds that the stream is behind, ``congested`` the number of congested operators,
-        ``utilisation`` the busy share of the machines' time, on average.
+        ``utilisation`` the busy share of the servers' time, on average.
         """
         config = self.config
-        if machines < config.min:
-            return self._act(config.min - machines)
-        if machines > config.max:
-            return self._act(config.max - machines)
+        if servers < config.min:
+            return self._act(config.min - servers)
+        if servers > config.max:
+            return self._act(config.max - servers)
         if self._wait:
             self._wait -= 1
             return 0
@@ -101,12 +101,12 @@ class AutoscaleWatcher:
         quiet = lag <= config.target_lag / 2 and not congested and utilisation < config.low
         self._late = self._late + 1 if late else 0
         self._quiet = self._quiet + 1 if quiet else 0
-        needed = math.ceil(machines * utilisation / config.aim - 1e-9)
-        if self._late >= config.patience and machines < config.max:
-            # a stream that lags although no machine is busy waits for one operator: more of the others don't help it
-            return self._act(min(max(1, needed - machines), config.max - machines))
-        if self._quiet >= config.calm and max(config.min, needed) < machines:
-            return self._act(max(config.min, needed) - machines)
+        needed = math.ceil(servers * utilisation / config.aim - 1e-9)
+        if self._late >= config.patience and servers < config.max:
+            # a stream that lags although no server is busy waits for one operator: more of the others don't help it
+            return self._act(min(max(1, needed - servers), config.max - servers))
+        if self._quiet >= config.calm and max(config.min, needed) < servers:
+            return self._act(max(config.min, needed) - servers)
         return 0
 
     def _act(self, change: int) -> int:

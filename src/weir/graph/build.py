@@ -13,7 +13,7 @@ from weir.columns import canonical
 from weir.errors import TopologyError
 from weir.graph.checks import check_declared, check_grouping, check_names, check_sides, check_sinks
 from weir.graph.event_time import time_points
-from weir.graph.model import Declared, Edge, Node, Routing, TimePoint, Topology
+from weir.graph.model import Declared, Edge, GroupingLike, Node, TimePoint, Topology
 from weir.operators.base import combined_schema, side_schema
 from weir.operators.timer_entries import TIMER
 from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime
@@ -27,17 +27,16 @@ def build(
     declared: Sequence[Declared],
     servers: int,
     *,
-    routing: Routing | None = None,
+    routing: GroupingLike | None = None,
     sinks: Sequence[str] = (),
     prune: bool = True,
     placements: Mapping[str, Sequence[int]] | None = None,
     times: Mapping[str, EventTime] | None = None,
-    dead_letters: bool = False,
 ) -> Topology:
     """Check an application and place it on servers.
 
     ``placements`` is where scaling has put the instances of each operator; it overrides what is declared. ``times`` is
-    the event time that sources declare; ``dead_letters`` whether there is a sink for them.
+    the event time that sources declare, ``sinks`` the names of all sinks (see :mod:`weir.graph.model`).
     """
     if servers < 1:
         raise TopologyError(f"an application needs at least one server, got servers={servers}")
@@ -56,6 +55,9 @@ def build(
         schema = _input_schema(d, outputs)
         inputs[d.name] = schema
         check_declared(d, schema)
+        follower = next((other.name for other in order if d.name in other.inputs), None)
+        if follower is not None and d.window is None:
+            d.operator.check_followed(follower, f"operator {d.name!r}")
         d.operator.check(schema, f"operator {d.name!r}")
         groupings[d.name] = _grouping(d, routing)
         given = None if placements is None else placements.get(d.name)
@@ -120,7 +122,6 @@ def build(
         edges=tuple(edges),
         sinks=frozenset(sinks),
         by_name={n.name: n for n in nodes},
-        dead_letters=dead_letters,
     )
 
 
@@ -171,7 +172,7 @@ def _united_schema(d: Declared, names: Sequence[str], outputs: Mapping[str, pa.S
     return first
 
 
-def _grouping(d: Declared, routing: Routing | None) -> Grouping:
+def _grouping(d: Declared, routing: GroupingLike | None) -> Grouping:
     """Return the grouping in front of an operator: its own, the application's, or what suits it."""
     timed = d.timed or d.ttl is not None or bool(d.operator.timers)
     explicit = d.grouping is not None

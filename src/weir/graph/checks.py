@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from weir.columns import can_be_key
 from weir.errors import GroupingError, TopologyError, UnknownColumn, did_you_mean
-from weir.graph.model import DEAD_LETTERS, HELD, LATE, Declared
+from weir.graph.model import DEAD, DEAD_LETTERS, HELD, LATE, Declared
 from weir.routing.base import Grouping
 
 
@@ -18,7 +18,7 @@ def check_names(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) 
     for d in declared:
         if not d.name or "/" in d.name or d.name.startswith("."):
             raise TopologyError(f"{d.name!r} cannot name an operator: it must be a plain file name, too")
-        if d.name.endswith((HELD, LATE)) or d.name == DEAD_LETTERS:
+        if d.name.endswith((HELD, LATE, DEAD)) or d.name == DEAD_LETTERS:
             raise TopologyError(f"{d.name!r} cannot name an operator: it names what Weir keeps beside them")
         if d.name in seen:
             raise TopologyError(
@@ -36,13 +36,22 @@ def check_names(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) 
 
 
 def check_sinks(sinks: Sequence[str], by_name: Mapping[str, Declared]) -> None:
-    """Refuse sinks of operators that are not there, and sinks for late rows where none can be late."""
+    """Refuse sinks of operators that are not there, and sinks that no row could reach."""
     for sink in sinks:
-        name = sink.removesuffix(LATE)
+        name = sink.removesuffix(LATE).removesuffix(DEAD)
+        if name == DEAD_LETTERS:
+            continue
         if name not in by_name:
             raise TopologyError(f"sink for unknown operator {name!r}; {did_you_mean(name, by_name)}")
-        if sink != name and not by_name[name].drops_late:
-            raise TopologyError(f"late={{{name!r}: …}}: no row is late for {name!r}, which has no windows")
+        late = by_name[name].drops_late
+        if sink.endswith(LATE) and not late:
+            raise TopologyError(
+                f"no row is late for {name!r}, which has no windows: it needs no sink for such"
+            )
+        if sink.endswith(DEAD) and not late and by_name[name].on_error != "divert":
+            raise TopologyError(
+                f'{name!r} sets no row aside: pass on_error="divert" to it, or take its dead-letter sink away'
+            )
 
 
 def check_declared(d: Declared, schema: pa.Schema) -> None:

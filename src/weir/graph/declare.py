@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError, did_you_mean
-from weir.graph.model import Declared, Routing
+from weir.graph.model import Declared, GroupingLike
 from weir.locality.config import Locality
 from weir.operators.base import Operator
 from weir.operators.side_input import SideInput
@@ -28,15 +28,15 @@ LISTED = " (paths)"  # ends the name of a source that lists files, before the op
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A source: a DataFrame, or only the schema of one that is fed by :mod:`weir.testing`.
+    """A source: a DataFrame and its columns, or only these, where :mod:`weir.testing` feeds it.
 
     Where files are fed, ``listing`` turns their paths into the rows of the source. With a ``feed`` the driver itself
     plans what is read (see :mod:`weir.engine.batch.source_batching`); a frame only says when there is something.
     """
 
     name: str
+    schema: pa.Schema
     frame: Any = None
-    schema: pa.Schema | None = None
     inputs: tuple[Part, ...] = ()
     listing: Callable[[Iterable[Any]], pa.Table] | None = None
     event_time: EventTime | None = None
@@ -44,7 +44,7 @@ class Source:
 
     def same_as(self, other: Source) -> bool:
         """Return whether both read the same DataFrame, or have the same schema, and tell the time alike."""
-        same = self.schema == other.schema and _agree(self.event_time, other.event_time)
+        same = self.schema == other.schema and agree(self.event_time, other.event_time)
         return self is other or (self.frame is other.frame and same)
 
 
@@ -59,7 +59,7 @@ class Step:
 
 
 # what a configuration file can say; with parameters, they are made in code
-ROUTINGS: dict[str, Callable[[], Routing]] = {
+GROUPINGS: dict[str, Callable[[], GroupingLike]] = {
     "hash": Hash,
     "locality": Locality,
     "consistent": Consistent,
@@ -75,7 +75,7 @@ class OperatorOptions(TypedDict, total=False):
     """The parameters that all methods of :class:`Stream` share; that class explains them."""
 
     name: str | None
-    routing: Routing | str | None
+    routing: GroupingLike | str | None
     parallelism: int | None
     placement: Iterable[int] | None
     on_error: str
@@ -112,7 +112,7 @@ def operator_step(
     kind: str,
     key: tuple[str, ...] = (),
     name: str | None = None,
-    routing: Routing | str | None = None,
+    routing: GroupingLike | str | None = None,
     parallelism: int | None = None,
     placement: Iterable[int] | None = None,
     null_keys: str = "drop",
@@ -133,7 +133,7 @@ def operator_step(
     operator.prepare()
     if operator.stateful and not key:
         raise TopologyError(f'{where}it keeps state per key: give it a key, e.g. keyed("topic", …)')
-    routing = routing_of(routing, where)
+    routing = to_grouping(routing, where)
     if parallelism is not None:
         check_count("parallelism", parallelism)
     if window is not None and not isinstance(window, Window):
@@ -187,123 +187,38 @@ def declared_time(parts: Sequence[Part]) -> str | None:
     return columns.pop() if len(columns) == 1 else None
 
 
-def assemble(ends: Sequence[Part]) -> tuple[dict[str, Source], tuple[Declared, ...]]:
-    """Return the sources, by name, and the operators that some parts of an application depend on.
-
-    Inputs come before what follows them, in the order in which they are reached from the ends: the same streams
-    give the same application. A part that is reached in several ways is there once. So are two declarations of one
-    name that say the same, as a notebook cell makes them that is run again.
-    """
-    parts = _ancestors(ends)
-    sources: dict[str, Source] = {}
-    for part in parts:
-        if isinstance(part, Source) and not part.same_as(sources.setdefault(part.name, part)):
-            name = part.name.removesuffix(LISTED)
-            raise TopologyError(
-                f"two sources are named {name!r}; pass name= to one of them. If they are one, give it one event_time"
-            )
-        if isinstance(part, Source) and part.event_time is not None:
-            sources[part.name] = part  # declared on one of its ways, it holds on all
-    taken = {*sources, *(part.declared.name for part in parts if isinstance(part, Step))}
-    names: dict[int, str] = {}
-    declared: dict[str, Declared] = {}
-    for part in parts:
-        if isinstance(part, Source):
-            names[id(part)] = part.name
-            continue
-        name = names[id(part)] = part.declared.name or _free(part.kind, taken)
-        taken.add(name)
-        inputs = tuple(names[id(before)] for before in part.inputs)
-        distinct = list(zip(inputs, part.declared.sides or [0] * len(inputs), strict=True))
-        if len(set(distinct)) < len(distinct):
-            twice = next(i for i, _ in distinct if inputs.count(i) > 1)
-            raise TopologyError(
-                f"operator {name!r} unites {twice!r} with itself; name each stream once in union(…)"
-            )
-        operator = replace(part.declared, name=name, inputs=inputs)
-        first = declared.setdefault(name, operator)
-        time = operator.event_time or first.event_time
-        declared[name] = replace(first, event_time=time)
-        if not (
-            _agree(operator.event_time, first.event_time)
-            and _same(replace(operator, event_time=time), declared[name])
-        ):
-            why = "" if part.named else f", after the key {', '.join(operator.key)}"
-            raise TopologyError(
-                f"two operators are named {name!r}{why}; pass name= to one of them: saved state is found by name"
-            )
-    return sources, tuple(declared.values())
-
-
-def check_count(name: str, value: Any) -> None:
+def check_count(name: str, value: Any, otherwise: str = "") -> None:
     """Raise a TopologyError unless a parameter is a whole number of 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise TopologyError(f"{name}={value!r}: expected a whole number, 1 or more")
+        raise TopologyError(f"{name}={value!r}: expected a whole number, 1 or more{otherwise}")
 
 
-def routing_of(routing: Any, where: str = "") -> Routing | None:
-    """Return a parameter that is a grouping, a Locality, the name of one, or None; raise a TopologyError otherwise.
+def to_grouping(routing: Any, where: str = "") -> GroupingLike | None:
+    """Return the grouping that a parameter is or names; raise a TopologyError if it is neither, nor None.
 
-    >>> routing_of("consistent") == Consistent()
+    >>> to_grouping("consistent") == Consistent()
     True
     """
     if routing is None:
         return None
     if isinstance(routing, str):
-        if routing not in ROUTINGS:
-            raise TopologyError(f"{where}routing={routing!r}: {did_you_mean(routing, ROUTINGS)}")
-        return ROUTINGS[routing]()
+        if routing not in GROUPINGS:
+            raise TopologyError(f"{where}routing={routing!r}: {did_you_mean(routing, GROUPINGS)}")
+        return GROUPINGS[routing]()
     if isinstance(routing, type) and hasattr(routing, "for_operator"):
         raise TopologyError(
             f"{where}routing={routing.__name__}: make one, as in routing={routing.__name__}()"
         )
     if not hasattr(routing, "for_operator"):
         raise TopologyError(
-            f"{where}routing={routing!r}: expected a grouping such as weir.Hash(), weir.Locality(…), or a name such as "
+            f"{where}routing={routing!r}: expected a grouping such as weir.Locality(), or its name, such as "
             '"locality"'
         )
-    return cast(Routing, routing)
+    return cast(GroupingLike, routing)
 
 
-def _ancestors(ends: Sequence[Part]) -> list[Part]:
-    """Return the ends and all that they depend on, inputs first."""
-    order: list[Part] = []
-    done: set[int] = set()
-    stack = [(end, False) for end in reversed(ends)]
-    while stack:
-        part, inputs_done = stack.pop()
-        if id(part) in done:
-            continue
-        if inputs_done:
-            done.add(id(part))
-            order.append(part)
-        else:
-            stack.append((part, True))
-            stack.extend((before, False) for before in reversed(part.inputs))
-    return order
-
-
-def _free(kind: str, taken: set[str]) -> str:
-    name, number = kind, 1
-    while name in taken:
-        number += 1
-        name = f"{kind}_{number}"
-    return name
-
-
-def _agree(one: EventTime | None, other: EventTime | None) -> bool:
+def agree(one: EventTime | None, other: EventTime | None) -> bool:
     return one is None or other is None or one == other
-
-
-def _same(one: Declared, other: Declared) -> bool:
-    """Return whether two declarations say the same; operators do if they are of one class with equal attributes."""
-    mine, theirs = one.operator, other.operator
-    if type(mine) is not type(theirs) or replace(one, operator=theirs) != other:
-        return False
-    try:
-        return mine is theirs or vars(mine) == vars(theirs)
-    except ValueError:  # attributes that cannot be compared, such as arrays
-        return False
 
 
 def _positive(timeout: Duration, where: str) -> int:

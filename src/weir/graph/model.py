@@ -20,12 +20,15 @@ from weir.operators.windows import EventTime, Window
 from weir.routing.base import Grouping, OperatorTraits
 
 HELD = "~held"  # ended the name under which partial states waited, up to version 0.2
-LATE = "~late"  # ends the name of the sink for rows that come too late for their windows
-DEAD_LETTERS = "__dead_letters"  # names the sink for rows that are set aside
+# a sink is known by its operator's name; one of its late rows, or dead letters, ends in one of these
+LATE = "~late"
+DEAD = "~dead"
+DEAD_LETTERS = "__dead_letters"  # names the sink for the dead letters of all operators
+DEAD_LETTER_SCHEMA = pa.schema([(name, pa.string()) for name in ("operator", "key", "row", "error")])
 
 
-class Routing(Protocol):
-    """What may stand where a routing is asked for: a grouping, or something that picks one per operator."""
+class GroupingLike(Protocol):
+    """A grouping, or something that picks one for each operator, as :class:`~weir.Locality` does."""
 
     def for_operator(self, operator: OperatorTraits) -> Grouping:
         """Return the grouping in front of an operator."""
@@ -39,7 +42,7 @@ class Declared:
     operator: Operator
     inputs: tuple[str, ...]
     key: tuple[str, ...] = ()
-    grouping: Routing | None = None
+    grouping: GroupingLike | None = None
     parallelism: int | None = None
     placement: tuple[int, ...] | None = None
     null_keys: str = "drop"
@@ -194,7 +197,6 @@ class Topology:
     edges: tuple[Edge, ...]
     sinks: frozenset[str]
     by_name: dict[str, Node] = field(repr=False)
-    dead_letters: bool = False  # whether anybody takes rows that are set aside
 
     @cached_property
     def points(self) -> dict[str, list[TimePoint]]:
@@ -206,9 +208,15 @@ class Topology:
 
     def sink_schema(self, sink: str) -> pa.Schema:
         """Return what a sink receives."""
+        if sink == DEAD_LETTERS or sink.endswith(DEAD):
+            return DEAD_LETTER_SCHEMA
         if sink.endswith(LATE):
             return self.by_name[sink.removesuffix(LATE)].input
         return self.by_name[sink].sink_out
+
+    def dead_letter_sinks(self, node: Node) -> list[str]:
+        """Return the sinks that take rows which an operator sets aside."""
+        return [sink for sink in (DEAD_LETTERS, node.name + DEAD) if sink in self.sinks]
 
     @cached_property
     def steps(self) -> int:
@@ -276,7 +284,7 @@ class Topology:
                 for n in self.nodes
             },
             "edges": [[e.source, e.target, e.grouping.name] for e in self.edges],
-            "sinks": sorted(self.sinks),
+            "sinks": sorted(self.sinks - {DEAD_LETTERS}),
         }
 
     def grouping_of(self, node: Node) -> Grouping:

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Literal
 
-from weir.errors import GroupingError, TopologyError, did_you_mean
+from weir.errors import GroupingError, TopologyError, did_you_mean, renamed
 from weir.locality.partition import Partitioner, Tree
 from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash
@@ -17,6 +17,7 @@ from weir.routing.locality_aware import LocalityAware, LocalityAwareSplit
 NEW_KEYS = ("affinity", "first_seen", "hash")
 
 
+@renamed(calm="min_gain")
 @dataclass(frozen=True)
 class Costs:
     """What the forecast weighs against each other; rough figures do.
@@ -33,7 +34,7 @@ class Costs:
         Periods within which a reconfiguration must have paid for itself.
     confidence
         By how many standard deviations the gain on held-out rows must exceed chance.
-    calm
+    min_gain
         Locality that moving the whole state would have to gain; moving a part of it, that part. Keeps two
         equally good assignments from taking turns.
     """
@@ -43,9 +44,10 @@ class Costs:
     bytes_per_second: float = 100e6
     horizon: float = 8.0
     confidence: float = 1.0
-    calm: float = 0.1
+    min_gain: float = 0.1
 
 
+@renamed(racks="hierarchy", start="tables", memory="half_life")
 @dataclass(frozen=True)
 class Locality:
     """Locality-aware routing: keys that travel together live together, learnt and changed as the stream runs.
@@ -63,12 +65,12 @@ class Locality:
         ``"multilevel"``, or a callable of your own (:class:`~weir.locality.partition.base.Partitioner`).
     forecast
         Costs to weigh a reconfiguration by; ``None`` adopts every one, as the paper does.
-    racks
+    hierarchy
         Nested lists of servers, e.g. ``[[0, 1], [2, 3]]``: what can't share a server shares a rack. ``"hosts"``
         takes them from where servers really are, and from the ``racks=`` of ``start``; they follow servers that move.
-        Only ``partitioner="multilevel"`` knows racks.
-    start
-        A routing table to start with: a file, or one file per operator.
+        Only the multilevel partitioner knows them.
+    tables
+        Routing tables to start with: a folder as ``weir advise --out`` writes it, or a dict from operators to files.
     new_keys
         Where a key lives that no reconfiguration has seen: ``"affinity"`` places it at the next batch boundary
         by its affinity; ``"first_seen"`` also lets it start, in its first batch, on the server that
@@ -76,7 +78,7 @@ class Locality:
     split_hot
         Work on keys heavier than a server's fair share where their rows are, where the operator merges. With a
         :class:`~weir.Weighted` here, their rows are dealt out by its weights: near servers first, busy ones less.
-    memory
+    half_life
         Half-life of pair counts, in periods. Key counts, which balance, live a quarter of it.
     look_ahead
         Count the keys of every batch before it is planned, and place them for the rows that are about to come. Takes a
@@ -100,11 +102,11 @@ class Locality:
     period: int | None = 20
     partitioner: Literal["multilevel"] | Partitioner = "multilevel"
     forecast: Costs | None = field(default_factory=Costs)
-    racks: Tree | Literal["hosts"] | None = None
-    start: str | Path | dict[str, str] | None = None
+    hierarchy: Tree | Literal["hosts"] | None = None
+    tables: str | Path | dict[str, str] | None = None
     new_keys: str = "affinity"
     split_hot: bool | Grouping = False
-    memory: float = 8.0
+    half_life: float = 8.0
     look_ahead: bool = False
     stay_bonus: float = 0.05
     seed: int = 0
@@ -124,20 +126,20 @@ class Locality:
             raise TopologyError(f"look_ahead={self.look_ahead!r}: expected True or False")
         if self.new_keys == "company":
             raise TopologyError('new_keys="company" is called new_keys="affinity" now')
-        if self.memory <= 0:
-            raise TopologyError(f"memory={self.memory}: the half-life of counts must be positive")
+        if self.half_life <= 0:
+            raise TopologyError(f"half_life={self.half_life}: expected a positive number of periods")
         if self.partitioner != "multilevel" and not callable(self.partitioner):
             raise TopologyError(
                 f'partitioner={self.partitioner!r}: expected "multilevel" or a callable such as '
                 "weir_evaluation.partition.Metis()"
             )
-        if self.racks is not None and self.partitioner != "multilevel":
+        if self.hierarchy is not None and self.partitioner != "multilevel":
             raise TopologyError(
-                f"partitioner={self.partitioner!r} knows no racks: use partitioner='multilevel', or no racks"
+                f"partitioner={self.partitioner!r} takes no hierarchy=; use partitioner='multilevel'"
             )
-        if isinstance(self.racks, str) and self.racks != "hosts":
+        if isinstance(self.hierarchy, str) and self.hierarchy != "hosts":
             raise TopologyError(
-                f"racks={self.racks!r}: {did_you_mean(self.racks, ['hosts'])}; or nested lists of servers"
+                f"hierarchy={self.hierarchy!r}: {did_you_mean(self.hierarchy, ['hosts'])}; or nested lists of servers"
             )
         if not isinstance(self.split_hot, bool) and not (
             isinstance(self.split_hot, Grouping)
@@ -155,7 +157,7 @@ class Locality:
             value = getattr(self, name)
             if not isinstance(value, Integral) and not (name == "period" and value is None):
                 raise TopologyError(f"{name}={value!r}: expected a whole number")
-        for name in ("alpha", "memory", "stay_bonus"):
+        for name in ("alpha", "half_life", "stay_bonus"):
             value = getattr(self, name)
             if not isinstance(value, Real) or not math.isfinite(value):
                 raise TopologyError(f"{name}={value!r}: expected a number")

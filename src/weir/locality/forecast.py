@@ -98,7 +98,7 @@ def forecast(
     -----
     A proposal is worth it when (1) more held-out rows become local than become remote, by more than chance:
     of ``c`` rows whose fate changes, chance alone makes a difference of about ``√c``; and (2) the bytes saved
-    until the horizon exceed the bytes moved, and (3) the gain is worth the disturbance (``calm``).
+    until the horizon exceed the bytes moved, and (3) the gain is worth the disturbance (``min_gain``).
     Or, for balance, when an operator beyond its limit by a tenth comes down by half of that.
 
     Examples
@@ -137,7 +137,7 @@ def forecast(
         pays, why = False, "would overload a server"
     elif deviations < costs.confidence:
         pays, why = False, "the gain may be chance"
-    elif rows and (won - lost) / rows < costs.calm * moved / max(1, keys):
+    elif rows and (won - lost) / rows < costs.min_gain * moved / max(1, keys):
         pays, why = False, "gains too little for so much to move"
     elif break_even > costs.horizon * period:
         pays, why = False, "moving costs more than it gains within the horizon"

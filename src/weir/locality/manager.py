@@ -112,9 +112,9 @@ class LocalityManager:
         self.shares = None if shares is None else check_shares(servers, shares)
         self._tree: Tree | None = None
         self._closeness: NDArray[np.float64] | None = None
-        if config.racks is not None and config.racks != "hosts":
-            self.set_racks(config.racks)
-        half_life = config.memory * config.batches
+        if config.hierarchy is not None and config.hierarchy != "hosts":
+            self.set_hierarchy(config.hierarchy)
+        half_life = config.half_life * config.batches
         self.fixed, self.free = dict(fixed or {}), frozenset(free) | frozenset(fixed or {})
         terms: dict[str, Any] = {
             "capacity": config.capacity,
@@ -210,7 +210,7 @@ class LocalityManager:
         resized = self._schedule.resized
         early, fresh = self._schedule.begin(self.batch)
         return Snapshot(
-            replace(self.config, racks=self._tree),
+            replace(self.config, hierarchy=self._tree),
             self.servers,
             self.version,
             keys,
@@ -393,7 +393,7 @@ class LocalityManager:
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
         self._proposal = None
-        self.set_racks(None)
+        self.set_hierarchy(None)
         for o, homes in enumerate(self._homes):
             homes.resize(servers, (key_groups or {}).get(o))
         self._schedule.requested = self._schedule.resized = True
@@ -403,7 +403,7 @@ class LocalityManager:
         for o, homes in enumerate(self._homes):
             homes.resize(self.servers, key_groups.get(o))
 
-    def set_racks(self, tree: Tree | None) -> None:
+    def set_hierarchy(self, tree: Tree | None) -> None:
         """Set which servers share a host or a rack; later proposals and new keys take it into account."""
         if tree is not None and tree == self._tree:
             return

@@ -94,7 +94,7 @@ def propose(snapshot: Snapshot) -> Proposal:
 
     def cut(graph: KeyGraph, held: Servers | None, **more: Any) -> Servers:
         terms = {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
-        return partition(graph, n, fixed=held, racks=config.racks, **terms, **more)  # type: ignore[arg-type]
+        return partition(graph, n, fixed=held, hierarchy=config.hierarchy, **terms, **more)  # type: ignore[arg-type]
 
     other = None if config.partitioner == "multilevel" else config.partitioner
     refines = not snapshot.first and other is None
@@ -103,7 +103,7 @@ def propose(snapshot: Snapshot) -> Proposal:
         candidates.append(("refine", cut(graph, held, warm=warm, stay_bonus=config.stay_bonus)))
     if not candidates or snapshot.fresh:
         fresh = cut(graph, held, partitioner=other, starts=_starts(snapshot, graph))
-        if config.racks is None and held is None:
+        if config.hierarchy is None and held is None:
             fresh = relabel(fresh, live, None, n)
         candidates.append(("fresh", fresh))
     judged = [(_judge(snapshot, graph, live, parts), method, parts) for method, parts in candidates]
@@ -210,7 +210,7 @@ def _judge(
         keys=sum(map(len, snapshot.keys)),
         batches=snapshot.batches,
         period=config.batches,
-        costs=replace(costs, calm=0.0) if snapshot.early else costs,
+        costs=replace(costs, min_gain=0.0) if snapshot.early else costs,
         alpha=config.alpha,
         shares=snapshot.shares,
         worsens=graph.overload(parts, n, snapshot.shares) > graph.overload(live, n, snapshot.shares) + 0.1,

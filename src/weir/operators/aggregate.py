@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean
-from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups
+from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean, renamed
+from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups, named
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, among, conformed, keyed_schema, naming, one_array
 from weir.operators.windows import WINDOW_START
@@ -31,11 +31,10 @@ Emit = Literal["rows", "updates", "changes"]
 @dataclass(frozen=True)
 class _Spec:
     name: str
-    function: str  # what it is called
     rule: AggregateFunction
 
     def __str__(self) -> str:
-        return self.function + (f"({self.rule.arguments})" if self.rule.arguments else "")
+        return self.rule.function + (f"({self.rule.arguments})" if self.rule.arguments else "")
 
 
 class Aggregate(Operator):
@@ -44,17 +43,17 @@ class Aggregate(Operator):
     Parameters
     ----------
     emit
-        What operators behind it see: ``"rows"``, the rows that came in (the default), or ``"updates"``, one
-        row per key touched in a batch, with its new values. A sink gets updates in both cases. With
-        ``"changes"`` both see what has changed: the new values, the old ones in columns ``old_…``, and in
-        ``change`` whether the key is new (``"insert"``), not (``"update"``), or gone by its ttl
-        (``"delete"``). Behind an event-time window both see the closed windows instead.
+        What operators behind it get: ``"updates"``, one row per key touched in a batch, with its new values; or
+        ``"rows"``, the rows that came in. It must be given where an operator follows. A sink gets updates in both
+        cases. With ``"changes"`` both get what has changed: the new values, the old ones in columns ``old_…``,
+        and in ``change`` whether the key is new (``"insert"``), not (``"update"``), or gone by its ttl
+        (``"delete"``). With an event-time window both get the closed windows, and ``emit`` is left out.
     **values
         A name for each value and how to get it, in SQL's words: ``count``, ``count(c)``, ``sum(c)``,
         ``min(c)``, ``max(c)``, ``mean(c)``, ``variance(c)``, ``stddev(c)``, ``first(c, order)``, ``last(c, order)``,
-        ``top_k(c, 3)``, ``top_k(c, 3, by)``, ``approx_distinct(c)``, ``approx_quantile(c, 0.5)``; or a function of
-        one's own, an :class:`~weir.operators.AggregateFunction` or :class:`~weir.operators.PythonAggregate`. Nulls
-        don't count, as in SQL.
+        ``top_k(c, 3)``, ``top_k(c, 3, by)``, ``approx_distinct(c)``, ``approx_quantile(c, 0.5)``. Also the functions of
+        :mod:`weir.agg`, which say the same with types, and those of one's own: an
+        :class:`~weir.operators.AggregateFunction` or :class:`~weir.operators.PythonAggregate`. Nulls don't count.
 
     Notes
     -----
@@ -71,10 +70,10 @@ class Aggregate(Operator):
     windowed = True
     tells_early = True
 
-    def __init__(self, *, emit: Emit = "rows", **values: str | AggregateFunction) -> None:
+    def __init__(self, *, emit: Emit | None = None, **values: str | AggregateFunction) -> None:
         if not values:
             raise TopologyError('Aggregate needs at least one value, e.g. Aggregate(total="sum(amount)")')
-        if emit not in ("rows", "updates", "changes"):
+        if emit not in (None, "rows", "updates", "changes"):
             raise TopologyError(f'Aggregate: emit is "rows", "updates" or "changes", not {emit!r}')
         self.emit = emit
         self.specs = [_parse(name, text) for name, text in values.items()]
@@ -85,7 +84,7 @@ class Aggregate(Operator):
 
     @property
     def passes_rows(self) -> bool:
-        return self.emit == "rows"
+        return self.emit in (None, "rows")
 
     def needs(self, schema: pa.Schema) -> set[str] | None:
         return {column for s in self.specs for column in s.rule.columns}
@@ -100,6 +99,13 @@ class Aggregate(Operator):
             kinds = _kinds(spec, schema)
             if kinds and not spec.rule.accepts(kinds):
                 raise TopologyError(f"{where}: {spec} does not work on type {', '.join(map(str, kinds))}")
+
+    def check_followed(self, by: str, where: str) -> None:
+        if self.emit is None:
+            raise TopologyError(
+                f'{where}: {by!r} follows it, so say what it gets. emit="updates": a row per key of a batch, with its '
+                'new values. emit="rows": the rows that came in, as chains of counts by different keys want them'
+            )
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([(s.name, s.rule.result(_kinds(s, schema))) for s in self.specs])
@@ -141,12 +147,12 @@ class Aggregate(Operator):
 
     def updates(self, schema: pa.Schema, heads: Sequence[pa.Field]) -> pa.Schema:
         values = self.emits(schema)
+        if self.emit in ("rows", "changes") and WINDOW_START in (head.name for head in heads):
+            raise TopologyError(
+                f"emit={self.emit!r} is not for windows: each of them tells its result once; leave it out"
+            )
         if self.emit != "changes":
             return pa.schema([*heads, *values])
-        if WINDOW_START in (head.name for head in heads):
-            raise TopologyError(
-                'Aggregate(emit="changes") has no windows: each of them tells its result once'
-            )
         old = [pa.field(f"old_{f.name}", f.type) for f in values]
         return pa.schema([*heads, pa.field(CHANGE, pa.string()), *values, *old])
 
@@ -171,7 +177,10 @@ class Aggregate(Operator):
         return AggregateInstance(self, context)
 
     def signature(self) -> dict[str, Any]:
-        return {"kind": "Aggregate", "values": [[s.name, s.function, s.rule.arguments] for s in self.specs]}
+        return {
+            "kind": "Aggregate",
+            "values": [[s.name, s.rule.function, s.rule.arguments] for s in self.specs],
+        }
 
     def accepts(self, saved: dict[str, Any]) -> bool:
         """Go on if every value from before is still there; a new one starts as if it had seen no row."""
@@ -185,8 +194,9 @@ class Aggregate(Operator):
 class Count(Aggregate):
     """Counts the rows of each key: the operator of the locality paper's experiments."""
 
-    def __init__(self, name: str = "count", *, emit: Emit = "rows") -> None:
-        super().__init__(emit=emit, **{name: "count"})
+    @renamed(name="column")
+    def __init__(self, column: str = "count", *, emit: Emit | None = None) -> None:
+        super().__init__(emit=emit, **{column: "count"})
 
     def describe(self) -> str:
         return "Count"
@@ -291,7 +301,7 @@ class AggregateInstance(Instance):
                     merged.select(self.schema.names), key_hash, key_check, deadline=self._deadlines(merged)
                 )
             )
-            if context.want_updates or self.operator.emit != "rows":
+            if context.want_updates or not self.operator.passes_rows:
                 results.append(merged)
         self._gone = expired = self._expired(view, touched)
         if expired is not None and expired.num_rows:
@@ -300,7 +310,7 @@ class AggregateInstance(Instance):
         self._written = pa.concat_tables(written) if written else None
         if results:
             self._result = pa.concat_tables(results).combine_chunks()
-        out = None if self.operator.emit == "rows" else self._told()
+        out = None if self.operator.passes_rows else self._told()
         if out is not None and out.num_rows:
             self.report.rows_out += out.num_rows
             yield Rows(out)
@@ -317,7 +327,7 @@ class AggregateInstance(Instance):
         return due if touched is None else due.filter(pa.array(~among(due, *touched)))
 
     def updates(self) -> pa.RecordBatch | None:
-        return self._told() if self.operator.emit == "rows" else None
+        return self._told() if self.operator.passes_rows else None
 
     def _told(self) -> pa.RecordBatch | None:
         """Return the keys of this batch and their values."""
@@ -348,7 +358,7 @@ def _kinds(spec: _Spec, schema: pa.Schema) -> list[pa.DataType]:
 
 def _parse(name: str, value: Any) -> _Spec:
     if isinstance(value, AggregateFunction):
-        return _Spec(name, type(value).__name__, value)
+        return _Spec(name, value)
     match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", value) if isinstance(value, str) else None
     if not match:
         raise TopologyError(f'Aggregate: cannot read {name}={value!r}; write it like {name}="sum(column)"')
@@ -357,11 +367,11 @@ def _parse(name: str, value: Any) -> _Spec:
     arguments = [] if arguments in ([""], ["*"]) else arguments
     if function not in FUNCTIONS:
         raise TopologyError(f"Aggregate: {name}={value!r}: {did_you_mean(function, FUNCTIONS)}")
-    make, allowed, written = FUNCTIONS[function]
+    _, allowed, written = FUNCTIONS[function]
     if len(arguments) not in allowed or not all(arguments):
         missing = "" if arguments else " needs a column"
         raise TopologyError(f"Aggregate: {name}={value!r}{missing}: write it as {written}")
     try:
-        return _Spec(name, function, make(*arguments))
+        return _Spec(name, named(function, *arguments))
     except TopologyError as error:
         raise TopologyError(f"Aggregate: {name}={value!r}: {error}") from None

@@ -42,6 +42,10 @@ class AggregateFunction:
     """
 
     suffixes: Sequence[str] = ("",)
+    function: str  # what a checkpoint calls it: the name of its class, or of those below
+
+    def __init_subclass__(cls) -> None:
+        cls.function = cls.__name__
 
     def __init__(self, *columns: str) -> None:
         self.columns = columns
@@ -410,3 +414,19 @@ FUNCTIONS: dict[str, tuple[Callable[..., AggregateFunction], range, str]] = {
     "approx_distinct": (ApproxDistinct, range(1, 2), "approx_distinct(column)"),
     "approx_quantile": (_approx_quantile, range(2, 100), "approx_quantile(column, 0.5)"),
 }
+
+
+def named(function: str, *arguments: str) -> AggregateFunction:
+    """Return one of these functions.
+
+    >>> named("sum", "n").arguments
+    'n'
+    """
+    for text in arguments:
+        if not isinstance(text, str) or not text.strip() or {*text} & {*",()"}:
+            raise TopologyError(
+                f"{function}: expected a column's name without commas and parentheses, not {text!r}"
+            )
+    rule = FUNCTIONS[function][0](*arguments)
+    rule.function = function
+    return rule

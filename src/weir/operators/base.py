@@ -77,6 +77,9 @@ class Operator:
     def check(self, schema: pa.Schema, where: str) -> None:
         """Raise a TopologyError if it cannot work on rows of this schema."""
 
+    def check_followed(self, by: str, where: str) -> None:
+        """Raise a TopologyError if it does not say what an operator behind it, ``by``, gets."""
+
     def emits(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows it emits, given that of the rows it gets."""
         raise NotImplementedError

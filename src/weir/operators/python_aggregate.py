@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.columns import to_type
-from weir.errors import OperatorError
+from weir.errors import OperatorError, renamed
 from weir.operators.aggregate_functions import (
     AggregateFunction,
     Columns,
@@ -32,7 +32,7 @@ class PythonAggregate(AggregateFunction):
     ----------
     column
         The column whose values it sees; nulls are left out.
-    start
+    zero
         Returns the state that has seen nothing: numbers, text, lists, dicts, whatever msgspec can write.
     add
         ``add(state, values)`` returns the state that has seen some more values, given as a sorted list.
@@ -52,7 +52,7 @@ class PythonAggregate(AggregateFunction):
     >>> from weir import Aggregate
     >>> spread = PythonAggregate(
     ...     "price",
-    ...     start=lambda: None,
+    ...     zero=lambda: None,
     ...     add=lambda state, values: [values[0], values[-1]] if state is None
     ...     else [min(state[0], values[0]), max(state[1], values[-1])],
     ...     merge=lambda a, b: [min(a[0], b[0]), max(a[1], b[1])],
@@ -65,18 +65,19 @@ class PythonAggregate(AggregateFunction):
 
     suffixes = (".state",)
 
+    @renamed(start="zero")
     def __init__(
         self,
         column: str,
         *,
-        start: Callable[[], Any],
+        zero: Callable[[], Any],
         add: Callable[[Any, list[Any]], Any],
         merge: Callable[[Any, Any], Any],
         finish: Callable[[Any], Any] | None = None,
         result: str | pa.DataType = "double",
     ) -> None:
         super().__init__(column)
-        self._start, self._add, self._join, self._finish = start, add, merge, finish
+        self._zero, self._add, self._join, self._finish = zero, add, merge, finish
         self._result = to_type(result)
 
     def accepts(self, kinds: Kinds) -> bool:
@@ -95,7 +96,7 @@ class PythonAggregate(AggregateFunction):
         values = table["v"].take(order).to_pylist()
         bounds = np.searchsorted(groups[rows][order.to_numpy()], np.arange(n + 1)).tolist()
         states = [
-            None if start == end else self._write(self._add(self._start(), values[start:end]))
+            None if start == end else self._write(self._add(self._zero(), values[start:end]))
             for start, end in pairwise(bounds)
         ]
         return [pa.array(states, pa.binary())]

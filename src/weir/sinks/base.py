@@ -57,7 +57,7 @@ class Sink(ABC):
     ...         self.batches[delivery.batch] = sum(len(b) for b in delivery.batches())
     >>> import weir, weir.testing
     >>> totals = Totals()
-    >>> counts = weir.source("place string").keyed("place", weir.Count())
+    >>> counts = weir.source("place string").count("place")
     >>> query = weir.testing.run(counts, [[{"place": "FR"}, {"place": "US"}]], servers=2, sink=totals)
     >>> totals.batches
     {0: 2}

@@ -41,6 +41,34 @@ def slots(session: SparkSession) -> int:
     return sum(e.cores // each for e in executors(session))
 
 
+def settled_slots(session: SparkSession, seconds: float = 30.0) -> int:
+    """Return how many tasks can run at the same time, once all executors that were asked for have come.
+
+    With dynamic allocation that is what the settings allow.
+    """
+    conf = session.sparkContext.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        most, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores")
+        if most is None or cores is None:
+            raise EngineError(
+                'servers="auto" needs spark.dynamicAllocation.maxExecutors and spark.executor.cores where executors '
+                "come and go; set them, or pass a number: servers=8"
+            )
+        return int(most) * (int(cores) // int(conf.get("spark.task.cpus", "1")))
+    wanted, end, before = int(conf.get("spark.executor.instances", "1")), time.monotonic() + seconds, -1
+    while not on_one_host(session):
+        living = len(executors(session))
+        if living == before and (living >= wanted or time.monotonic() > end):
+            break
+        if not living and time.monotonic() > end:
+            raise EngineError(
+                f'servers="auto": no executor has come within {seconds:g} s; pass a number: servers=8'
+            )
+        before = living
+        time.sleep(0.5)
+    return slots(session)
+
+
 def on_one_host(session: SparkSession) -> bool:
     """Return whether all tasks run in the driver's own process."""
     return _local(session.sparkContext.master) is not None

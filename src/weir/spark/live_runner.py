@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import tempfile
 import threading
 import time
@@ -36,7 +37,7 @@ from weir.engine.task.reports import BatchResult, result_of
 from weir.errors import EngineError, LiveFailed
 from weir.extras import install
 from weir.graph.model import Topology
-from weir.spark.executors import ensure_slots, executors, slots
+from weir.spark.executors import ensure_slots, executors, settled_slots, slots
 from weir.spark.runner import MOST_BYTES, SETTINGS, SparkRunner, local_folder, partition, settle
 from weir.spark.sources import fetched
 from weir.spark.stages import Task, answering
@@ -93,6 +94,15 @@ def require_live(session: SparkSession, servers: int) -> None:
         reason = obstacle(session, servers)
     if reason is not None:
         raise EngineError(f'{reason}. Start Spark accordingly, or leave out execution="live".')
+
+
+def free_servers(session: SparkSession, live: bool) -> int:
+    """Return how many servers can run at once, beside the live servers of other queries.
+
+    Where they may be live, an eighth of the slots, and one at least, is left to source tasks.
+    """
+    free = settled_slots(session) - _held[session.sparkContext.applicationId]
+    return max(1, free - math.ceil(free / 8) if live else free)
 
 
 def encrypted_network(session: SparkSession) -> str | None:

@@ -6,21 +6,20 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.engine.batch.bootstrap import check_sinks, open_driver
+from weir.engine.batch.bootstrap import open_driver
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.handle import QueryHandle
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
-from weir.graph.model import DEAD_LETTERS, Topology
+from weir.graph.assembly import Assembly
 from weir.options import Options
 from weir.spark.failures import Stopped, check_sendable, translated
-from weir.spark.live_runner import LiveRunner, require_live
+from weir.spark.live_runner import LiveRunner, free_servers, require_live
 from weir.spark.runner import SparkRunner, unite
 from weir.spark.session import encrypts_files, own_session
 from weir.spark.state import state_frame
@@ -28,9 +27,6 @@ from weir.spark.ticker import Ticker
 from weir.spark.topics import frames_of, started_stream
 from weir.state.storage import Storage
 from weir.watch.page_server import page_of
-
-if TYPE_CHECKING:
-    from weir.flow import Application
 
 logger = logging.getLogger("weir.spark")
 _running: WeakValueDictionary[str, Query] = WeakValueDictionary()  # by checkpoint
@@ -136,11 +132,11 @@ class Query(QueryHandle):
             raise self._driver.status.error
 
 
-def start(application: Application, checkpoint: str, options: Options) -> Query:
+def start(parts: Assembly, checkpoint: str, options: Options) -> Query:
     """Start a streaming query; see :meth:`weir.Application.start`."""
-    _check_kind(application, streaming=True)
+    _check_kind(parts, streaming=True)
     _check_alone(checkpoint, options)
-    query, rows = _open(application, checkpoint, "streaming", options)
+    query, rows = _open(parts, checkpoint, "streaming", options)
     driver = query._driver
     _running[query.checkpoint] = query
 
@@ -170,7 +166,7 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
         writer = writer.queryName(options.name)
     driver.status.message = "waiting for data"
     query._page = page_of(options.watch, driver.storage)
-    query._stream = started_stream(writer) if application.feeds else writer.start()
+    query._stream = started_stream(writer) if parts.feeds else writer.start()
     driver.source = str(query._stream.id)
     started.set()
     if Ticker.is_needed(driver.topology, options.trigger):
@@ -179,10 +175,10 @@ def start(application: Application, checkpoint: str, options: Options) -> Query:
     return query
 
 
-def run(application: Application, checkpoint: str, options: Options) -> Query:
+def run(parts: Assembly, checkpoint: str, options: Options) -> Query:
     """Run bounded sources to their end; see :meth:`weir.Application.run`."""
-    _check_kind(application, streaming=False)
-    query, rows = _open(application, checkpoint, "bounded", options)
+    _check_kind(parts, streaming=False)
+    query, rows = _open(parts, checkpoint, "bounded", options)
     driver = query._driver
     if driver.finished:
         raise CheckpointMismatch(
@@ -205,30 +201,9 @@ def run(application: Application, checkpoint: str, options: Options) -> Query:
     return query
 
 
-def _open(application: Application, checkpoint: str, mode: str, options: Options) -> tuple[Query, DataFrame]:
+def _open(parts: Assembly, checkpoint: str, mode: str, options: Options) -> tuple[Query, DataFrame]:
     """Return the handle of a query that has not begun, and the rows of its sources."""
-    diverting = [d.name for d in application.declared if d.on_error == "divert"]
-    sinks = check_sinks(
-        application.leaves(),
-        diverting,
-        options.sink,
-        options.dead_letters,
-        options.late,
-        application.windowed(),
-    )
-    names = [name for name in sinks if name != DEAD_LETTERS]
-
-    def build(servers: int, placements: Mapping[str, Sequence[int]] | None = None) -> Topology:
-        return application.topology(
-            servers,
-            routing=options.routing,
-            sinks=names,
-            prune=options.prune,
-            placements=placements,
-            dead_letters=options.dead_letters is not None,
-        )
-
-    session, feeds = _session(application), application.feeds
+    session = _session(parts)
     # what runs in the user's own session must not change its settings
     own = own_session(session) if mode == "bounded" else None
     # rows that are left in files would lie there in plain text, where Spark encrypts what it writes
@@ -236,13 +211,18 @@ def _open(application: Application, checkpoint: str, mode: str, options: Options
     storage = Storage(checkpoint, options.storage_options)
     # a bounded run has a batch or two, not worth the start of servers that stay
     stays = options.execution == "live" or (options.execution == "auto" and mode == "streaming")
-    if options.execution == "live":
-        require_live(session, options.servers)
-    check_sendable(application.declared)
+    check_sendable(parts.declared)
+
+    def room(servers: int | None) -> int:
+        servers = free_servers(session, stays) if servers is None else servers
+        if options.execution == "live":
+            require_live(session, servers)
+        return servers
+
     runner = (LiveRunner if stays else SparkRunner)(storage, parcels, own)
-    runner.announcing = feeds
-    driver = open_driver(build, checkpoint, mode, runner, sinks, options, feeds=feeds)
-    runner.template = unite(frames_of(application, session, streaming=mode == "streaming"), driver.topology)
+    runner.announcing = parts.feeds
+    driver = open_driver(parts, checkpoint, mode, runner, options, room)
+    runner.template = unite(frames_of(parts, session, streaming=mode == "streaming"), driver.topology)
     return Query(driver, session), runner.template
 
 
@@ -255,9 +235,9 @@ def _check_alone(checkpoint: str, options: Options) -> None:
         )
 
 
-def _session(application: Application) -> SparkSession:
+def _session(parts: Assembly) -> SparkSession:
     """Return the session of the sources; of topics alone, the one that is active."""
-    for frame in application.frames.values():
+    for frame in parts.frames.values():
         return frame.sparkSession
     session = SparkSession.getActiveSession()
     if session is None:
@@ -275,9 +255,9 @@ def _source_checkpoint(query: Query, options: Options) -> str:
     return f"{scheme}{query.checkpoint}/source"
 
 
-def _check_kind(application: Application, streaming: bool) -> None:
+def _check_kind(parts: Assembly, streaming: bool) -> None:
     """Refuse bounded sources where streaming ones are wanted, and the other way round."""
-    kinds = {name: frame.isStreaming for name, frame in application.frames.items()}
+    kinds = {name: frame.isStreaming for name, frame in parts.frames.items()}
     wrong = next((name for name, kind in kinds.items() if kind != streaming), None)
     if wrong is None:
         return

@@ -16,7 +16,7 @@ from weir.messages.topics import Topics
 from weir.spark.session import to_ddl, to_ddl_type
 
 if TYPE_CHECKING:
-    from weir.flow import Application
+    from weir.graph.assembly import Assembly
 
 STARTS = 5  # tries to start a stream
 POLL = 0.1  # seconds between two questions to the brokers
@@ -51,13 +51,13 @@ class OffsetsOnlyReader(DataSourceStreamReader):
         return iter(())
 
 
-def frames_of(application: Application, session: SparkSession, *, streaming: bool) -> dict[str, DataFrame]:
+def frames_of(parts: Assembly, session: SparkSession, *, streaming: bool) -> dict[str, DataFrame]:
     """Return the DataFrame of each source, in the application's order; that of topics only tells of new messages."""
     frames: dict[str, DataFrame] = {}
-    for name in application.schemas:
-        feed = application.feeds.get(name)
+    for name in parts.schemas:
+        feed = parts.feeds.get(name)
         if feed is None:
-            frames[name] = application.frames[name]
+            frames[name] = parts.frames[name]
         elif streaming:
             frames[name] = _bell(session, feed.topics)
         else:

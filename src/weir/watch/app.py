@@ -234,12 +234,12 @@ async def _asked(request: Request, page: Page) -> Ask:
         raise HTTPException(403, "read-only: start `weir watch` with --control to steer from here")
     try:
         body = await request.json()
-        operation, machines = str(body["operation"]), int(body.get("machines", 1))
+        operation, servers = str(body["operation"]), int(body.get("servers", 1))
     except (ValueError, KeyError, TypeError):
-        raise HTTPException(400, "expected {operation: out, in or reconfigure, machines: K}") from None
+        raise HTTPException(400, "expected {operation: out, in or reconfigure, servers: K}") from None
     if operation not in ("out", "in", RECONFIGURE):
         raise HTTPException(400, f"no operation {operation!r}: expected out, in or reconfigure")
-    return Ask(operation, machines, timeout=SLOT_WAIT, share_slots=bool(body.get("share_slots", False)))
+    return Ask(operation, servers, timeout=SLOT_WAIT, share_slots=bool(body.get("share_slots", False)))
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -62,7 +62,7 @@ def test_branches_unions_processes_and_sinks():
     big = app.filter_batches(lambda b: pc.greater(b.column("n"), 500), name="big", routing=weir.Shuffle())
     topics = (
         web.union(big)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .keyed("topic", Rises(order_by="n"), name="topics")
     )
     pairs = web.keyed(["place", "topic"], weir.Count(), name="pairs", parallelism=2)
@@ -151,7 +151,7 @@ def test_rows_that_do_not_fit_memory_wait_in_files(monkeypatch):
     monkeypatch.setattr(outbox, "BLOB_BYTES", 4000)
     app = (
         weir.source(POSTS)
-        .keyed("place", weir.Count(), name="p")
+        .keyed("place", weir.Count(emit="rows"), name="p")
         .keyed("topic", weir.Aggregate(t="sum(n)"), name="t")
     )
     query = run(app, TABLES, servers=3, execution="live")
@@ -215,7 +215,7 @@ def test_nobody_waits_for_an_operator_that_nothing_leaves():
     in_time.clear()
     stream = weir.source(POSTS)
     alone = stream.keyed("place", weir.Process(waits, state=Tally), name="slow", parallelism=1)
-    places = stream.keyed("place", weir.Count(), name="places")
+    places = stream.keyed("place", weir.Count(emit="rows"), name="places")
     app = weir.Application(alone, places.keyed("topic", weir.Process(begins, state=Tally), name="topics"))
     query = run(app, TABLES[:2], servers=2, execution="live")
     assert set(ways(query)) == {"live"}

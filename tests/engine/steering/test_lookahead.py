@@ -27,7 +27,7 @@ def batch(seed, rows=1500):
 
 
 def app():
-    places = weir.source(SOURCE).keyed("place", weir.Count(), name="places")
+    places = weir.source(SOURCE).keyed("place", weir.Count(emit="rows"), name="places")
     return places.keyed("topic", weir.Count(), name="topics")
 
 
@@ -88,7 +88,7 @@ def test_keys_that_the_source_has_not_got_are_refused():
 
 
 def test_rows_without_a_key_are_not_counted_ahead():
-    source = weir.source(SOURCE).keyed("place", weir.Count(), name="places", null_keys="drop")
+    source = weir.source(SOURCE).keyed("place", weir.Count(emit="rows"), name="places", null_keys="drop")
     app = source.keyed("topic", weir.Count(), name="topics", null_keys="drop")
     rows = [{"place": p, "topic": t} for p, t in (("a", "x"), (None, "x"), ("a", None), ("b", "y"))]
     query = weir.testing.run(app, [rows] * 3, servers=2, routing=weir.Locality(period=1, look_ahead=True))

@@ -21,7 +21,9 @@ ROWS = [{"place": f"p{i % 7}", "topic": f"t{i % 11}"} for i in range(200)]
 
 def app():
     source = weir.source("place string, topic string")
-    return source.keyed("place", weir.Count(), routing=weir.PartialKey()).keyed("topic", weir.Count())
+    return source.keyed("place", weir.Count(emit="rows"), routing=weir.PartialKey()).keyed(
+        "topic", weir.Count()
+    )
 
 
 def damaged(monkeypatch, kind, change):
@@ -76,7 +78,7 @@ def test_rows_that_reach_other_servers_than_they_were_sent_to(monkeypatch):
 
 
 def counted():
-    return weir.source("place string, topic string").keyed("place", weir.Count(), name="places")
+    return weir.source("place string, topic string").keyed("place", weir.Count(emit="rows"), name="places")
 
 
 def test_the_keys_of_every_server_are_on_record(checkpoint):

@@ -179,7 +179,7 @@ def weir_speed(
     first, second = groupings
     app = (
         weir.source(_stream(spark, data))
-        .keyed("k1", weir.Count(), name="A", routing=first)
+        .keyed("k1", weir.Count(emit="rows"), name="A", routing=first)
         .keyed("k2", weir.Count(), name="B", routing=second)
     )
     # whole rows travel, payload and all, as they do in an engine that cannot see into operators

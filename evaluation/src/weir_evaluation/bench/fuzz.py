@@ -55,7 +55,7 @@ class Tried:
 def application() -> weir.Application:
     """Return an application that leaves every kind of file in its checkpoint."""
     source = weir.source(SCHEMA)
-    first = source.keyed("place", weir.Count(), name="places")
+    first = source.keyed("place", weir.Count(emit="rows"), name="places")
     learnt = first.keyed("topic", Tallies(), name="topics")
     split = source.keyed("topic", weir.Aggregate(total="sum(n)"), name="sums", routing=weir.Consistent())
     return weir.Application(learnt, split)

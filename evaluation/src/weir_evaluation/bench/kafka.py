@@ -128,7 +128,7 @@ class _Topic:
 
 def _measure(source: Any, checkpoint: Path, args: argparse.Namespace) -> tuple[dict[str, Any], Any]:
     """Return rates and locality; each batch is written before it is asked for, so that only reading is measured."""
-    app = source.stream.keyed("k1", weir.Count(), name="A").keyed(
+    app = source.stream.keyed("k1", weir.Count(emit="rows"), name="A").keyed(
         "k2", weir.Aggregate(total="sum(n)"), name="B"
     )
     routing = weir.Locality(period=None)

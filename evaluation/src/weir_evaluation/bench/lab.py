@@ -87,7 +87,7 @@ def application(source: Any) -> weir.Stream:
     """Return the query that is hurt: posts counted by place, then by topic."""
     return (
         weir.source(source)
-        .keyed("place", weir.Count(), name="places")
+        .keyed("place", weir.Count(emit="rows"), name="places")
         .keyed("topic", weir.Count(), name="topics")
     )
 

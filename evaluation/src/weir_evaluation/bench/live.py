@@ -146,7 +146,7 @@ def _tiny(spark: Any, work: Path, depth: int, args: argparse.Namespace, console:
             spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(folder))
         )
         for name in names:
-            stream = stream.keyed(name, weir.Count(), name=f"count_{name}")
+            stream = stream.keyed(name, weir.Count(emit="rows"), name=f"count_{name}")
         queries[way] = stream.start(str(work / f"state-{way}-{depth}"), servers=args.servers, execution=way)
     bare, seconds = [], {way: list[float]() for way in WAYS}
     try:
@@ -193,7 +193,7 @@ def _two_counts(spark: Any, data: Path, args: argparse.Namespace, files: int = 2
 
     first, second = fitting_tables(args.keys, args.servers) if args.routing == "table" else (None, None)
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(data))
-    rows = weir.source(stream).keyed("k1", weir.Count(), name="A", routing=first)
+    rows = weir.source(stream).keyed("k1", weir.Count(emit="rows"), name="A", routing=first)
     return rows.keyed("k2", weir.Count(), name="B", routing=second)
 
 
@@ -382,10 +382,10 @@ def _recovery(work: Path, args: argparse.Namespace, console: Console) -> float:
         stream = spark.readStream.schema("k string").option("maxFilesPerTrigger", 1).parquet(str(data))
         app = (
             weir.source(stream)
-            .keyed("k", weir.Count(), name="A")
+            .keyed("k", weir.Count(emit="rows"), name="A")
             .map_batches(dies_once, routing=weir.Shuffle())
         )
-        app = app.keyed("k", weir.Count(), name="B")
+        app = app.keyed("k", weir.Count(emit="rows"), name="B")
         query = app.start(str(work / "recovery-state"), servers=args.servers, execution="live")
         try:
             for number in range(5):

@@ -143,12 +143,12 @@ def _write(folder: Path, args: argparse.Namespace, rows: int, padding: int) -> N
 def _app(stream: Any, name: str) -> Any:
     import weir
 
-    first = weir.source(stream, "rows").keyed("k1", weir.Count(), name="A")
-    second = first.keyed("k2", weir.Count(), name="B")
+    first = weir.source(stream, "rows").keyed("k1", weir.Count(emit="rows"), name="A")
+    second = first.keyed("k2", weir.Count(emit="rows"), name="B")
     if name == "chain3":
         return second.keyed("k3", weir.Count(), name="C")
     if name == "dag":
-        branch = first.keyed("k3", weir.Count(), name="C")
+        branch = first.keyed("k3", weir.Count(emit="rows"), name="C")
         return second.union(branch).keyed("k1", weir.Count(), name="D")
     return second
 

@@ -26,7 +26,7 @@ import weir
 from weir.engine.batch.bootstrap import open_driver
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.ledger import IN_PROCESS
-from weir.graph.model import Topology
+from weir.flow import parts_of
 from weir.locality.counts import PairCounts
 from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats
@@ -120,18 +120,15 @@ def _driver(folder: Path, servers: int, keys: int, operators: int) -> tuple[Driv
     """Opens a checkpoint for a chain of counts that starts with full tables."""
     stream = weir.source(", ".join(f"k{o} long" for o in range(operators)))
     for o in range(operators):
-        stream = stream.keyed(f"k{o}", weir.Count(), name=f"o{o}")
-    locality = weir.Locality(period=None, racks="hosts", start=_tables(folder, servers, keys, operators))
-    app = weir.Application(stream)
+        stream = stream.keyed(f"k{o}", weir.Count(emit="rows"), name=f"o{o}")
+    locality = weir.Locality(period=None, hierarchy="hosts", tables=_tables(folder, servers, keys, operators))
     options = Options(servers=servers, routing=locality, racks=racks(servers))
-
-    def build(servers: int, placements: Mapping[str, Sequence[int]] | None = None) -> Topology:
-        return app.topology(servers, routing=locality, placements=placements)
-
     checkpoint = str(folder / "checkpoint")
     runner = MadeUpRunner(Storage(checkpoint), keys)
     with without_flushing():
-        driver = open_driver(build, checkpoint, IN_PROCESS, runner, {}, options)
+        driver = open_driver(
+            parts_of(stream), checkpoint, IN_PROCESS, runner, options, lambda wanted: wanted or servers
+        )
     return driver, runner
 
 

@@ -54,7 +54,9 @@ def application(spark: Any, rows: int) -> Any:
         )
     )
     posts = weir.source(frame)
-    topics = posts.keyed("place", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
+    topics = posts.keyed("place", weir.Count(emit="rows"), name="places").keyed(
+        "topic", weir.Count(), name="topics"
+    )
     sums = posts.keyed("topic", weir.Aggregate(total="sum(n)"), name="sums", routing=weir.PartialKey())
     visits = posts.keyed("visit", Tallies(), name="visits", ttl="20 s")
     return weir.Application(topics, sums, visits)

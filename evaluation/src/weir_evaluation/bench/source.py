@@ -112,8 +112,8 @@ def _measure(
 
     reader = spark.readStream.option("maxFilesPerTrigger", args.partitions)
     app = (
-        weir.files(reader, str(work / "data"), schema=SCHEMA, place=place)
-        .keyed("k1", weir.Count(), name="A")
+        weir.files(reader, str(work / "data"), schema=SCHEMA, assignment=place)
+        .keyed("k1", weir.Count(emit="rows"), name="A")
         .keyed("k2", weir.Count(), name="B")
     )
     ready = threading.Event()

@@ -187,7 +187,7 @@ def _measure(
 
     reader = spark.readStream.option("maxFilesPerTrigger", args.servers)
     place = {f"part={source}": source for source in range(args.servers)}
-    source = weir.files(reader, str(data), schema=SCHEMA, place=place)
+    source = weir.files(reader, str(data), schema=SCHEMA, assignment=place)
     delay, speeds, keep = args.delay / 1000, graded(ratio, args.servers).tolist(), workload.keep
 
     def first(batch: Any) -> Any:

@@ -187,7 +187,7 @@ class _Run:
 
         app = self._application(weir.source("n long, batch long", name="rows"))
         with weir.testing.start(
-            app, self.checkpoint, servers=self._servers(), execution="live", sources=self.settings.frames
+            app, self.checkpoint, servers=self._servers(), execution="live", source_tasks=self.settings.frames
         ) as query:
             for number in range(CHANGED):
                 query.feed(self._rows_of(number))

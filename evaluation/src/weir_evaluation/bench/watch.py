@@ -101,7 +101,9 @@ def _checkpoint(folder: str, batches: int, servers: int) -> tuple[Storage, Commi
     """Write a checkpoint that looks as if a query on so many servers had run for so many batches."""
     rng = np.random.default_rng(0)
     posts = weir.source("place string, topic string")
-    app = posts.keyed("place", weir.Count(), name="places").keyed("topic", weir.Count(), name="topics")
+    app = posts.keyed("place", weir.Count(emit="rows"), name="places").keyed(
+        "topic", weir.Count(), name="topics"
+    )
     hosts = [f"host-{i:02d}" for i in range(max(1, servers // 8))]
     racks = {host: f"rack-{i % 4}" for i, host in enumerate(hosts)}
     place = rng.integers(0, 5 * servers, 20 * servers)

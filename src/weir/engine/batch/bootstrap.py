@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 
 from weir.durations import microseconds
 from weir.engine.batch.clock import Clock
-from weir.engine.batch.delivery import Sinks
 from weir.engine.batch.driver import Driver, Runner
 from weir.engine.batch.ledger import FOREVER, Ledger, latest_commit
 from weir.engine.batch.source_batching import SourceBatching, SplittableSource
 from weir.engine.documents import Layout
 from weir.engine.steering.rescale import Build
 from weir.errors import TopologyError
-from weir.graph.model import DEAD_LETTERS, LATE, Topology, fingerprint
+from weir.graph.assembly import Assembly, added
+from weir.graph.model import DEAD, DEAD_LETTERS, LATE, Topology, fingerprint
 from weir.operators.file_feed import FileFeed
 from weir.options import Options, sinks_of
 from weir.state.storage import Storage
 
 
 def open_driver(
-    build: Callable[..., Topology],
+    parts: Assembly,
     checkpoint: str,
     mode: str,
     runner: Runner,
-    sinks: Sinks,
     options: Options,
+    room: Callable[[int | None], int],
     identity: str | None = None,
-    feeds: Mapping[str, SplittableSource] | None = None,
+    collect: Callable[[str], Any] | None = None,
 ) -> Driver:
     """Open a checkpoint for an application and return the driver that goes on from there.
 
-    ``build(servers, placements=None)`` returns the application on so many servers. ``identity`` names a new checkpoint,
-    and seeds its routers; any other one if not given. ``feeds`` are the sources that the driver cuts into batches.
+    ``room(servers)`` raises if so many servers can't run; for None it returns how many can. ``identity`` names a new
+    checkpoint, and seeds its routers; any other one if not given. See :func:`query_sinks` for ``collect``.
     """
-    topology = build(options.servers)
+    sinks = query_sinks(parts, options, collect)
+    build = partial(parts.topology, routing=options.routing, sinks=list(sinks), prune=options.prune)
     storage = Storage(checkpoint, options.storage_options)
-    declared = fingerprint(topology)
-    layout, topology = _scaled(storage, topology, declared, build)
+    layout, topology, declared = _placed(storage, options.servers, build, room)
     ledger = Ledger(
         storage,
         topology,
@@ -51,7 +52,7 @@ def open_driver(
         layout=layout,
         identity=identity,
     )
-    source_batching = _source_batching(topology, feeds or {}, options)
+    source_batching = _source_batching(topology, parts.feeds, options)
     return Driver(topology, storage, ledger, runner, sinks, options, build, declared, source_batching)
 
 
@@ -69,18 +70,34 @@ def _source_batching(
     return SourceBatching(feeds, target) if feeds else None
 
 
-def _scaled(
-    storage: Storage, topology: Topology, declared: str, build: Build
-) -> tuple[Layout | None, Topology]:
-    """Return the layout and topology to go on with: as scaling has left them, unless the application has changed."""
+def _placed(
+    storage: Storage, servers: int | Literal["auto"], build: Build, room: Callable[[int | None], int]
+) -> tuple[Layout | None, Topology, str]:
+    """Return the layout and topology to go on with, and what the application declares, as a fingerprint.
+
+    They are as scaling has left them, unless the application has changed. ``"auto"`` keeps the checkpoint's servers.
+    """
     last = latest_commit(storage)
-    if last is None or last.layout is None:
-        return None, topology
-    if last.layout.declared == declared:
-        return last.layout, build(last.layout.servers, last.layout.placements)
-    if last.signature == topology.signature():  # the code has caught up with what scaling did
-        return msgspec.structs.replace(last.layout, declared=declared), topology
-    return None, topology
+    layout = None if last is None else last.layout
+    if last is not None and layout is not None and servers == "auto":
+        topology = build(layout.servers, layout.placements)
+        if topology.signature() == last.signature:
+            room(topology.servers)
+            return layout, topology, layout.declared
+    if servers == "auto":
+        servers = room(None) if last is None else last.servers
+    topology = build(servers, None)
+    declared = fingerprint(topology)
+    if last is not None and layout is not None and layout.declared == declared:
+        topology = build(layout.servers, layout.placements)
+    elif last is not None and layout is not None and last.signature == topology.signature():
+        layout = msgspec.structs.replace(
+            layout, declared=declared
+        )  # the code has caught up with what scaling did
+    else:
+        layout = None
+    room(topology.servers)
+    return layout, topology, declared
 
 
 def _clock_jump(topology: Topology, options: Options) -> int:
@@ -89,37 +106,52 @@ def _clock_jump(topology: Topology, options: Options) -> int:
     return microseconds(options.clock_jump) if lives else FOREVER
 
 
-def check_sinks(
-    leaves: Sequence[str],
-    diverting: Sequence[str],
-    sink: Any,
-    dead_letters: Any,
-    late: Any = None,
-    windowed: Sequence[str] = (),
+def query_sinks(
+    parts: Assembly, options: Options, collect: Callable[[str], Any] | None = None
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the sinks of each operator; refuse one sink for several ends, and diverted rows that nobody takes."""
-    taken: dict[str, Any] = {}
-    if isinstance(sink, Mapping):
-        taken.update(sink)
-    elif sink is not None:
-        if len(leaves) != 1:
+    """Return all sinks by name: those that streams were given, and those of the options.
+
+    ``collect(name)``, if given, makes one more for everything that a sink could get.
+    """
+    late = [d.name for d in parts.declared if d.drops_late]
+    diverting = [d.name for d in parts.declared if d.on_error == "divert"]
+    given = {
+        **_by_operator("sink", options.sink, parts.leaves, "nothing follows"),
+        **{
+            name + LATE: sink
+            for name, sink in _by_operator("late", options.late, late, "have windows").items()
+        },
+        DEAD_LETTERS: options.dead_letters,
+    }
+    taken = dict(parts.sinks)
+    for name, sinks in given.items():
+        taken[name] = added(taken.get(name, ()), sinks_of(sinks))
+    if collect is not None:
+        heard = [
+            *taken,
+            *(() if isinstance(options.sink, Mapping) else parts.leaves),
+            *(n + LATE for n in late),
+        ]
+        taken = {name: (collect(name), *taken.get(name, ())) for name in heard if name != DEAD_LETTERS}
+        if diverting or late:
+            taken[DEAD_LETTERS] = (collect(DEAD_LETTERS), *sinks_of(options.dead_letters))
+    taken = {name: sinks for name, sinks in taken.items() if sinks}
+    for name in diverting:
+        if DEAD_LETTERS not in taken and name + DEAD not in taken:
             raise TopologyError(
-                f"the application ends in {len(leaves)} operators ({', '.join(leaves)}); "
-                "say which sink is whose: sink={'name': …}"
+                f"operator {name!r} diverts failing rows, but nobody takes them: pass dead_letters=, or put "
+                "dead_letter_sink(…) behind it"
             )
-        taken[leaves[0]] = sink
-    if late is not None and not isinstance(late, Mapping):
-        if len(windowed) != 1:
-            raise TopologyError(
-                f"late= takes the late rows of one operator, and {len(windowed)} have windows; say which sink is "
-                "whose, late={'name': …}"
-            )
-        late = {windowed[0]: late}
-    taken.update({name + LATE: taker for name, taker in (late or {}).items()})
-    if dead_letters is not None:
-        taken[DEAD_LETTERS] = dead_letters
-    if diverting and dead_letters is None:
+    return taken
+
+
+def _by_operator(option: str, given: Any, names: Sequence[str], which: str) -> Mapping[str, Any]:
+    """Return an option that is a sink for the only operator that can have one, or names operators, as the latter."""
+    if given is None or isinstance(given, Mapping):
+        return given or {}
+    if len(names) != 1:
         raise TopologyError(
-            f"operator {diverting[0]!r} diverts failing rows, but there is no dead_letters= sink for them"
+            f"{option}= is for one operator, and there are {len(names)} that {which} ({', '.join(names)}); say which "
+            f"sink is whose, {option}={{'name': …}}, or put stream.{'late_' * (option == 'late')}sink(…) behind each"
         )
-    return {name: sinks for name, one in taken.items() if (sinks := sinks_of(one))}
+    return {names[0]: given}

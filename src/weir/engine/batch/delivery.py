@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -11,10 +11,9 @@ from weir.engine.arrays import read_table, table_schema
 from weir.engine.batch.ledger import Ledger
 from weir.engine.batch.retry import Retry
 from weir.engine.documents import Commit, FileRef
-from weir.engine.task.batch_context import DEAD_LETTER_SCHEMA
 from weir.errors import CheckpointMismatch
 from weir.faults import reach
-from weir.graph.model import DEAD_LETTERS, LATE, Topology
+from weir.graph.model import Topology
 from weir.sinks.base import Delivery, Sink
 from weir.state.storage import Storage
 
@@ -41,13 +40,13 @@ class Deliveries:
         self._runner, self._patience = runner, retry
         self._recovering = ledger.last  # a commit that an earlier driver made may have been delivered by it
 
-    def open(self, topology: Topology, dropped: set[str]) -> None:
+    def open(self, topology: Topology, forget: Collection[str]) -> None:
         """Make sure that nothing is owed to a sink that is gone, and that all sinks can take rows."""
         last = self.ledger.last
-        self._check_owed(dropped)
+        self._check_owed(forget)
         self.ledger.sinks = {name: len(sinks) for name, sinks in self.sinks.items()}
         for name, sinks in self.sinks.items():
-            schema = self._schema(topology, name)
+            schema = topology.sink_schema(name)
             for sink in sinks:
                 if isinstance(sink, Sink):
                     self._open(sink, name, schema, last is None)
@@ -64,10 +63,10 @@ class Deliveries:
         for name, sinks in self.sinks.items():
             files = commit.outputs.get(name, [])
             # as they were written: the application may have changed since
-            schema = table_schema(self.storage, files[0]) if files else self._schema(topology, name)
+            schema = table_schema(self.storage, files[0]) if files else topology.sink_schema(name)
             for sink in sinks:
                 if not isinstance(sink, Sink):
-                    if files or not (name == DEAD_LETTERS or name.endswith(LATE)):
+                    if files or name in topology.by_name:
                         self._runner.call(sink, files, schema, commit.batch)
                 elif files:
                     waited = self._persist(name, self._one(sink, name, commit, files, schema))
@@ -110,20 +109,17 @@ class Deliveries:
     def _persist(self, name: str, act: Callable[[bool], None]) -> dict[str, Any] | None:
         return self._patience.persist(f"the sink of {name!r}", act)
 
-    def _schema(self, topology: Topology, name: str) -> pa.Schema:
-        return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else topology.sink_schema(name)
-
-    def _check_owed(self, dropped: set[str]) -> None:
+    def _check_owed(self, forget: Collection[str]) -> None:
         """Refuse to forget rows of the last batch whose operator, or one of its sinks, is gone from the application."""
         last = self.ledger.last
         if last is None or self.ledger.was_delivered(last.batch):
             return
         for name, files in last.outputs.items():
             had, has = max(1, last.sinks.get(name, 1)), len(self.sinks.get(name, ()))
-            if files and has < had and name not in dropped:
+            if files and has < had and name not in forget:
                 rows, which = sum(f.rows for f in files), "the sink" if had == 1 else f"{had} sinks"
                 raise CheckpointMismatch(
                     f"{self.storage.root}: batch {last.batch} has {rows} rows for {which} of {name!r}, which have not "
-                    f"been delivered, and there {'are fewer' if has else 'is no such sink'} now. Start once "
-                    f"with {'it' if had == 1 else 'all'}, or pass drop_state=[{name!r}] to give them up."
+                    f"been delivered, and there {'are fewer' if has else 'is no such sink'} now. Start once with "
+                    f'{"it" if had == 1 else "all"}, or give them up: forget={{"undelivered": [{name!r}]}}.'
                 )

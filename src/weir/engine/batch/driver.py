@@ -132,11 +132,12 @@ class Driver:
         self.load = Load(topology)
         reconfigure = None if self.learner is None else self.learner.request
         self.scaler = Scaler(storage, self.load, runner, options.autoscale, reconfigure)
-        by_hosts = self.learner is not None and self.learner.config.racks == "hosts"
+        by_hosts = self.learner is not None and self.learner.config.hierarchy == "hosts"
         racks = None if options.racks is None else Racks.of(options.racks)
         self.server_locations = ServerLocations(topology, racks, wants_places=by_hosts or racks is not None)
         self._build, self._declared = build, declared
-        self._dropped = set(options.drop_state)
+        self.automatic = options.servers == "auto"  # whether the number of servers was chosen here
+        self._forget = options.forget
         self.source = ""  # whose batches it is handed: the id of Spark's own query
         self.due_timers = DueTimers(storage, source_batching)
         self._busy = threading.RLock()  # one batch at a time, whoever asks for it
@@ -273,8 +274,12 @@ class Driver:
         if self._started:
             return
         last = self.ledger.last
-        check_names({} if self.source_batching is None else self.source_batching.feeds, last, self._dropped)
-        self.deliveries.open(self.topology, self._dropped)
+        check_names(
+            {} if self.source_batching is None else self.source_batching.feeds,
+            last,
+            self._forget["positions"],
+        )
+        self.deliveries.open(self.topology, self._forget["undelivered"])
         self._locate()
         if self.learner is not None and last is not None and not self.ledger.needs_change:
             self.learner.start(last.tables, last.manager, self.ledger.layout)
@@ -349,6 +354,7 @@ class Driver:
             terms = {
                 "end_of_input": end_of_input,
                 "input": next_input(self.source_batching, self.ledger.last, reads),
+                "quiet_until": quiet_until,
             }
             if self.ledger.needs_change:
                 assert self.ledger.last is not None
@@ -358,7 +364,7 @@ class Driver:
             pending = self.scaler.next()
             if pending is not None and (change := self._scaling(pending)) is not None:
                 return self._change_plan(batch, change, terms), pending
-            return self._ordinary_plan(rows, batch, {**terms, "quiet_until": quiet_until}), None
+            return self._ordinary_plan(rows, batch, terms), None
         if reads:
             planned.input = next_input(self.source_batching, self.ledger.last, reads, planned.input)
         if planned.origin is not None:
@@ -432,8 +438,8 @@ class Driver:
         if learner is None:
             return ledger.plan(batch, **terms, network=network)
         last = ledger.last
-        if learner.config.racks == "hosts":
-            learner.manager.set_racks(self.server_locations.tree(learner.manager.servers))
+        if learner.config.hierarchy == "hosts":
+            learner.manager.set_hierarchy(self.server_locations.tree(learner.manager.servers))
         coming = None if learner.ahead is None else self.runner.count_ahead(rows, learner.ahead)
         tables, version, moves = learner.next_plan(
             batch, dict(last.tables) if last else {}, last.table_version if last else 0, coming

@@ -13,7 +13,7 @@ from weir.engine.batch.events import Listener
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.requests import SLOT_WAIT, Request
 from weir.engine.task.tables import table_in_force
-from weir.errors import EngineError, did_you_mean
+from weir.errors import EngineError, did_you_mean, renamed
 from weir.graph.model import Topology
 from weir.routing.table import Table
 
@@ -69,6 +69,7 @@ class QueryHandle(ABC):
             "active": self.is_active,
             "message": "failed" if self._driver.status.error else self._driver.status.message,
             "batch": None if last is None else last.batch,
+            "servers": self.topology.servers,
         }
 
     @property
@@ -104,7 +105,9 @@ class QueryHandle(ABC):
     def describe(self) -> str:
         """Return what :meth:`explain` prints."""
         n, steps = self.topology.servers, self.topology.steps
-        lines = [self.topology.draw(), f"{n} servers, {steps} exchange{'s' if steps != 1 else ''} per batch"]
+        chosen = ' (servers="auto")' if self._driver.automatic else ""
+        lines = [self.topology.draw()]
+        lines.append(f"{n} servers{chosen}, {steps} exchange{'s' if steps != 1 else ''} per batch")
         lines.append(f"batches run {self._driver.runner.execution}")
         edges = self.progress.edges if self.progress is not None else {}
         for edge in self.topology.edges:
@@ -143,9 +146,10 @@ class QueryHandle(ABC):
             )
         return table_in_force(self._driver.storage, self._driver.ledger.last, self.topology.by_name[name])
 
+    @renamed(machines="servers")
     def scale_out(
         self,
-        machines: int = 1,
+        servers: int = 1,
         *,
         dry_run: bool = False,
         wait: float = 0.0,
@@ -162,8 +166,8 @@ class QueryHandle(ABC):
 
         Parameters
         ----------
-        machines
-            How many servers to add; each needs a task slot.
+        servers
+            How many to add; each needs a task slot.
         whole_hosts
             Count hosts instead: as many servers are added for each as the hosts of now have on average.
         dry_run
@@ -177,12 +181,13 @@ class QueryHandle(ABC):
         share_slots
             Let servers take turns on the slots there are.
         """
-        request = Request("out", machines, (), strategy, timeout, share_slots, whole_hosts=whole_hosts)
+        request = Request("out", servers, (), strategy, timeout, share_slots, whole_hosts=whole_hosts)
         return self._scale(request, dry_run, wait)
 
+    @renamed(machines="servers")
     def scale_in(
         self,
-        machines: int = 1,
+        servers: int = 1,
         *,
         hosts: Sequence[str] = (),
         dry_run: bool = False,
@@ -198,7 +203,7 @@ class QueryHandle(ABC):
         Executors that are no longer needed are given back to the cluster, unless ``release`` is False. See
         :meth:`scale_out` for the other parameters.
         """
-        request = Request("in", machines, tuple(hosts), strategy, release=release, whole_hosts=whole_hosts)
+        request = Request("in", servers, tuple(hosts), strategy, release=release, whole_hosts=whole_hosts)
         return self._scale(request, dry_run, wait)
 
     def situation(self) -> Situation:

@@ -34,23 +34,25 @@ def check_next(root: str, last: Commit | None, batch: int) -> None:
         )
 
 
-def check_names(feeds: Mapping[str, SplittableSource], last: Commit | None, dropped: Collection[str]) -> None:
+def check_names(feeds: Mapping[str, SplittableSource], last: Commit | None, forget: Collection[str]) -> None:
     """Refuse a source that is gone, where what it was to read next would be forgotten, or read again by a new one."""
     positions = {} if last is None or last.input is None else last.input.positions
     new = [name.removesuffix(LISTED) for name in feeds if name not in positions]
     for name, position in positions.items():
         shown = name.removesuffix(LISTED)
-        if name in feeds or shown in dropped:
+        if name in feeds or shown in forget:
             continue
         if is_half_read(position):
             raise CheckpointMismatch(
                 f"source {shown!r} is gone, of whose last batch {position[DONE]} of {position[FILES]} files have been "
-                f"read. Start once more with a source of this name; drop_state=[{shown!r}] passes over the others."
+                "read. Start once more with a source of this name, or pass over the others: "
+                f'forget={{"positions": [{shown!r}]}}.'
             )
         if new and DONE not in position:
             raise CheckpointMismatch(
                 f"source {shown!r}, of which the checkpoint knows how far it was read, is gone, and {new[0]!r} is new. "
-                f"Give the same topics the name that they had; pass drop_state=[{shown!r}] if these are others."
+                "Give the same topics the name that they had. If these are others, pass "
+                f'forget={{"positions": [{shown!r}]}}.'
             )
 
 
@@ -62,6 +64,11 @@ def compare(saved: dict[str, Any], topology: Topology, where: str, drop_state: I
     """
     now = topology.signature()
     dropped = set(drop_state)
+    for name in sorted(dropped & {*now["operators"]}):
+        raise CheckpointMismatch(
+            f"drop_state=[{name!r}]: the application has this operator, and its state is kept. Leave it out; for an "
+            "operator that starts anew, use another name."
+        )
     for name, before in saved["operators"].items():
         after = now["operators"].get(name)
         if after is None:

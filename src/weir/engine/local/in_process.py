@@ -44,7 +44,7 @@ class TaskFailed(Exception):
 class InProcessRunner:
     """Runs batches of one topology in this process.
 
-    A batch's source rows are cut into ``sources`` tasks. Server ``i`` pretends to live on host ``i`` of ``hosts``,
+    A batch's source rows are cut into ``source_tasks`` tasks. Server ``i`` pretends to live on host ``i`` of ``hosts``,
     counted around. With a seed, rows reach a server in another order in every batch and every run of a task: what
     depends on order shows.
     """
@@ -52,13 +52,13 @@ class InProcessRunner:
     def __init__(
         self,
         storage: Storage,
-        sources: int = 2,
+        source_tasks: int = 2,
         hosts: Sequence[str] = ("host",),
         seed: int | None = None,
     ) -> None:
-        if sources < 1 or not hosts:
+        if source_tasks < 1 or not hosts:
             raise EngineError("an in-process run needs at least one source task and one host")
-        self.storage, self.sources, self.hosts = storage, sources, list(hosts)
+        self.storage, self.source_tasks, self.hosts = storage, source_tasks, list(hosts)
         self._rng = None if seed is None else np.random.default_rng(seed)
         self._query = uuid.uuid4().hex
 
@@ -160,10 +160,10 @@ class InProcessRunner:
                 table = table.append_column(SOURCE_NUMBER, pa.array(np.full(len(table), number, np.int32)))
             united.append(table)
         table = pa.concat_tables(united, promote_options="default").combine_chunks()
-        size = -(-table.num_rows // self.sources) or 1
+        size = -(-table.num_rows // self.source_tasks) or 1
         return [
             batch
-            for task in range(self.sources)
+            for task in range(self.source_tasks)
             for batch in table.slice(task * size, size).combine_chunks().to_batches()
         ]
 

@@ -152,7 +152,7 @@ class Learner:
 
     def start_tables(self) -> dict[int, Table]:
         """Return the tables made offline that the user wants to begin with."""
-        start = self.config.start
+        start = self.config.tables
         if start is None:
             return {}
         stateful = [n.name for n in governed(self.topology)]

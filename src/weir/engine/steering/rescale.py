@@ -32,7 +32,7 @@ from weir.routing.base import Grouping
 from weir.routing.locality_aware import NO_TABLE
 from weir.state.storage import Storage
 
-Build = Callable[[int, Mapping[str, Sequence[int]]], Topology]
+Build = Callable[[int, Mapping[str, Sequence[int]] | None], Topology]
 Weigh = Callable[[str, NDArray[np.uint64]], NDArray[np.float64]]
 
 

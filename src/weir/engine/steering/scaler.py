@@ -174,7 +174,7 @@ class Scaler:
         try:
             self.ask(Request(operation, abs(change), whole_hosts=whole_hosts))
         except WeirError as error:  # too few slots: the stream goes on as it is, and it is said
-            self._refuse({"operation": operation, "machines": abs(change)}, error)
+            self._refuse({"operation": operation, "servers": abs(change)}, error)
 
     def _in_background(self, work: Callable[..., None], *about: Any) -> None:
         # executors may take a minute to come, and the stream is not to wait for them
@@ -214,7 +214,7 @@ class Scaler:
             self.storage.write_document(f"{ANSWERS}/{name}-decision", "answer", {"text": pending.why})
             self._queue(pending)
         except WeirError as error:
-            self._refuse({"operation": request.operation, "machines": request.machines}, error)
+            self._refuse({"operation": request.operation, "servers": request.machines}, error)
             self._tell(name, {"state": "refused", "error": str(error)})
 
     def _tell(self, name: str | None, body: dict[str, Any]) -> None:

@@ -18,9 +18,6 @@ from weir.graph.model import Topology
 from weir.state.refs import SegmentRef
 from weir.state.storage import Storage
 
-DEAD_LETTER_SCHEMA = pa.schema(
-    [("operator", pa.string()), ("key", pa.string()), ("row", pa.string()), ("error", pa.string())]
-)
 SOURCE_NUMBER = "__source"  # the column that tells the rows of several sources apart
 
 

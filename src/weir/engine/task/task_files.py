@@ -12,9 +12,8 @@ import pyarrow as pa
 from weir.engine.arrays import write_table
 from weir.engine.documents import MadeSegment, TaskReport
 from weir.engine.metrics.latency import count_age
-from weir.engine.task.batch_context import DEAD_LETTER_SCHEMA
 from weir.errors import OperatorError, said
-from weir.graph.model import DEAD_LETTERS, LATE, Node, Topology
+from weir.graph.model import DEAD_LETTER_SCHEMA, LATE, Node, Topology
 from weir.rows import Rows
 from weir.state.merge import merge_segments
 from weir.state.segment import SegmentRef, write_segment
@@ -67,7 +66,7 @@ class TaskOutputs:
         self._files, self._topology = files, topology
         self._batches: dict[str, list[pa.RecordBatch]] = {}
         self._groups: dict[str, list[tuple[int, int]]] = {}  # sink → marker, rows
-        self._diverted: list[dict[str, str]] = []
+        self._letters: dict[str, list[dict[str, str]]] = {}  # sink → rows that were set aside
 
     def add(self, sink: str, batch: pa.RecordBatch, source_time: int) -> None:
         """Add rows for a sink; ``born`` is their latency marker."""
@@ -76,14 +75,14 @@ class TaskOutputs:
 
     def divert(self, node: Node, key: Any, row: Any, error: BaseException) -> None:
         """Add a row that an operator failed on to the dead letters."""
-        self._diverted.append(
-            {
-                "operator": node.name,
-                "key": "" if key is None else _text(str(key)),
-                "row": _readable(row),
-                "error": _text(f"{type(error).__name__}: {said(error)}"),
-            }
-        )
+        letter = {
+            "operator": node.name,
+            "key": "" if key is None else _text(str(key)),
+            "row": _readable(row),
+            "error": _text(f"{type(error).__name__}: {said(error)}"),
+        }
+        for sink in self._topology.dead_letter_sinks(node):
+            self._letters.setdefault(sink, []).append(letter)
 
     def late(self, node: Node, rows: Rows) -> None:
         """Add rows that came too late for an operator, if somebody wants them."""
@@ -92,7 +91,7 @@ class TaskOutputs:
 
     def set_aside(self, node: Node, rows: Rows, why: str) -> None:
         """Add rows that an operator does not believe to the dead letters, if somebody takes these."""
-        if self._topology.dead_letters:
+        if self._topology.dead_letter_sinks(node):
             for row in rows.to_batch(node.input).to_pylist():
                 self.divert(node, ", ".join(str(row[k]) for k in node.key), row, OperatorError(why))
 
@@ -103,8 +102,8 @@ class TaskOutputs:
             ages = self._files.report.sink_ages.setdefault(sink, {})
             for source_time, rows in self._groups[sink]:
                 count_age(ages, source_time, rows)
-        if self._diverted:
-            self._files.output(DEAD_LETTERS, pa.Table.from_pylist(self._diverted, schema=DEAD_LETTER_SCHEMA))
+        for sink, letters in self._letters.items():
+            self._files.output(sink, pa.Table.from_pylist(letters, schema=DEAD_LETTER_SCHEMA))
 
 
 def _readable(row: Any) -> str:

@@ -20,7 +20,7 @@ def partition(
     n: int,
     *,
     partitioner: Partitioner | None = None,
-    racks: Tree | None = None,
+    hierarchy: Tree | None = None,
     **terms: Any,
 ) -> Parts:
     """Return the server, 0 … n−1, of each vertex of a key graph.
@@ -29,7 +29,7 @@ def partition(
     ----------
     partitioner
         Another one than ours, :func:`~weir.locality.partition.multilevel.partition_multilevel`.
-    racks
+    hierarchy
         Nested lists of servers, e.g. ``[[[0, 1], [2, 3]], [[4, 5]]]`` for racks of hosts of servers.
     terms
         Balance, present homes and so on: see :class:`~weir.locality.partition.base.Terms`.
@@ -43,10 +43,10 @@ def partition(
     1.0
     """
     asked = Terms(**terms)
-    if racks is not None:
+    if hierarchy is not None:
         if partitioner is not None:
-            raise EngineError(f"the partitioner {partitioner!r} knows no racks: leave one of them out")
-        return partition_hierarchy(graph, racks, asked)
+            raise EngineError(f"the partitioner {partitioner!r} takes no hierarchy; leave one of them out")
+        return partition_hierarchy(graph, hierarchy, asked)
     asked.homes(graph, n)  # refuses what does not fit the graph
     if n == 1 or not len(graph):
         return np.zeros(len(graph), np.int32)

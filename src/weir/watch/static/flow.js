@@ -7,8 +7,9 @@ import { DISTANCES, bytes, count, percent, seconds } from "./format.js";
 const WIDTH = 216, SMALL = 132, LINE = 17, WIDEST = 26;
 let drawn = ""; // the shape that is on the page: when it is the same, only numbers change
 
-const LATE = "~late"; // ends the name of the sink that takes the rows which came too late for an operator
-const operatorOf = (sink) => (sink.endsWith(LATE) ? sink.slice(0, -LATE.length) : sink);
+const KINDS = { "~late": "late rows", "~dead": "dead letters" }; // what ends a sink's name, and what it takes
+const kindOf = (sink) => Object.keys(KINDS).find((kind) => sink.endsWith(kind)) ?? "";
+const operatorOf = (sink) => sink.slice(0, sink.length - kindOf(sink).length);
 const sinksOf = (now) => now.graph.sinks.filter((name) => operatorOf(name) in now.graph.operators);
 
 const wide = () => $("graph").clientWidth >= 640;
@@ -31,7 +32,7 @@ function cards(now) {
     const age = now.sinks[name];
     return {
       id: `sink ${name}`,
-      title: name.endsWith(LATE) ? "late rows" : "sink",
+      title: KINDS[kindOf(name)] ?? "sink",
       kind: "sink",
       lines: age ? [`p50 ${seconds(age.p50)}`, `p99 ${seconds(age.p99)}`] : ["no rows yet"],
     };

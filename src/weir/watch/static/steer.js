@@ -8,7 +8,7 @@ export function setUp(control) {
   $("steer").hidden = $("steer-link").hidden = !control;
   if (!control || made) return;
   made = true;
-  const machines = h("input", { type: "number", id: "machines", min: 1, value: 1 });
+  const servers = h("input", { type: "number", id: "servers-asked", min: 1, value: 1 });
   const answer = h("div", { id: "steer-answer", "aria-live": "polite" });
   const say = (text, kind) => answer.replaceChildren(h("p", { class: kind }, text));
 
@@ -24,7 +24,7 @@ export function setUp(control) {
     }
   };
   const plan = async (operation) => {
-    const ask = { operation, machines: Number(machines.value), share_slots: true };
+    const ask = { operation, servers: Number(servers.value), share_slots: true };
     try {
       const told = await post("/api/dry-run", ask);
       answer.replaceChildren(
@@ -41,7 +41,7 @@ export function setUp(control) {
     h("p", { class: "dim" }, "Requests go through the checkpoint, as those of weir scale do."),
     h("div", { class: "controls" },
       h("button", { type: "button", id: "reconfigure", onclick: () => run({ operation: "reconfigure" }, "Asking for new homes") }, "Reconfigure"),
-      h("label", {}, "servers ", machines),
+      h("label", {}, "servers ", servers),
       h("button", { type: "button", id: "scale-out", onclick: () => plan("out") }, "Add: show what it would do"),
       h("button", { type: "button", id: "scale-in", onclick: () => plan("in") }, "Remove: show what it would do")),
     answer,

@@ -225,15 +225,22 @@ BY_EVENT_TIME: dict[str, Any] = {
 }
 
 KEYED = [
-    Keyed("count", keyed(weir.Count), lambda batches: {"count": sum(map(len, batches))}, "count"),
+    Keyed(
+        "count",
+        keyed(partial(weir.Count, emit="rows")),
+        lambda batches: {"count": sum(map(len, batches))},
+        "count",
+    ),
     Keyed(
         "aggregate",
-        keyed(lambda: weir.Aggregate(rows="count(n)", total="sum(n)", low="min(n)", top="max(n)")),
+        keyed(
+            lambda: weir.Aggregate(rows="count(n)", total="sum(n)", low="min(n)", top="max(n)", emit="rows")
+        ),
         _sums,
     ),
     Keyed(
         "top values",
-        keyed(lambda: weir.Aggregate(rows="count(n)", top="top_k(n, 3)", first="first(n, n)")),
+        keyed(lambda: weir.Aggregate(rows="count(n)", top="top_k(n, 3)", first="first(n, n)", emit="rows")),
         lambda batches: _top([row[2] for rows in batches for row in rows]),
     ),
     Keyed(
@@ -296,7 +303,7 @@ KEYED = [
     Keyed("timers", _alarms, emitted=_rung, counted=("due",), **BY_EVENT_TIME),
     Keyed(
         "count with a ttl",  # long enough for nothing to expire, and reason enough to look at the clock
-        keyed(weir.Count),
+        keyed(partial(weir.Count, emit="rows")),
         lambda batches: {"count": sum(map(len, batches))},
         "count",
         merges=False,
@@ -389,7 +396,7 @@ SPLIT: dict[str, Callable[[], Any]] = {
     "shuffle": weir.Shuffle,
 }
 LEARN: dict[str, Any] = {"period": None, "forecast": None}  # reconfigured by hand, so that a seed replays
-ROUTINGS: dict[str, Callable[[], Any]] = {
+GROUPINGS: dict[str, Callable[[], Any]] = {
     "hash": lambda: None,
     "locality": lambda: weir.Locality(**LEARN),
     "locality, first seen": lambda: weir.Locality(**LEARN, new_keys="first_seen"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from weir.errors import WeirError
+from weir.flow import parts_of
 from weir.spark import live_runner
 from weir.spark.session import embedded
 from weir_evaluation.bench.chaos.cases import SCHEMA, Keyed
@@ -56,7 +57,7 @@ def main(seed: str, data: str, checkpoint: str, deliveries: str) -> None:
 
         return deliver
 
-    leaves = application.leaves()
+    leaves = parts_of(application).leaves
     sinks = {name: sink(name, name == leaves[-1]) for name in leaves}
     now = {"availableNow": True}
     holder["query"] = application.start(checkpoint, sink=sinks, trigger=now, **drawn.settings())

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 import weir
 from weir_evaluation.bench.chaos.cases import (
+    GROUPINGS,
     KEYED,
     KEYS,
     PLACES,
-    ROUTINGS,
     SCHEMA,
     SPLIT,
     STEPS,
@@ -81,7 +81,7 @@ class Drawn:
     def settings(self) -> dict[str, Any]:
         return {
             "servers": self.servers,
-            "routing": ROUTINGS[self.routing](),
+            "routing": GROUPINGS[self.routing](),
             "execution": self.execution,
         }
 
@@ -114,7 +114,7 @@ def redraw(rng: random.Random, drawn: Drawn) -> Drawn:
         parts.append(part)
     # partial states that wait, or that a time to live would end, need keys that stay on one server
     whole = any(isinstance(p.case, Keyed) and not p.case.merges for p in parts)
-    routing = rng.choice(["hash", "locality"] if whole else sorted(ROUTINGS))
+    routing = rng.choice(["hash", "locality"] if whole else sorted(GROUPINGS))
     return Drawn(tuple(parts), routing, rng.randint(1, 5), rng.choice(["jobs", "jobs", "live"]))
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from weir import Application
 from weir.errors import TopologyError, WeirError
+from weir.flow import parts_of
 from weir.testing import Crash, LocalQuery, start
 from weir_evaluation.bench.chaos import outside
 from weir_evaluation.bench.chaos.cases import SCHEMA, Keyed, Offset
@@ -111,7 +112,7 @@ class Story:
         self.checkpoint = f"{folder}/checkpoint"
         self.failed = False  # whether the query must be started again before it is used
         own = random.Random(f"sinks {result.seed}")  # sinks change nothing else in the story of a seed
-        leaf = own.choice(drawn.application().leaves())
+        leaf = own.choice(parts_of(drawn.application()).leaves)
         self.kinds = outside.kinds()
         chosen = own.sample(sorted(self.kinds), own.choice([0, 1, 1, 2]))
         name = f"rows_{os.getpid()}_{result.seed}_{own.randrange(1 << 30)}"
@@ -127,8 +128,8 @@ class Story:
         sources = self.rng.randint(1, 3)
         application, settings = self._application(), self.drawn.settings()
         own = {name: list(sinks.values()) for name, sinks in self.sinks.items()}
-        sinks: dict[str, Any] = {**dict.fromkeys(application.leaves(), ()), **own}
-        return start(application, self.checkpoint, seed=seed, sources=sources, sink=sinks, **settings)
+        sinks: dict[str, Any] = {**dict.fromkeys(parts_of(application).leaves, ()), **own}
+        return start(application, self.checkpoint, seed=seed, source_tasks=sources, sink=sinks, **settings)
 
     def _application(self) -> Application:
         return self.drawn.application(SCHEMA if self.topic is None else self.topic.stream())

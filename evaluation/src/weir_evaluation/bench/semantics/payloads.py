@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import weir
+from weir.flow import parts_of
 from weir_evaluation.bench.semantics.places import IN_PROCESS, Place, Tally, cut, seconds
 from weir_evaluation.bench.semantics.values import (
     DAY,
@@ -49,7 +50,7 @@ def payloads(place: Place, rng: random.Random, tally: Tally, count: int = 200) -
             source.map(_parts, parts, name="parts"),
             source.flat_map(_elements, f"i long, p int, e {element[0]}", name="flat_map"),
             source.process("k", lambda key, rows, state: rows, output=schema, name="process"),
-            source.keyed("k", weir.Count(), name="count").filter(lambda row: True, name="filter"),
+            source.keyed("k", weir.Count(emit="rows"), name="count").filter(lambda row: True, name="filter"),
             source.keyed("k", weir.Aggregate(**counts), window=window, name="window"),
         ]
 
@@ -87,7 +88,7 @@ def _refused_keys(place: Place, tally: Tally, schema: str, columns: Any) -> None
     """Weir takes no nested keys, and says so before anything runs."""
     for column in columns:
         try:
-            weir.Application(weir.source(schema).keyed(column, weir.Count())).topology(1)
+            parts_of(weir.source(schema).count(column)).topology(1)
             answer = "taken"
         except weir.errors.TopologyError as error:
             answer = "refused" if "cannot be a key" in str(error) else str(error)

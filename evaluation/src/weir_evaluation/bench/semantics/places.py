@@ -15,6 +15,7 @@ import pyarrow as pa
 
 import weir
 from weir.columns import to_schema
+from weir.flow import parts_of
 from weir.testing import run as run_in_process
 
 IN_PROCESS, ON_SPARK = "in process", "on Spark"
@@ -76,7 +77,7 @@ class Place:
         folder = tempfile.TemporaryDirectory(
             prefix="weir-semantics-"
         )  # goes with the last who may read state
-        sinks = {name: collector(name) for name in app.leaves()}
+        sinks = {name: collector(name) for name in parts_of(app).leaves}
         query = app.run(folder.name, servers=servers, sink=sinks)
         return Results(outputs, lambda name, folder=folder: query.state(name).toArrow())  # type: ignore[misc]
 

@@ -26,7 +26,7 @@ def main() -> None:
             order["data"],
             schema=schema,
             by=r"(\d+)\.parquet",
-            place=place,
+            assignment=place,
             # files are of one length, within a few bytes
             max_bytes_per_batch=order["files_per_batch"] * max(map(os.path.getsize, order["files"])),
         )
@@ -34,7 +34,7 @@ def main() -> None:
         reader = spark.readStream.option("maxFilesPerTrigger", order["files_per_batch"])
         rows = weir.source(reader.schema(schema).parquet(order["data"]))
     first, second = fitting_tables(order["keys"], workers) if options["table"] else (None, None)
-    app = rows.keyed("k1", weir.Count(), name="A", routing=first).keyed(
+    app = rows.keyed("k1", weir.Count(emit="rows"), name="A", routing=first).keyed(
         "k2", weir.Count(), name="B", routing=second
     )
     # whole rows travel, payload and all, as they do in an engine that cannot see into operators

@@ -15,7 +15,7 @@ import weir
 from support import dicts, grouped
 from weir.errors import TopologyError, UnknownColumn
 from weir.operators import AggregateFunction, PythonAggregate
-from weir.operators.aggregate_functions import reduce_groups
+from weir.operators.aggregate.aggregate_functions import reduce_groups
 from weir.testing import run
 
 SCHEMA = "k string, x double, n long, t long, s string"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import weir
 from support import dicts
 from weir.errors import TopologyError
-from weir.operators.parts import MISSING
+from weir.operators.process.parts import MISSING
 from weir.testing import run, start
 
 SCHEMA = "k string, what string, n long"

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.operators.parts import MISSING, Part, encode_part, identity, parts_of
-from weir.operators.state_types import decoder_of
+from weir.operators.process.parts import MISSING, Part, encode_part, identity, parts_of
+from weir.operators.process.state_types import decoder_of
 from weir.state.columns import completed
 from weir.state.segment import H1, H2, entries, tombstones
 from weir.state.view import StateView

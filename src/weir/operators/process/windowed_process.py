@@ -10,10 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.hashing import SECOND_SEED, hash_columns
-from weir.operators.calls import Done
 from weir.operators.instance import NO_TIME, Context, among, one_array
-from weir.operators.process_hooks import ProcessHooks
-from weir.operators.process_instance import STATE, ProcessInstance
+from weir.operators.process.calls import Done
+from weir.operators.process.process_hooks import ProcessHooks
+from weir.operators.process.process_instance import STATE, ProcessInstance
 from weir.operators.timer_entries import second_hash
 from weir.operators.timers import WindowSpan
 from weir.operators.windows import WINDOW_END, WINDOW_START, Window, merge_sessions, timely

@@ -7,7 +7,7 @@ from typing import Any
 
 from weir.errors import TopologyError
 from weir.operators.base import Operator
-from weir.operators.parts import parts_of
+from weir.operators.process.parts import parts_of
 from weir.operators.timers import CLOCKS, Timer, Timers, WindowSpan
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from weir.operators.aggregate import AggregateInstance
+from weir.operators.aggregate.aggregate import AggregateInstance
 from weir.operators.instance import one_array
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.operators.calls import Done
+from weir.operators.process.calls import Done
 from weir.state.segment import H1, H2
 
 Hashes = NDArray[np.uint64]

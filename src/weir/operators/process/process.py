@@ -12,13 +12,13 @@ import pyarrow as pa
 from weir.columns import column_names, to_schema
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.operators.instance import Context, Instance
-from weir.operators.part_entries import PART_COLUMNS
-from weir.operators.parts import decode_part, encode_part, parts_of, schema_part
-from weir.operators.process_hooks import ProcessHooks
-from weir.operators.process_instance import STATE, ProcessInstance
-from weir.operators.state_types import extends, forget_caches
-from weir.operators.timed_process import TimedProcess
-from weir.operators.windowed_process import WindowedProcess
+from weir.operators.process.part_entries import PART_COLUMNS
+from weir.operators.process.parts import decode_part, encode_part, parts_of, schema_part
+from weir.operators.process.process_hooks import ProcessHooks
+from weir.operators.process.process_instance import STATE, ProcessInstance
+from weir.operators.process.state_types import extends, forget_caches
+from weir.operators.process.timed_process import TimedProcess
+from weir.operators.process.windowed_process import WindowedProcess
 
 
 class Process(ProcessHooks):

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean
-from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups
+from weir.operators.aggregate.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, among, conformed, keyed_schema, naming, one_array
 from weir.operators.windows import WINDOW_START
@@ -162,11 +162,11 @@ class Aggregate(Operator):
 
     def instance(self, context: Context) -> Instance:
         if context.node.window is not None:
-            from weir.operators.windowed_aggregate import WindowedAggregate
+            from weir.operators.aggregate.windowed_aggregate import WindowedAggregate
 
             return WindowedAggregate(self, context)
         if self.emit == "changes":
-            from weir.operators.changes import ChangesInstance
+            from weir.operators.aggregate.changes import ChangesInstance
 
             return ChangesInstance(self, context)
         return AggregateInstance(self, context)

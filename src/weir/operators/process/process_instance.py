@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from weir.errors import OperatorError
 from weir.hashing import hash_columns
-from weir.operators.calls import Done, Handed, emitted_batch
 from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
-from weir.operators.part_entries import STATE, PartEntries
-from weir.operators.partial_states import PartialStates
-from weir.operators.parts import decode_part, encode_part
-from weir.operators.process_hooks import ProcessHooks
-from weir.operators.state_types import attributes_check, decoder_of
+from weir.operators.process.calls import Done, Handed, emitted_batch
+from weir.operators.process.part_entries import STATE, PartEntries
+from weir.operators.process.partial_states import PartialStates
+from weir.operators.process.parts import decode_part, encode_part
+from weir.operators.process.process_hooks import ProcessHooks
+from weir.operators.process.state_types import attributes_check, decoder_of
 from weir.operators.time_limit import TimeLimit
 from weir.operators.timer_entries import states_in
 from weir.rows import Rows, one_batch, row_hashes

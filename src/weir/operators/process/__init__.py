@@ -1,0 +1,6 @@
+"""Process: a user's own Python with state per key, its lists and maps, timers and windows."""
+
+from weir.operators.process.parts import ListState, MapState
+from weir.operators.process.process import Process
+
+__all__ = ["ListState", "MapState", "Process"]

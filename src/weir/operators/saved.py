@@ -12,7 +12,7 @@ from weir.operators.aggregate import Aggregate
 from weir.operators.aggregate.aggregate_functions import FUNCTIONS
 from weir.operators.base import Operator
 from weir.operators.instance import one_array
-from weir.operators.process.part_entries import PART, STATE, whole_states
+from weir.operators.process.parts import PART, STATE, whole_states
 
 _JSON_TYPES = {
     "integer": pa.int64(),

@@ -19,8 +19,7 @@ from support import POSTS, counts, posts, rows_of, two_counts
 from weir.engine.live import control, loads
 from weir.engine.live.loads import ClusterLoad, LoadAggregator, OperatorLoad, ServerLoad
 from weir.engine.task.batch_context import Pace
-from weir.operators.process.calls import Done
-from weir.operators.process.partial_states import PartialStates
+from weir.operators.process.process_instance import Done, PartialStates
 from weir.routing.base import PERIODS, InstanceLoad
 from weir.testing import run
 

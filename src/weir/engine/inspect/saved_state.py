@@ -17,7 +17,7 @@ from weir.graph.model import Topology
 from weir.hashing import hash_home
 from weir.operators.base import Operator
 from weir.operators.saved import operator_of, readable_entries, readable_values
-from weir.operators.timer_entries import TIMER, states_in
+from weir.operators.timers import TIMER, states_in
 from weir.operators.windows import WINDOW_END, WINDOW_START
 from weir.state.segment import SegmentRef
 from weir.state.storage import Storage

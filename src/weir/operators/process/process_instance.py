@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,19 +20,17 @@ from numpy.typing import NDArray
 from weir.errors import OperatorError
 from weir.hashing import hash_columns
 from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
-from weir.operators.process.calls import Done, Handed, emitted_batch
-from weir.operators.process.part_entries import STATE, PartEntries
-from weir.operators.process.partial_states import PartialStates
-from weir.operators.process.parts import decode_part, encode_part
-from weir.operators.process.process_hooks import ProcessHooks
+from weir.operators.process.parts import STATE, PartEntries, decode_part, encode_part
 from weir.operators.process.state_types import attributes_check, decoder_of
 from weir.operators.time_limit import TimeLimit
-from weir.operators.timer_entries import states_in
+from weir.operators.timers import states_in
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.columns import completed
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
-from weir.values import to_python
+from weir.values import to_columns, to_python
+
+Hashes = NDArray[np.uint64]
 
 
 class ProcessInstance(Instance):
@@ -285,7 +284,7 @@ class ProcessInstance(Instance):
         if not due.num_rows:
             return []
         self.report.keys_delta -= due.num_rows
-        if type(self.operator).expired is not ProcessHooks.expired:
+        if self.operator.has("expired"):
             names = [due[k].to_pylist() for k in self.node.key]
             labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
             hashes = due[H1].to_pylist(), due[H2].to_pylist()
@@ -349,3 +348,104 @@ class ProcessInstance(Instance):
     def _deadlines(self, n: int) -> NDArray[np.int64]:
         ttl = self.node.ttl
         return np.full(n, NEVER if ttl is None else self.context.clock + ttl)
+
+
+@dataclass(frozen=True)
+class Done:
+    """One call of the user's code that went well: the key, its rows, what it emitted, its state afterwards."""
+
+    number: int  # of the key in this batch; −1 for a key that expired
+    key: Any
+    rows: list[Any]
+    out: list[Any]
+    state: bytes
+    changes: Sequence[Any] = ()  # of lists and maps in its state
+
+
+class Handed(Sequence[Any]):
+    """A key's rows, remembering the last one looked at, so that an error can name it."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+        self.last: Any = rows[0] if rows else None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        chosen = self._rows[at]
+        if not isinstance(at, slice):
+            self.last = chosen
+        return chosen
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self._rows:
+            self.last = row
+            yield row
+
+
+def emitted_batch(name: str, schema: pa.Schema, emitted: list[Any]) -> pa.RecordBatch | None:
+    """Return rows that an operator emitted as a batch of its declared output."""
+    if not emitted:
+        return None
+    if not len(schema):
+        raise OperatorError(
+            f"operator {name!r} emits rows ({emitted[0]!r}) but declares no output; "
+            'declare it: output={"column": "type"}'
+        )
+    try:
+        columns = to_columns(emitted, schema, "it emitted")
+    except ValueError as error:
+        raise OperatorError(f"operator {name!r}: {error}") from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class PartialStates:
+    """Grows as keys come: the keys in the order of their first rows, and the state of each."""
+
+    def __init__(self) -> None:
+        self._keys: list[pa.Table] = []
+        self._at: dict[tuple[int, int], int] = {}  # key → where its state is; made when a key may come again
+        self.states: list[bytes] = []
+
+    def prior(self, key_hash: Hashes, key_check: Hashes) -> dict[int, bytes]:
+        """Return the states of those keys that have one, by their position."""
+        if not self.states:
+            return {}
+        if len(self._at) < len(self.states):
+            keys = self.keys()
+            pairs = zip(keys[H1].to_pylist(), keys[H2].to_pylist(), strict=True)
+            self._at = {key: at for at, key in enumerate(pairs)}
+        at = map(self._at.get, zip(key_hash.tolist(), key_check.tolist(), strict=True))
+        return {number: self.states[place] for number, place in enumerate(at) if place is not None}
+
+    def keep(
+        self,
+        processed: Sequence[Done],
+        keys: Sequence[pa.Array],
+        names: Sequence[str],
+        key_hash: Hashes,
+        key_check: Hashes,
+    ) -> None:
+        """Take the states of keys that were worked on; ``processed`` says at which positions these are."""
+        fresh = list(processed)
+        if self._at:
+            fresh = []
+            for done in processed:
+                at = self._at.get((int(key_hash[done.number]), int(key_check[done.number])))
+                if at is None:
+                    fresh.append(done)
+                else:
+                    self.states[at] = done.state
+        chosen = np.array([done.number for done in fresh], np.int64)
+        columns = [
+            pa.array(key_hash[chosen]),
+            pa.array(key_check[chosen]),
+            *(key.take(pa.array(chosen)) for key in keys),
+        ]
+        self._keys.append(pa.table(columns, [H1, H2, *names]))
+        self.states += [done.state for done in fresh]
+
+    def keys(self) -> pa.Table:
+        """Return the hashes and the columns of all keys, in the order of :attr:`states`."""
+        return pa.concat_tables(self._keys)

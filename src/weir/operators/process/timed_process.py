@@ -12,11 +12,20 @@ from numpy.typing import NDArray
 
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.instance import NO_TIME, Context, one_array
-from weir.operators.process.calls import Done, emitted_batch
-from weir.operators.process.process_instance import ProcessInstance
+from weir.operators.process.process_instance import Done, ProcessInstance, emitted_batch
 from weir.operators.time_limit import TimeLimit
-from weir.operators.timer_entries import EVENT, PROCESSING, TIMER, timer_entries, timer_hash, timers_in
-from weir.operators.timers import CLOCKS, Timer, Timers, from_micros
+from weir.operators.timers import (
+    CLOCKS,
+    EVENT,
+    PROCESSING,
+    TIMER,
+    Timer,
+    Timers,
+    from_micros,
+    timer_entries,
+    timer_hash,
+    timers_in,
+)
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2, entries, tombstones
 from weir.state.view import StateView

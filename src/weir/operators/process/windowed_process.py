@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.instance import NO_TIME, Context, among, one_array
-from weir.operators.process.calls import Done
-from weir.operators.process.process_hooks import ProcessHooks
-from weir.operators.process.process_instance import STATE, ProcessInstance
-from weir.operators.timer_entries import second_hash
-from weir.operators.timers import WindowSpan
+from weir.operators.process.process_instance import STATE, Done, ProcessInstance
+from weir.operators.timers import WindowSpan, second_hash
 from weir.operators.windows import WINDOW_END, WINDOW_START, Window, merge_sessions, timely
 from weir.rows import Rows
 from weir.state.segment import H1, H2, entries, tombstones
@@ -188,7 +185,7 @@ class WindowedProcess(ProcessInstance):
 
     def _close(self, windows: list[tuple[Any, int, int, bytes]], closed: list[Done]) -> None:
         """Tell the user's code of windows that close: key, start, end and state."""
-        if "closed" not in self.operator.__dict__ and type(self.operator).closed is ProcessHooks.closed:
+        if not self.operator.has("closed"):
             return
         kind = self.node.state.field(WINDOW_START).type
         for key, start, end, state in windows:

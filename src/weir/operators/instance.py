@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weir.errors import OperatorError, WeirError, said
 from weir.rows import Rows, one_batch
-from weir.state.index import group_rows
+from weir.state.index import positions_among
 from weir.state.segment import H1, H2
 from weir.state.view import StateView
 
@@ -203,12 +203,7 @@ def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
 
 def among(table: pa.Table, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return which entries of a table belong to the given keys."""
-    both = np.concatenate([table[H1].to_numpy(), key_hash]), np.concatenate([table[H2].to_numpy(), key_check])
-    groups, _ = group_rows(*both)
-    n = table.num_rows
-    wanted = np.zeros(len(groups) + 1, np.bool_)
-    wanted[groups[n:]] = True
-    return wanted[groups[:n]]
+    return positions_among(table[H1].to_numpy(), table[H2].to_numpy(), key_hash, key_check) >= 0
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -26,6 +26,7 @@ TIMER = pa.field("__alarm", pa.struct([("clock", pa.int8()), ("at", pa.int64())]
 Hashes = NDArray[np.uint64]
 CLOCKS = {"event": EVENT, "processing": PROCESSING}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 
 
 class Timer(NamedTuple):
@@ -61,6 +62,12 @@ class Timers:
         self.watermark = None if watermark is None else from_micros(watermark)
         self.changes: dict[tuple[int, int], bool] = {}  # clock, time → whether it is set
 
+    def again(self) -> Timers:
+        """Return the timers of another key at the same time."""
+        other = object.__new__(Timers)
+        other._clocks, other.now, other.watermark, other.changes = self._clocks, self.now, self.watermark, {}
+        return other
+
     def set(self, when: datetime, clock: str | None = None) -> None:
         """Let :meth:`~weir.Process.on_timer` be called at a time, by one of the operator's clocks."""
         self.changes[self._clock(clock), to_micros(when)] = True
@@ -84,7 +91,7 @@ def to_micros(when: datetime) -> int:
     """Return a time as µs since 1970."""
     if not isinstance(when, datetime):
         raise OperatorError(f"a timer's time is a datetime, not {when!r}")
-    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
+    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:

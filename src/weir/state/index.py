@@ -56,6 +56,42 @@ def group_rows(key_hash: U64, key_check: U64) -> tuple[I64, I64]:
     return group, first[:groups].copy()
 
 
+@compiled("int64[]", "int64[]", "out int64[]", "out int64[]")
+def _by_group(groups, order, begins, out):  # type: ignore[no-untyped-def]
+    for i in order:
+        out[begins[groups[i]]] = i
+        begins[groups[i]] += 1
+
+
+def by_group(groups: I64, n: int, order: I64) -> tuple[I64, I64]:
+    """Return rows in the order of their ``n`` groups, each as in ``order``, and where groups begin.
+
+    >>> [x.tolist() for x in by_group(np.array([1, 0, 1]), 2, np.array([2, 1, 0]))]
+    [[1, 2, 0], [0, 1]]
+    """
+    counts = np.bincount(groups, minlength=n)
+    begins = np.cumsum(counts) - counts
+    out = np.empty(len(groups), np.int64)
+    _by_group(groups, order, begins.copy(), out)
+    return out, begins
+
+
+def positions_among(key_hash: U64, key_check: U64, among_hash: U64, among_check: U64) -> I64:
+    """Return where each key is among others, where last if it is there more than once; −1 where it is not.
+
+    >>> ask, others = np.array([5, 1], np.uint64), np.array([7, 5], np.uint64)
+    >>> positions_among(ask, ask, others, others).tolist()
+    [1, -1]
+    """
+    n = len(key_hash)
+    groups, first = group_rows(
+        np.concatenate([key_hash, among_hash]), np.concatenate([key_check, among_check])
+    )
+    at = np.full(len(first), -1, np.int64)
+    at[groups[n:]] = np.arange(len(among_hash))
+    return at[groups[:n]]
+
+
 @compiled("uint64[]", "uint64[]", "uint64[]", "uint64[]", "out int64[]", "out int64[]")
 def _find(seg1, seg2, key_hash, key_check, found, pending):  # type: ignore[no-untyped-def]
     """For each pending key: its row in one sorted segment; keeps those not found pending."""

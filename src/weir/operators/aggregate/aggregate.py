@@ -19,7 +19,7 @@ from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, among, conformed, keyed_schema, naming, one_array
 from weir.operators.windows import WINDOW_START
 from weir.rows import Rows
-from weir.state.index import group_rows
+from weir.state.index import group_rows, positions_among
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
 
@@ -392,7 +392,7 @@ class ChangesInstance(AggregateInstance):
         parts = []
         if self._result is not None and self._result.num_rows:
             assert self._prior is not None
-            at = _positions(self._result, self._prior)
+            at = positions_among(*_hashes(self._result), *_hashes(self._prior))
             old = [c.take(pa.array(at, mask=at < 0)) for c in self._values(self._prior)]
             kinds = pa.array(np.where(at < 0, "insert", "update"))
             parts.append([*self._keys(self._result), kinds, *self._values(self._result), *old])
@@ -414,11 +414,5 @@ class ChangesInstance(AggregateInstance):
         return list(self.operator.finish([one_array(c) for c in table.columns[first:]]))
 
 
-def _positions(table: pa.Table, among: pa.Table) -> np.ndarray:
-    """Return where the key of each entry is among others; −1 where it is not."""
-    n = table.num_rows
-    both = (np.concatenate([table[h].to_numpy(), among[h].to_numpy()]) for h in (H1, H2))
-    groups, first = group_rows(*both)
-    at = np.full(len(first), -1, np.int64)
-    at[groups[n:]] = np.arange(among.num_rows)
-    return at[groups[:n]]
+def _hashes(table: pa.Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    return table[H1].to_numpy(), table[H2].to_numpy()

@@ -1,14 +1,16 @@
 """A Process on a server: calls a user's function once per key, and keeps what it leaves as state.
 
+What a batch needs of the saved state is fetched in one look for all its keys. These are then worked on some hundred at
+a time: their states are decoded, the function is called for each, and what it left is encoded and checked.
+
 Where keys are split, a copy has a part of a key's rows anyway, so it may begin before all of them are here: the
 function is then called several times, each time with the partial state that it left.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -19,18 +21,78 @@ from numpy.typing import NDArray
 
 from weir.errors import OperatorError
 from weir.hashing import hash_columns
+from weir.operators.grouped import sort_key
 from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
-from weir.operators.process.parts import STATE, PartEntries, decode_part, encode_part
-from weir.operators.process.state_types import attributes_check, decoder_of
+from weir.operators.process.parts import STATE, Change, PartEntries, state_type
 from weir.operators.time_limit import TimeLimit
 from weir.operators.timers import states_in
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.columns import completed
+from weir.state.index import by_group, group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
-from weir.values import to_columns, to_python
+from weir.values import Row, row_type, to_columns, to_python
 
 Hashes = NDArray[np.uint64]
+Lost = Callable[
+    [int], list[Any]
+]  # what becomes dead letters if the call for a key fails, by the key's number
+AT_ONCE = 256  # keys whose states are decoded at a time,
+BYTES_AT_ONCE = 1 << 20  # or fewer: some so many bytes of them
+
+
+class Keys:
+    """The keys of some rows in the order of their hashes, each with its rows."""
+
+    def __init__(self, columns: list[pa.Array], key_hash: Hashes, key_check: Hashes) -> None:
+        self.columns, self.key_hash, self.key_check = columns, key_hash, key_check
+        values = [to_python(column) for column in columns]
+        self.labels: list[Any] = values[0] if len(values) == 1 else list(zip(*values, strict=True))
+        self.leads = np.empty(0, np.int64)  # a row of each, as rows came
+        self.rows: list[Row] = []
+        self.bounds: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.key_hash)
+
+    def rows_of(self, number: int) -> list[Row]:
+        return self.rows[self.bounds[number] : self.bounds[number + 1]]
+
+    def some(self, numbers: Sequence[int]) -> tuple[list[pa.Array], Hashes, Hashes]:
+        """Return columns and hashes of the keys with these numbers."""
+        if len(numbers) == len(self):
+            return self.columns, self.key_hash, self.key_check
+        at = np.array(numbers, np.int64)
+        return [c.take(pa.array(at)) for c in self.columns], self.key_hash[at], self.key_check[at]
+
+
+class Calls:
+    """What calls of a user's code came to: rows, and a state for each key whose call did not fail."""
+
+    def __init__(self, labels: Sequence[Any] = (), lost: Lost = lambda number: []) -> None:
+        self.labels, self.lost = labels, lost
+        self.numbers: list[int] = []  # of the keys, in the order of their calls
+        self.states: list[bytes] = []
+        self.out: list[Any] = []  # rows of all calls
+        self.ends: list[int] = []  # where in it those of each call end
+        self.changes: dict[int, list[Change]] = {}  # key's number → of long lists and maps
+
+    def add(self, number: int, state: bytes, out: Any) -> None:
+        """Note one call."""
+        if out is not None:
+            self.out.extend(out)
+        self.numbers.append(number)
+        self.states.append(state)
+        self.ends.append(len(self.out))
+
+    def drop(self, failing: set[int]) -> None:
+        """Forget the calls for keys with these numbers."""
+        rows = [self.out[a:b] for a, b in zip([0, *self.ends[:-1]], self.ends, strict=True)]
+        calls = list(zip(self.numbers, self.states, rows, strict=True))
+        self.numbers, self.states, self.out, self.ends = [], [], [], []
+        for number, state, out in calls:
+            if number not in failing:
+                self.add(number, state, out)
 
 
 class ProcessInstance(Instance):
@@ -43,11 +105,8 @@ class ProcessInstance(Instance):
         self.operator = operator
         self.batches: list[pa.RecordBatch] = []
         self.absorbed: list[pa.RecordBatch] = []
-        kind = self.operator.state
-        self._decode = decoder_of(kind, decode_part) if kind else None
-        self._encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=encode_part)
-        self._check_attributes = attributes_check(kind)
-        self._parts = PartEntries(kind, self.node.state, context.view)
+        self._type = state_type(operator.state, operator.mergeable)
+        self._parts = PartEntries(operator.state, self.node.state, context.view)
         self._written: pa.Table | None = None
         self._partials: pa.Table | None = None
         self._partial = PartialStates()  # where keys are split
@@ -81,14 +140,14 @@ class ProcessInstance(Instance):
     def finish(self) -> Iterator[Rows]:
         node, context = self.node, self.context
         written: list[pa.Table] = []
-        expired: list[Done] = []
+        woken: list[Calls] = []
         if context.first:  # before any row is looked at
-            written += self._wake(expired)
+            woken, written = self._wake()
         if self.batches:
-            emitted, tables = self._called(expired)
+            emitted, tables = self._called(woken)
             written += tables
         else:
-            emitted = self._emitted(expired, [])
+            emitted = self._emitted(*woken)
         if self._partial.states:
             key_hash, key_check, *keys = self._partial.keys().columns
             table = self._data(keys, node.key, self._partial.states)
@@ -98,34 +157,42 @@ class ProcessInstance(Instance):
         self._written = pa.concat_tables(written) if written else None
         yield from self._counted(emitted)
 
-    def _called(self, expired: list[Done]) -> tuple[pa.RecordBatch | None, list[pa.Table]]:
-        """Call the function for the rows that are here; return what it and ``expired`` emit, and state entries."""
-        node = self.node
-        keys, key_hash, key_check, calls = self._by_key()
+    def _called(self, woken: list[Calls]) -> tuple[pa.RecordBatch | None, list[pa.Table]]:
+        """Call the function for the rows that are here; return what it and calls before emit, and state entries."""
+        node, report = self.node, self.report
+        keys = self._by_key()
         self.batches = []
-        prior = (
-            self._partial.prior(key_hash, key_check)
-            if node.splits
-            else self._prior(self.context.view(), key_hash, key_check)
-        )
-        self.report.pairs += len(key_hash) - (len(prior) if node.splits else 0)
-        processed = self._call_each(calls, prior, key_hash, key_check)
-        emitted = self._emitted(expired, processed)
         if node.splits:
-            self._partial.keep(processed, keys, node.key, key_hash, key_check)
+            prior = self._partial.prior(keys.key_hash, keys.key_check)
+            report.pairs += prior.count(None)
+        else:
+            prior = self._prior(self.context.view(), keys)
+            report.pairs += len(keys)
+        calls = self._call_each(keys, prior)
+        emitted = self._emitted(*woken, calls)
+        if node.splits:
+            self._partial.keep(calls, keys, node.key)
             return emitted, []
-        kept = [d.number for d in processed]
-        if len(kept) < len(key_hash):  # keys whose rows were diverted keep the state they had
-            keys = [k.take(pa.array(kept, pa.int64())) for k in keys]
-            key_hash, key_check = key_hash[kept], key_check[kept]
-        table = self._data(keys, node.key, [d.state for d in processed])
-        written = [entries(table, key_hash, key_check, deadline=self._deadlines(len(key_hash)))]
-        self.report.keys_delta += len(kept) - sum(number in prior for number in kept)
-        if any(d.changes for d in processed):
-            elements, more = self._parts.written(key_hash, key_check, [d.changes for d in processed])
+        report.keys_delta += sum(prior[number] is None for number in calls.numbers)
+        written = [self._saved(keys, calls, prior)]
+        if calls.changes:  # but for those of keys whose rows were diverted, which keep what they had
+            kept = set(calls.numbers)
+            elements, more = self._parts.written((n, c) for n, c in calls.changes.items() if n in kept)
             written.append(elements)
-            self.report.keys_delta += more
-        return emitted, written + self._follow_up(processed, keys, key_hash, key_check)
+            report.keys_delta += more
+        return emitted, written + self._follow_up(keys, calls)
+
+    def _saved(self, keys: Keys, calls: Calls, prior: Sequence[bytes | None]) -> pa.Table:
+        """Return the entries of keys whose state has changed, or whose time starts anew."""
+        numbers, states = calls.numbers, calls.states
+        if self.node.ttl is None:
+            changed = [s != prior[n] for n, s in zip(numbers, states, strict=True)]
+            if not all(changed):
+                numbers = [n for n, new in zip(numbers, changed, strict=True) if new]
+                states = [s for s, new in zip(states, changed, strict=True) if new]
+        columns, key_hash, key_check = keys.some(numbers)
+        table = self._data(columns, self.node.key, states)
+        return entries(table, key_hash, key_check, deadline=self._deadlines(len(numbers)))
 
     def _counted(self, emitted: pa.RecordBatch | None) -> Iterator[Rows]:
         if emitted is not None:
@@ -143,81 +210,133 @@ class ProcessInstance(Instance):
     def written(self) -> pa.Table | None:
         return self._written
 
-    def _by_key(
-        self,
-    ) -> tuple[list[pa.Array], NDArray[np.uint64], NDArray[np.uint64], Iterator[tuple[Any, list[Any]]]]:
-        """Key columns, hashes and rows of each key, in canonical order."""
+    def _by_key(self) -> Keys:
+        """Return the keys of the rows that are here, in the order of their hashes; rows in canonical order."""
         batch = one_batch(self.batches)
-        rows = Rows(batch)
-        key_hash, key_check = self._hashes(rows)
-        r1, r2 = row_hashes(batch)
-        if self.operator.order_by:
-            wanted = {f"o{i}": batch.column(c) for i, c in enumerate(self.operator.order_by)}
-            ordering = pa.table({"a": key_hash, "b": key_check, **wanted, "y": r1, "z": r2})
-            by = [(n, "ascending") for n in ordering.column_names]
-            order = pc.sort_indices(ordering, sort_keys=by).to_numpy()
-        else:
-            order = np.lexsort((r2, r1, key_check, key_hash))
-        batch = batch.take(pa.array(order))
-        key_hash, key_check = key_hash[order], key_check[order]
-        new = np.ones(len(key_hash), np.bool_)
-        new[1:] = (key_hash[1:] != key_hash[:-1]) | (key_check[1:] != key_check[:-1])
-        first = np.flatnonzero(new)
-        keys = [
-            batch.column(k).take(pa.array(first)).cast(self.node.state.field(k).type) for k in self.node.key
-        ]
-        make = namedtuple("Row", batch.schema.names, rename=True)._make  # type: ignore[misc, attr-defined]
-        everything = list(map(make, zip(*map(to_python, batch.columns), strict=True)))
-        names = [k.to_pylist() for k in keys]
-        labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
-        bounds = [*first.tolist(), len(everything)]
+        key_hash, key_check = self._hashes(Rows(batch))
+        order, first = in_order(batch, key_hash, key_check, self.operator.order_by)
+        batch, leads = batch.take(pa.array(order)), order[first]
+        columns = [batch.column(k).take(pa.array(first)) for k in self.node.key]
+        columns = [c.cast(self.node.state.field(k).type) for k, c in zip(self.node.key, columns, strict=True)]
+        keys = Keys(columns, key_hash[leads], key_check[leads])
+        keys.leads = leads
+        keys.rows = list(map(row_type(tuple(batch.schema.names)), *map(to_python, batch.columns)))
+        keys.bounds = [*first.tolist(), len(order)]
+        return keys
 
-        def calls() -> Iterator[tuple[Any, list[Any]]]:
-            for i, label in enumerate(labels):
-                yield label, everything[bounds[i] : bounds[i + 1]]
-
-        return keys, key_hash[first], key_check[first], calls()
-
-    def _hashes(self, rows: Rows) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
         """Return what tells apart the states that rows belong to."""
         return rows.hash(self.node.key), rows.second_hash(self.node.key)
 
-    def _prior(
-        self, view: StateView, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]
-    ) -> dict[int, bytes]:
-        """Return the saved state of keys, by their position; expired ones are not among them."""
-        table, positions = view.take(*view.find(key_hash, key_check))
-        states = table[STATE].to_pylist()
-        if self.node.ttl is None:
-            return dict(zip(positions.tolist(), states, strict=True))
-        alive = table[DEADLINE].to_numpy() > self.context.clock
-        return {p: s for p, s, ok in zip(positions.tolist(), states, alive, strict=True) if ok}
+    def _prior(self, view: StateView, keys: Keys) -> list[bytes | None]:
+        """Return the saved state of each key; None where there is none, or it has expired."""
+        columns = [STATE] if self.node.ttl is None else [STATE, DEADLINE]
+        found = view.look_up(keys.key_hash, keys.key_check, columns)
+        states = found[STATE]
+        if self.node.ttl is not None:
+            states = pc.if_else(pc.greater(found[DEADLINE], self.context.clock), states, None)
+        return list(states.to_pylist())
 
-    def _call_each(
-        self,
-        calls: Iterator[tuple[Any, list[Any]]],
-        prior: Mapping[int, bytes],
-        key_hash: Any,
-        key_check: Any,
-    ) -> list[Done]:
+    def _call_each(self, keys: Keys, prior: Sequence[bytes | None]) -> Calls:
         """Call the user's function for each key; those that fail are diverted, or raise."""
-        processed = []
+        calls = Calls(keys.labels, lambda number: [row._asdict() for row in keys.rows_of(number)])
+        if self._parts:
+            self._parts.begin(keys.key_hash, keys.key_check)
+        start, most = 0, AT_ONCE
         with TimeLimit(self.node.declared.timeout) as limit:
-            for number, (key, rows) in enumerate(calls):
-                limit.calls = number
-                handed = Handed(rows)
+            while start < len(keys):
+                end = min(start + most, len(keys))
+                before = len(calls.states)
+                self._call_some(keys, prior, range(start, end), calls, limit)
+                size = sum(map(len, calls.states[before:]))
+                most = max(1, min(AT_ONCE, BYTES_AT_ONCE * (end - start) // max(1, size)))
+                start = end
+        return calls
+
+    def _call_some(
+        self, keys: Keys, prior: Sequence[bytes | None], some: range, calls: Calls, limit: TimeLimit
+    ) -> None:
+        """Decode the states of some keys, call the user's function for each of them, encode what it has left."""
+        process, out, rows = self.operator.process, calls.out, keys.rows
+        failing: list[tuple[int, Exception | SystemExit]] = []
+        try:
+            states = self._load(prior, some)
+        except Exception as error:
+            if len(some) == 1:  # a type of the user's that refuses what it was
+                self._failed(keys.labels[some[0]], calls.lost(some[0]), keys.rows_of(some[0])[0], error)
+            for number in some if len(some) > 1 else ():
+                self._call_some(keys, prior, range(number, number + 1), calls, limit)
+            return
+        done, ends = [], []
+        start, bounds = keys.bounds[some.start], keys.bounds[some.start + 1 : some.stop + 1]
+        labels = keys.labels[some.start : some.stop]
+        given = zip(some, labels, states, bounds, self._arguments(some), strict=True)
+        for number, key, state, end, more in given:
+            limit.calls = number
+            mark = len(out)
+            try:
+                emitted = process(key, rows[start:end], state, *more)
+                if emitted is not None:
+                    out.extend(emitted)
+                done.append(number)
+                ends.append(len(out))
+            except (Exception, SystemExit) as error:
+                del out[mark:]
+                failing.append((number, error))
+                if self.node.declared.on_error != "divert":
+                    break
+            start = end
+        self._keep(calls, done, ends, [states[number - some.start] for number in done], failing)
+        for number, why in failing:
+            row = _looked_at(why, keys.rows_of(number))
+            self._failed(keys.labels[number], calls.lost(number), row, why)
+
+    def _load(self, prior: Sequence[bytes | None], some: range) -> list[Any]:
+        """Return the states of some keys."""
+        load, new = self._type.load, self._type.new
+        states = [new() if data is None else load(data) for data in prior[some.start : some.stop]]
+        if self._parts:
+            for number, state in zip(some, states, strict=True):
+                self._parts.bind(state, number)
+        return states
+
+    def _keep(
+        self, calls: Calls, numbers: list[int], ends: list[int], states: list[Any], failing: list[Any]
+    ) -> None:
+        """Encode what calls have left, with what they emitted; a state that can't be saved is failing."""
+        wrong: set[int] = set()
+        try:
+            saved = list(map(self._type.save, states))
+            bad = list(self._type.wrong(states, saved))
+        except Exception:  # one after the other, to see which one it is
+            saved, bad = [], []
+            for at, state in enumerate(states):
                 try:
-                    state = self._load(prior[number]) if number in prior else self._new()
-                    if self._parts:
-                        self._parts.bind(state, int(key_hash[number]), int(key_check[number]))
-                    out = self._process(number, key, handed, state)
-                    emitted = [] if out is None else list(out)
-                    # a state that can't be saved fails here, with its key and rows at hand
-                    saved, changes = self._save(state), self._parts.changes(state) if self._parts else ()
-                    processed.append(Done(number, key, rows, emitted, saved, changes))
-                except (Exception, SystemExit) as error:
-                    self._failed(key, [row._asdict() for row in rows], handed.last, error)
-        return processed
+                    saved.append(self._type.save(state))
+                    bad += ((at, why) for _, why in self._type.wrong([state], saved[-1:]))
+                except Exception as error:
+                    saved.append(b"")
+                    bad.append((at, error))
+        for at, why in bad:
+            wrong.add(numbers[at])
+            failing.append((numbers[at], why))
+        if self._parts:
+            for number, state in zip(numbers, states, strict=True):
+                try:
+                    if number not in wrong and (changes := self._parts.changes(state, number)):
+                        calls.changes[number] = changes
+                except Exception as error:
+                    wrong.add(number)
+                    failing.append((number, error))
+        calls.numbers += numbers
+        calls.states += saved
+        calls.ends += ends
+        if wrong:
+            calls.drop(wrong)
+
+    def _arguments(self, numbers: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+        """Yield what the function gets for each of some keys besides rows and state."""
+        return repeat(self.extra, len(numbers))
 
     def _failed(self, key: Any, lost: list[Any], row: Any, error: BaseException) -> None:
         """Divert what the user's code failed on, or raise an error that names it."""
@@ -237,109 +356,90 @@ class ProcessInstance(Instance):
         new = np.ones(len(key_hash), np.bool_)
         new[1:] = (key_hash[1:] != key_hash[:-1]) | (key_check[1:] != key_check[:-1])
         first = np.flatnonzero(new)
-        prior = self._prior(view, key_hash[first], key_check[first])
+        leads = table.select(list(self.node.key)).take(pa.array(first))
+        keys = Keys([one_array(c) for c in leads.columns], key_hash[first], key_check[first])
+        prior = self._prior(view, keys)
         states = table[STATE].to_pylist()
         bounds = [*first.tolist(), len(states)]
-        merged: list[bytes] = []
-        kept: list[int] = []
-        keys = table.select(list(self.node.key)).take(pa.array(first))
-        for i in range(len(first)):
+        merged = Calls()
+        load, save = self._type.load, self._type.save
+        for i, saved in enumerate(prior):
             arrived = states[bounds[i] : bounds[i + 1]]
-            parts = ([prior[i]] if i in prior else []) + arrived
+            parts = arrived if saved is None else [saved, *arrived]
             try:
-                state = self._load(parts[0])
+                state = load(parts[0])
                 for part in parts[1:]:
-                    state = self.operator.merge(state, self._load(part))
-                merged.append(self._save(state))
-                kept.append(i)
+                    state = self.operator.merge(state, load(part))
+                data = save(state)
+                for _, why in self._type.wrong([state], [data]):
+                    raise why
+                merged.add(i, data, None)
             except Exception as error:
-                key = tuple(keys.slice(i, 1).to_pylist()[0].values())
                 lost = [{"partial state": self._plain(part)} for part in arrived]
-                self._failed(key[0] if len(key) == 1 else key, lost, lost[0], error)
-        self.report.keys_delta += len(kept) - sum(i in prior for i in kept)
-        keys, at = keys.take(pa.array(kept, pa.int64())), first[kept]
-        data = pa.Table.from_arrays([*keys.columns, pa.array(merged, pa.binary())], schema=self.node.state)
-        return entries(data, key_hash[at], key_check[at], deadline=self._deadlines(len(at)))
+                self._failed(keys.labels[i], lost, lost[0], error)
+        self.report.keys_delta += sum(prior[number] is None for number in merged.numbers)
+        return self._saved(keys, merged, prior)
 
-    def _wake(self, woken: list[Done]) -> list[pa.Table]:
-        """Do what is due by now; return state entries, and add what was emitted to ``woken``."""
+    def _wake(self) -> tuple[list[Calls], list[pa.Table]]:
+        """Do what is due by now; return calls that were made, and state entries."""
         # a key that comes back in this very batch has been away, too
-        return [] if self.node.ttl is None else self._expire(self.context.view(), woken)
+        return ([], []) if self.node.ttl is None else self._expire(self.context.view())
 
-    def _process(self, number: int, key: Any, rows: Sequence[Any], state: Any) -> Iterable[Any] | None:
-        return self.operator.process(key, rows, state, *self.extra)
-
-    def _follow_up(
-        self,
-        processed: list[Done],
-        keys: list[pa.Array],
-        key_hash: NDArray[np.uint64],
-        key_check: NDArray[np.uint64],
-    ) -> list[pa.Table]:
-        """Return more state entries of keys that have been processed."""
+    def _follow_up(self, keys: Keys, calls: Calls) -> list[pa.Table]:
+        """Return more state entries of keys for which calls were made."""
         return []
 
-    def _expire(self, view: StateView, expired: list[Done]) -> list[pa.Table]:
+    def _expire(self, view: StateView) -> tuple[list[Calls], list[pa.Table]]:
         due = states_in(view.due(self.context.previous_clock, self.context.clock))
         if not due.num_rows:
-            return []
+            return [], []
         self.report.keys_delta -= due.num_rows
-        if self.operator.has("expired"):
-            names = [due[k].to_pylist() for k in self.node.key]
-            labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
-            hashes = due[H1].to_pylist(), due[H2].to_pylist()
-            for key, state, *of in zip(labels, due[STATE].to_pylist(), *hashes, strict=True):
-                try:
-                    last = self._load(state)
-                    if self._parts:
-                        self._parts.bind(last, *of)
-                    out = self.operator.expired(key, last)
-                    expired.append(Done(-1, key, [], [] if out is None else list(out), state))
-                except Exception as error:
-                    self._failed(key, [{"expired state": self._plain(state)}], None, error)
         key_hash, key_check = due[H1].to_numpy(), due[H2].to_numpy()
+        calls = Calls()
+        if self.operator.has("expired"):
+            keys = Keys([one_array(due[k]) for k in self.node.key], key_hash, key_check)
+            states = due[STATE].to_pylist()
+            calls = Calls(keys.labels, lambda number: [{"expired state": self._plain(states[number])}])
+            if self._parts:
+                self._parts.begin(key_hash, key_check)
+            for number, (key, data) in enumerate(zip(keys.labels, states, strict=True)):
+                try:
+                    state = self._type.load(data)
+                    if self._parts:
+                        self._parts.bind(state, number)
+                    out = self.operator.expired(key, state)
+                    calls.add(number, data, None if out is None else list(out))
+                except Exception as error:
+                    self._failed(key, calls.lost(number), None, error)
         gone = [tombstones(key_hash, key_check, self.node.state)]
         if self._parts:
             gone.append(self._parts.gone(key_hash, key_check))
             self.report.keys_delta -= gone[-1].num_rows
-        return gone
+        return [calls], gone
 
-    def _emitted(self, expired: list[Done], processed: list[Done]) -> pa.RecordBatch | None:
+    def _emitted(self, *parts: Calls) -> pa.RecordBatch | None:
         """Return all rows that were emitted; keys whose rows do not fit the declared output are diverted, or raise."""
-
-        def batch(*done: Done) -> pa.RecordBatch | None:
-            return emitted_batch(self.node.name, self.node.rows_out, [row for d in done for row in d.out])
-
+        name, schema = self.node.name, self.node.rows_out
         try:
-            return batch(*expired, *processed)
+            return emitted_batch(name, schema, [row for calls in parts for row in calls.out])
         except OperatorError:
-            if self.node.declared.on_error != "divert":
-                raise
-        for part in (expired, processed):
-            for d in list(part):
+            pass  # whose was it?
+        for calls in parts:
+            failing = set()
+            for number, start, end in zip(calls.numbers, [0, *calls.ends], calls.ends, strict=False):
                 try:
-                    batch(d)
+                    emitted_batch(name, schema, calls.out[start:end])
                 except OperatorError as error:
-                    part.remove(d)
-                    lost = [row._asdict() for row in d.rows] or [{"expired state": self._plain(d.state)}]
-                    self._failed(d.key, lost, None, error)
-        return batch(*expired, *processed)
+                    if self.node.declared.on_error != "divert":
+                        raise OperatorError(f"{error}; at key {calls.labels[number]!r}") from None
+                    failing.add(number)
+                    self._failed(calls.labels[number], calls.lost(number), None, error)
+            calls.drop(failing)
+        return emitted_batch(name, schema, [row for calls in parts for row in calls.out])
 
     def _plain(self, state: bytes) -> Any:
         """Return a saved state as plain data, for a dead letter."""
         return msgspec.msgpack.decode(state) if state else None
-
-    def _new(self) -> Any:
-        return self.operator.state() if self.operator.state else None
-
-    def _load(self, data: bytes) -> Any:
-        return self._decode.decode(data) if self._decode else None
-
-    def _save(self, state: Any) -> bytes:
-        if self._decode is None:
-            return b""
-        self._check_attributes(state)
-        return self._encode.encode(state)
 
     def _data(self, heads: Sequence[pa.Array], names: Sequence[str], states: list[bytes]) -> pa.Table:
         """Return states behind the columns that are before them; they are neither parts nor timers."""
@@ -350,38 +450,61 @@ class ProcessInstance(Instance):
         return np.full(n, NEVER if ttl is None else self.context.clock + ttl)
 
 
-@dataclass(frozen=True)
-class Done:
-    """One call of the user's code that went well: the key, its rows, what it emitted, its state afterwards."""
+def _looked_at(error: BaseException, rows: list[Row]) -> Row:
+    """Return the row that a function had in its hands when it failed: the last that a variable of its own names."""
+    at = {id(row): row for row in rows}
+    found, trace = rows[0], error.__traceback__
+    while trace is not None:
+        for value in trace.tb_frame.f_locals.values():
+            found = at.get(id(value), found)
+        trace = trace.tb_next
+    return found
 
-    number: int  # of the key in this batch; −1 for a key that expired
-    key: Any
-    rows: list[Any]
-    out: list[Any]
-    state: bytes
-    changes: Sequence[Any] = ()  # of lists and maps in its state
+
+def in_order(
+    batch: pa.RecordBatch, key_hash: Hashes, key_check: Hashes, order_by: Sequence[str] = ()
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows in the order of their keys' hashes, and where those of each key begin.
+
+    The rows of a key are in the order that is asked for, and equal ones by their content, so that the result is one of
+    the set of rows, however they have come.
+    """
+    groups, leads = group_rows(key_hash, key_check)
+    ranked = np.lexsort((key_check[leads], key_hash[leads]))
+    if len(leads) == len(groups):
+        return ranked, np.arange(len(ranked))
+    rank = np.empty(len(leads), np.int64)
+    rank[ranked] = np.arange(len(leads))
+    groups = rank[groups]
+    wanted = _ranks(batch, order_by) if order_by else None
+    content = row_hashes(batch, 1)[0]
+    within = np.argsort(content) if wanted is None else np.lexsort((content, wanted))
+    order, first = by_group(groups, len(leads), within)
+    same = (groups[order][1:] == groups[order][:-1]) & (content[order][1:] == content[order][:-1])
+    if same.any():  # equal as far as we have looked: most often the same row twice
+        keys = row_hashes(batch)[::-1]
+        order, first = by_group(groups, len(leads), np.lexsort(keys if wanted is None else (*keys, wanted)))
+    return order, first
 
 
-class Handed(Sequence[Any]):
-    """A key's rows, remembering the last one looked at, so that an error can name it."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self._rows = rows
-        self.last: Any = rows[0] if rows else None
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, at: Any) -> Any:
-        chosen = self._rows[at]
-        if not isinstance(at, slice):
-            self.last = chosen
-        return chosen
-
-    def __iter__(self) -> Iterator[Any]:
-        for row in self._rows:
-            self.last = row
-            yield row
+def _ranks(batch: pa.RecordBatch, columns: Sequence[str]) -> NDArray[np.int64]:
+    """Return the rank of each row by some columns, equal for rows that are equal in them."""
+    if len(columns) == 1 and pa.types.is_timestamp(batch.column(columns[0]).type):
+        batch = pa.record_batch([batch.column(columns[0]).view(pa.int64())], columns)
+    if len(columns) == 1 and pa.types.is_int64(batch.column(0).type) and not batch.column(0).null_count:
+        return batch.column(columns[0]).to_numpy()
+    table = pa.table([batch.column(c) for c in columns], names=[f"o{i}" for i in range(len(columns))])
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
+    new = np.zeros(len(order), np.bool_)
+    for column in map(one_array, table.take(order).columns):
+        if pa.types.is_floating(column.type):
+            column = sort_key(column)
+        differs = pc.fill_null(pc.not_equal(column[1:], column[:-1]), False)
+        either = pc.xor(column[1:].is_null(), column[:-1].is_null())
+        new[1:] |= pc.or_(differs, either).to_numpy(zero_copy_only=False)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order.to_numpy()] = np.cumsum(new)
+    return ranks
 
 
 def emitted_batch(name: str, schema: pa.Schema, emitted: list[Any]) -> pa.RecordBatch | None:
@@ -401,50 +524,39 @@ def emitted_batch(name: str, schema: pa.Schema, emitted: list[Any]) -> pa.Record
 
 
 class PartialStates:
-    """Grows as keys come: the keys in the order of their first rows, and the state of each."""
+    """Partial states of keys that are split: what one server has made of its part of a batch's rows so far.
+
+    Grows as keys come: the keys in the order of their first rows, and the state of each.
+    """
 
     def __init__(self) -> None:
         self._keys: list[pa.Table] = []
         self._at: dict[tuple[int, int], int] = {}  # key → where its state is; made when a key may come again
         self.states: list[bytes] = []
 
-    def prior(self, key_hash: Hashes, key_check: Hashes) -> dict[int, bytes]:
-        """Return the states of those keys that have one, by their position."""
+    def prior(self, key_hash: Hashes, key_check: Hashes) -> list[bytes | None]:
+        """Return the state of each key, None where there is none yet."""
         if not self.states:
-            return {}
+            return [None] * len(key_hash)
         if len(self._at) < len(self.states):
             keys = self.keys()
             pairs = zip(keys[H1].to_pylist(), keys[H2].to_pylist(), strict=True)
             self._at = {key: at for at, key in enumerate(pairs)}
         at = map(self._at.get, zip(key_hash.tolist(), key_check.tolist(), strict=True))
-        return {number: self.states[place] for number, place in enumerate(at) if place is not None}
+        return [None if place is None else self.states[place] for place in at]
 
-    def keep(
-        self,
-        processed: Sequence[Done],
-        keys: Sequence[pa.Array],
-        names: Sequence[str],
-        key_hash: Hashes,
-        key_check: Hashes,
-    ) -> None:
-        """Take the states of keys that were worked on; ``processed`` says at which positions these are."""
-        fresh = list(processed)
-        if self._at:
-            fresh = []
-            for done in processed:
-                at = self._at.get((int(key_hash[done.number]), int(key_check[done.number])))
-                if at is None:
-                    fresh.append(done)
-                else:
-                    self.states[at] = done.state
-        chosen = np.array([done.number for done in fresh], np.int64)
-        columns = [
-            pa.array(key_hash[chosen]),
-            pa.array(key_check[chosen]),
-            *(key.take(pa.array(chosen)) for key in keys),
-        ]
-        self._keys.append(pa.table(columns, [H1, H2, *names]))
-        self.states += [done.state for done in fresh]
+    def keep(self, calls: Calls, keys: Keys, names: Sequence[str]) -> None:
+        """Take the states that calls have left."""
+        fresh: list[int] = []
+        for number, state in zip(calls.numbers, calls.states, strict=True):
+            at = self._at.get((int(keys.key_hash[number]), int(keys.key_check[number]))) if self._at else None
+            if at is None:
+                fresh.append(number)
+                self.states.append(state)
+            else:
+                self.states[at] = state
+        columns, key_hash, key_check = keys.some(fresh)
+        self._keys.append(pa.table([pa.array(key_hash), pa.array(key_check), *columns], [H1, H2, *names]))
 
     def keys(self) -> pa.Table:
         """Return the hashes and the columns of all keys, in the order of :attr:`states`."""

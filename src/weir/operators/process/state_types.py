@@ -1,16 +1,27 @@
-"""The user's own types for state, as msgspec sees them."""
+"""The user's own types for state, as msgspec sees them: made, read, written, and checked before they are saved."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
+import enum
 import threading
+import types
 import typing
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+Fits = Callable[[list[Any]], bool]  # whether all of some values are surely of a type
 _noting = threading.Lock()
+_ATOMS = (int, str, bytes, bool, type(None), uuid.UUID, decimal.Decimal)
+_TIMES = (datetime.datetime, datetime.date, datetime.timedelta)
+_SIMPLE: dict[Any, set[type]] = {kind: {kind} for kind in (*_ATOMS, *_TIMES)} | {float: {float, int}}
 
 
 def decoder_of(kind: Any, hook: Callable[[type, Any], Any]) -> msgspec.msgpack.Decoder[Any]:
@@ -20,6 +31,145 @@ def decoder_of(kind: Any, hook: Callable[[type, Any], Any]) -> msgspec.msgpack.D
     """
     with _noting:
         return msgspec.msgpack.Decoder(kind, dec_hook=hook)
+
+
+class StateType:
+    """Makes, reads, writes and checks the states of a Process.
+
+    ``decode`` and ``encode`` are msgspec's hooks for types that it does not know, ``others`` what :func:`fits_of` takes
+    for them. With ``ordered``, equal states are equal bytes, unless a dict has other keys than texts.
+    """
+
+    def __init__(
+        self,
+        kind: Any,
+        decode: Callable[[type, Any], Any],
+        encode: Callable[[Any], Any],
+        others: Mapping[Any, Callable[..., Fits | None]],
+        ordered: bool,
+    ) -> None:
+        self.new: Callable[[], Any] = lambda: None
+        self.load: Callable[[bytes], Any] = lambda data: None
+        self.save: Callable[[Any], bytes] = lambda state: b""
+        self._fits: Fits | None = lambda states: True
+        if kind is not None:
+            by_order = (ordered or _mentions(kind, _is_set)) and not _mentions(kind, _has_other_keys)
+            encoder = msgspec.msgpack.Encoder(order="deterministic" if by_order else None, enc_hook=encode)
+            self.new, self.load, self.save = kind, decoder_of(kind, decode).decode, encoder.encode
+            self._fits, self._check = fits_of(kind, others), attributes_check(kind)
+
+    def wrong(self, states: list[Any], saved: list[bytes]) -> Iterator[tuple[int, Exception]]:
+        """Yield which states can't be read back as they are, and why: with the next batch it would be too late."""
+        if self._fits is not None and self._fits(states):
+            return
+        for number, (state, data) in enumerate(zip(states, saved, strict=True)):
+            try:
+                self._check(state)
+                self.load(data)
+            except Exception as error:
+                yield number, error
+
+
+def fits_of(
+    kind: Any, others: Mapping[Any, Callable[..., Fits | None]], within: tuple[Any, ...] = ()
+) -> Fits | None:
+    """Return what tells, for many values at once, that all are of a type as msgspec takes them; None if nothing can.
+
+    A False is no proof of the contrary. ``others`` make such functions for types that msgspec does not know, from what
+    these are of.
+
+    >>> fits = fits_of(dict[str, list[int]], {})
+    >>> fits([{"a": [1, 2]}, {}]), fits([{"a": [1, 2.5]}]), fits([{1: []}])
+    (True, False, False)
+    """
+    if kind is Any or kind is object:
+        return lambda values: True
+    if kind in _SIMPLE:
+        return _of(_SIMPLE[kind])
+    origin, arguments = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if kind in within or len(within) > 8:
+        return None
+    inner = [None if one is ... else fits_of(one, others, (*within, kind)) for one in arguments]
+    if origin in others:
+        return others[origin](*inner)
+    if origin in (typing.Union, types.UnionType) and all(one in _SIMPLE for one in arguments):
+        return _of(set().union(*(_SIMPLE[one] for one in arguments)))
+    if origin is dict and not (arguments and None in inner):
+        key, value = inner or (_anything, _anything)
+        return lambda values: (
+            {dict}.issuperset(map(type, values))
+            and key(list(chain.from_iterable(values)))  # type: ignore[misc]
+            and value(list(chain.from_iterable(map(dict.values, values))))  # type: ignore[misc]
+        )
+    some = origin in (list, set, frozenset) or (origin is tuple and arguments[1:] == (...,))
+    if some and not (arguments and inner[0] is None):
+        element = inner[0] if inner else _anything
+        return lambda values: (
+            {origin}.issuperset(map(type, values)) and element(list(chain.from_iterable(values)))  # type: ignore[misc]
+        )
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _of({kind})
+    return _fields_fit(kind, others, within)
+
+
+def _fields_fit(
+    kind: Any, others: Mapping[Any, Callable[..., Fits | None]], within: tuple[Any, ...]
+) -> Fits | None:
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    if not is_struct and not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return None
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:
+        return None
+    names: Sequence[str] = (
+        kind.__struct_fields__ if is_struct else [field.name for field in dataclasses.fields(kind)]
+    )
+    fields = [(attrgetter(name), fits_of(hints[name], others, (*within, kind))) for name in names]
+    if any(fit is None for _, fit in fields):
+        return None
+    most = len(names) if not is_struct and "__dict__" in dir(kind) else None  # attributes that may be there
+
+    def fit(values: list[Any]) -> bool:
+        if not {kind}.issuperset(map(type, values)):
+            return False
+        if most is not None and any(map(most.__lt__, map(len, map(vars, values)))):
+            return False
+        return all(one(list(map(get, values))) for get, one in fields)  # type: ignore[misc]
+
+    return fit
+
+
+def _of(kinds: set[type]) -> Fits:
+    return lambda values: kinds.issuperset(map(type, values))
+
+
+def _anything(values: list[Any]) -> bool:
+    return True
+
+
+def _mentions(kind: Any, wanted: Callable[[Any], bool], seen: set[int] | None = None) -> bool:
+    """Return whether a type, or any that it is made of, is wanted."""
+    seen = set() if seen is None else seen
+    if id(kind) in seen:
+        return False
+    seen.add(id(kind))
+    parts = list(typing.get_args(kind))
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
+        try:
+            parts += typing.get_type_hints(kind).values()
+        except NameError:
+            return False
+    return wanted(kind) or any(_mentions(part, wanted, seen) for part in parts)
+
+
+def _is_set(kind: Any) -> bool:
+    return (typing.get_origin(kind) or kind) in (set, frozenset)
+
+
+def _has_other_keys(kind: Any) -> bool:
+    """Whether a type is a dict whose keys are not texts, which msgspec does not put in order."""
+    return typing.get_origin(kind) is dict and typing.get_args(kind)[0] is not str
 
 
 def attributes_check(kind: Any) -> Callable[[Any], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.instance import NO_TIME, Context, one_array
-from weir.operators.process.process_instance import Done, ProcessInstance, emitted_batch
+from weir.operators.process.process_instance import Calls, Keys, ProcessInstance
 from weir.operators.time_limit import TimeLimit
 from weir.operators.timers import (
     CLOCKS,
@@ -26,12 +26,13 @@ from weir.operators.timers import (
     timer_hash,
     timers_in,
 )
-from weir.state.index import group_rows
+from weir.state.index import group_rows, positions_among
 from weir.state.segment import H1, H2, entries, tombstones
 from weir.state.view import StateView
 
 Hashes = NDArray[np.uint64]
 _NAMES = {number: name for name, number in CLOCKS.items()}
+_NONE = np.empty(0, np.uint64)
 
 
 class TimedProcess(ProcessInstance):
@@ -39,64 +40,49 @@ class TimedProcess(ProcessInstance):
 
     def __init__(self, operator: Any, context: Context) -> None:
         super().__init__(operator, context)
-        self._fired: dict[
-            tuple[int, int], bytes
-        ] = {}  # states of keys whose timers have gone off in this step
-        self._timer_changes: dict[
-            tuple[int, int], bool
-        ] = {}  # timers that this step has changed → whether they are set
+        self._timers = Timers(list(operator.timers), context.watermark, context.clock)
         self._set: dict[int, Timers] = {}  # key's number → timers that its call has set
+        # keys whose timers have gone off in this step, and their states since
+        self._fired: tuple[Hashes, Hashes, list[bytes]] = _NONE, _NONE, []
+        # timers that this step has changed, and whether they are set now
+        self._changed: tuple[Hashes, Hashes, NDArray[np.bool_]] = _NONE, _NONE, np.empty(0, np.bool_)
 
-    def _timers(self) -> Timers:
-        return Timers(list(self.operator.timers), self.context.watermark, self.context.clock)
+    def _arguments(self, numbers: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+        extra = self.extra
+        for number in numbers:
+            timers = self._set[number] = self._timers.again()
+            yield timers, *extra
 
-    def _process(self, number: int, key: Any, rows: Sequence[Any], state: Any) -> Iterable[Any] | None:
-        timers = self._set[number] = self._timers()
-        return self.operator.process(key, rows, state, timers, *self.extra)
-
-    def _prior(self, view: StateView, key_hash: Hashes, key_check: Hashes) -> dict[int, bytes]:
-        prior = super()._prior(view, key_hash, key_check)
-        if self._fired:
-            for number, key in enumerate(zip(key_hash.tolist(), key_check.tolist(), strict=True)):
-                if key in self._fired:
-                    prior[number] = self._fired[key]
+    def _prior(self, view: StateView, keys: Keys) -> list[bytes | None]:
+        prior = super()._prior(view, keys)
+        key_hash, key_check, states = self._fired
+        if states:
+            at = positions_among(keys.key_hash, keys.key_check, key_hash, key_check)
+            for number in np.flatnonzero(at >= 0).tolist():
+                prior[number] = states[at[number]]
         return prior
 
-    def _wake(self, woken: list[Done]) -> list[pa.Table]:
-        written = super()._wake(woken)
+    def _wake(self) -> tuple[list[Calls], list[pa.Table]]:
+        woken, written = super()._wake()
         due = self._due()
         if not due.num_rows:
-            return written
-        keys = [one_array(due[k]) for k in self.node.key]
-        d1, d2 = due[H1].to_numpy(), hash_columns(keys, SECOND_SEED)
+            return woken, written
+        d1, own = due[H1].to_numpy(), due[H2].to_numpy()
+        d2 = hash_columns([one_array(due[k]) for k in self.node.key], SECOND_SEED)
         groups, first = group_rows(d1, d2)
-        keys = [k.take(pa.array(first)) for k in keys]
-        key_hash, key_check = d1[first], d2[first]
-        self._timer_changes.update(dict.fromkeys(zip(d1.tolist(), due[H2].to_pylist(), strict=True), False))
-        written.append(tombstones(d1, due[H2].to_numpy(), self.node.state))
+        keys = Keys([one_array(due[k]).take(pa.array(first)) for k in self.node.key], d1[first], d2[first])
+        self._changed = d1, own, np.zeros(len(own), np.bool_)
+        written.append(tombstones(d1, own, self.node.state))
         self.report.keys_delta -= due.num_rows
-        prior = self._prior(self.context.view(), key_hash, key_check)
+        prior = self._prior(self.context.view(), keys)
         fired = self._fire(self._by_key_and_time(due, groups, len(first)), keys, prior)
-        woken += fired
-        at = [d.number for d in fired]
-        keys, key_hash, key_check = (
-            [k.take(pa.array(at, pa.int64())) for k in keys],
-            key_hash[at],
-            key_check[at],
-        )
-        self._fired = {
-            (a, b): d.state for a, b, d in zip(key_hash.tolist(), key_check.tolist(), fired, strict=True)
-        }
-        written.append(
-            entries(
-                self._data(keys, self.node.key, [d.state for d in fired]),
-                key_hash,
-                key_check,
-                deadline=self._deadlines(len(at)),
-            )
-        )
-        self.report.keys_delta += len(at) - sum(number in prior for number in at)
-        return written + self._follow_up(fired, keys, key_hash, key_check)
+        self._emitted(fired)  # rows that do not fit the output: their keys keep the state they had
+        columns, key_hash, key_check = keys.some(fired.numbers)
+        self._fired = key_hash, key_check, fired.states
+        data = self._data(columns, self.node.key, fired.states)
+        written.append(entries(data, key_hash, key_check, deadline=self._deadlines(len(key_hash))))
+        self.report.keys_delta += sum(prior[number] is None for number in fired.numbers)
+        return [*woken, fired], written + self._follow_up(keys, fired)
 
     def _due(self) -> pa.Table:
         """Return the timers whose time has come."""
@@ -113,61 +99,61 @@ class TimedProcess(ProcessInstance):
         timers = one_array(due[TIMER.name])
         times = pc.struct_field(timers, "at").to_numpy(zero_copy_only=False)
         clocks = pc.struct_field(timers, "clock").to_numpy(zero_copy_only=False)
+        order = np.lexsort((clocks, times))
         out: list[list[Timer]] = [[] for _ in range(n)]
-        for i in np.lexsort((clocks, times)).tolist():
-            out[groups[i]].append(Timer(from_micros(int(times[i])), _NAMES[int(clocks[i])]))
+        ordered = zip(*(column[order].tolist() for column in (groups, times, clocks)), strict=True)
+        for group, time, clock in ordered:
+            out[group].append(Timer(from_micros(time), _NAMES[clock]))
         return out
 
-    def _fire(self, due: list[list[Timer]], keys: list[pa.Array], prior: Mapping[int, bytes]) -> list[Done]:
+    def _fire(self, due: list[list[Timer]], keys: Keys, prior: Sequence[bytes | None]) -> Calls:
         """Call the user's function for each timer; a key that fails keeps the state it had."""
-        names = [k.to_pylist() for k in keys]
-        labels = names[0] if len(names) == 1 else list(zip(*names, strict=True))
-        fired: list[Done] = []
-        for number, (key, timers) in enumerate(zip(labels, due, strict=True)):
-            handle = self._timers()
-            try:
-                state = self._load(prior[number]) if number in prior else self._new()
-                out: list[Any] = []
-                with TimeLimit(self.node.declared.timeout):
+        calls = Calls(keys.labels, lambda number: [{"timer": timer._asdict()} for timer in due[number]])
+        extra, state_type = self.extra, self._type
+        with TimeLimit(self.node.declared.timeout) as limit:
+            for number, (key, timers, data) in enumerate(zip(keys.labels, due, prior, strict=True)):
+                handle = self._timers.again()
+                try:
+                    state = state_type.new() if data is None else state_type.load(data)
+                    out: list[Any] = []
                     for timer in timers:
-                        out += self.operator.on_timer(key, timer, state, handle, *self.extra) or ()
-                emitted_batch(
-                    self.node.name, self.node.rows_out, out
-                )  # rows that do not fit the output fail here, with their key at hand
-                fired.append(Done(number, key, [], out, self._save(state)))
-                self._set[number] = handle
-            except Exception as error:
-                lost = [{"timer": timer._asdict()} for timer in timers]
-                self._failed(key, lost, lost[0], error)
-        return fired
+                        limit.calls += 1
+                        out += self.operator.on_timer(key, timer, state, handle, *extra) or ()
+                    saved = state_type.save(state)
+                    for _, why in state_type.wrong([state], [saved]):
+                        raise why
+                    calls.add(number, saved, out)
+                    self._set[number] = handle
+                except Exception as error:
+                    lost = calls.lost(number)
+                    self._failed(key, lost, lost[0], error)
+        return calls
 
-    def _follow_up(
-        self, processed: list[Done], keys: list[pa.Array], key_hash: Hashes, key_check: Hashes
-    ) -> list[pa.Table]:
+    def _follow_up(self, keys: Keys, calls: Calls) -> list[pa.Table]:
         """Return the timers that calls have set, and tombstones of those that they have deleted."""
+        handles, self._set = self._set, {}
         changes = [
-            (position, clock, at, wanted)
-            for position, done in enumerate(processed)
-            for (clock, at), wanted in self._set.get(done.number, self._timers()).changes.items()
+            (number, clock, at, wanted)
+            for number in calls.numbers
+            for (clock, at), wanted in handles[number].changes.items()
         ]
-        self._set = {}
         if not changes:
             return []
-        position, clock, at = (np.array(c, np.int64) for c in list(zip(*changes, strict=True))[:3])
-        wanted = np.array([change[3] for change in changes])
-        key_hash, timers = key_hash[position], timer_hash(key_check[position], clock, at)
+        number, clock, at, wanted = (np.array(c) for c in zip(*changes, strict=True))
+        key_hash, timers = keys.key_hash[number], timer_hash(keys.key_check[number], clock, at)
         there = self.context.view().find(key_hash, timers)[0] >= 0
-        for i, timer in enumerate(zip(key_hash.tolist(), timers.tolist(), strict=True)):
-            there[i] = self._timer_changes.get(timer, there[i])
-            self._timer_changes[timer] = bool(wanted[i])
+        if len(self._changed[2]):
+            earlier = positions_among(key_hash, timers, *self._changed[:2])
+            there = np.where(earlier >= 0, self._changed[2][earlier], there)
+        both = zip(self._changed, (key_hash, timers, wanted), strict=True)
+        self._changed = tuple(np.concatenate(pair) for pair in both)  # type: ignore[assignment]
         new, gone = wanted & ~there, ~wanted & there
         self.report.keys_delta += int(new.sum()) - int(gone.sum())
-        heads = [k.take(pa.array(position[new])) for k in keys]
+        heads = [k.take(pa.array(number[new])) for k in keys.columns]
         mark = NO_TIME if self.context.watermark is None else self.context.watermark
         passed = np.where(clock == EVENT, mark, self.context.clock)
-        deadline = np.maximum(at, passed + 1)[
-            new
-        ]  # time that has passed already comes with the next that does
+        # time that has passed already comes with the next that does
+        deadline = np.maximum(at, passed + 1)[new]
         schema = self.node.state
         return [
             tombstones(key_hash[gone], timers[gone], schema),

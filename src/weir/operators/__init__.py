@@ -11,7 +11,7 @@ from weir.operators.deduplicate import Deduplicate
 from weir.operators.instance import Context, Instance, keyed_schema
 from weir.operators.join import Join
 from weir.operators.lookup import Lookup
-from weir.operators.process import Process
+from weir.operators.process import KeyedBatch, Process, ProcessBatch
 from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows
 from weir.operators.stateless import Filter, Map
 from weir.operators.timers import Timer, Timers
@@ -29,11 +29,13 @@ __all__ = [
     "FlatMapRows",
     "Instance",
     "Join",
+    "KeyedBatch",
     "Lookup",
     "Map",
     "MapRows",
     "Operator",
     "Process",
+    "ProcessBatch",
     "PythonAggregate",
     "Rows",
     "Timer",

@@ -2,5 +2,6 @@
 
 from weir.operators.process.parts import ListState, MapState
 from weir.operators.process.process import Process
+from weir.operators.process.process_batch import KeyedBatch, ProcessBatch
 
-__all__ = ["ListState", "MapState", "Process"]
+__all__ = ["KeyedBatch", "ListState", "MapState", "Process", "ProcessBatch"]

@@ -28,12 +28,13 @@ from weir.operators.time_limit import TimeLimit
 from weir.operators.timers import states_in
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.columns import completed
-from weir.state.index import by_group, group_rows
+from weir.state.index import by_group, group_rows, hash_order, sort_within
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
-from weir.values import Row, row_type, to_columns, to_python
+from weir.values import Row, rows_of, to_columns, to_python
 
 Hashes = NDArray[np.uint64]
+Index = NDArray[np.int64]
 Lost = Callable[
     [int], list[Any]
 ]  # what becomes dead letters if the call for a key fails, by the key's number
@@ -95,8 +96,8 @@ class Calls:
                 self.add(number, state, out)
 
 
-class ProcessInstance(Instance):
-    """Calls a user's function once per key, with the key's rows in a defined order."""
+class BufferedInstance(Instance):
+    """Puts rows and partial states by until all have come, and then works on them key by key."""
 
     buffers_rows = True
 
@@ -105,15 +106,8 @@ class ProcessInstance(Instance):
         self.operator = operator
         self.batches: list[pa.RecordBatch] = []
         self.absorbed: list[pa.RecordBatch] = []
-        self._type = state_type(operator.state, operator.mergeable)
-        self._parts = PartEntries(operator.state, self.node.state, context.view)
         self._written: pa.Table | None = None
         self._partials: pa.Table | None = None
-        self._partial = PartialStates()  # where keys are split
-
-    @property
-    def _wire(self) -> pa.Schema:
-        return keyed_schema(self.node.state)
 
     def push(self, rows: Rows) -> Iterator[Rows]:
         if len(rows):
@@ -122,6 +116,56 @@ class ProcessInstance(Instance):
 
     def absorb(self, partial: pa.RecordBatch) -> None:
         self.absorbed.append(partial)
+
+    def partials(self) -> pa.Table | None:
+        if self.absorbed and self.context.step < self.node.state_level:
+            tables = [pa.Table.from_batches(self.absorbed)] + (
+                [self._partials] if self._partials is not None else []
+            )
+            return pa.concat_tables(tables)
+        return self._partials
+
+    def written(self) -> pa.Table | None:
+        return self._written
+
+    def _counted(self, emitted: pa.RecordBatch | None) -> Iterator[Rows]:
+        if emitted is not None:
+            self.report.rows_out += emitted.num_rows
+            yield Rows(emitted)
+
+    def _sorted(self) -> tuple[pa.RecordBatch, Index, Index, Hashes, Hashes]:
+        """Return the rows that are here by key, where each key's begin, a row of each as they came, and its hashes."""
+        batch, self.batches = one_batch(self.batches), []
+        key_hash, key_check = self._hashes(Rows(batch))
+        order, first = in_order(batch, key_hash, key_check, self.operator.order_by)
+        leads = order[first]
+        return batch.take(pa.array(order)), first, leads, key_hash[leads], key_check[leads]
+
+    def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
+        """Return what tells apart the states that rows belong to."""
+        return rows.hash(self.node.key), rows.second_hash(self.node.key)
+
+    def _failed(self, key: Any, lost: list[Any], row: Any, error: BaseException) -> None:
+        """Divert what the user's code failed on, or raise an error that names it."""
+        if self.node.declared.on_error != "divert":
+            raise failed(self.node, key, row, error) from error
+        self.report.diverted += len(lost)
+        for one in lost:
+            self.context.divert(self.node, key, one, error)
+
+    def _deadlines(self, n: int) -> NDArray[np.int64]:
+        ttl = self.node.ttl
+        return np.full(n, NEVER if ttl is None else self.context.clock + ttl)
+
+
+class ProcessInstance(BufferedInstance):
+    """Calls a user's function once per key, with the key's rows in a defined order."""
+
+    def __init__(self, operator: Any, context: Context) -> None:
+        super().__init__(operator, context)
+        self._type = state_type(operator.state, operator.mergeable)
+        self._parts = PartEntries(operator.state, self.node.state, context.view)
+        self._partial = PartialStates()  # where keys are split
 
     @property
     def waiting(self) -> int:
@@ -151,7 +195,8 @@ class ProcessInstance(Instance):
         if self._partial.states:
             key_hash, key_check, *keys = self._partial.keys().columns
             table = self._data(keys, node.key, self._partial.states)
-            self._partials = pa.Table.from_arrays([key_hash, key_check, *table.columns], schema=self._wire)
+            wire = keyed_schema(node.state)
+            self._partials = pa.Table.from_arrays([key_hash, key_check, *table.columns], schema=wire)
         if self.absorbed and context.step == node.state_level:
             written.append(self._merged(context.view()))
         self._written = pa.concat_tables(written) if written else None
@@ -161,7 +206,6 @@ class ProcessInstance(Instance):
         """Call the function for the rows that are here; return what it and calls before emit, and state entries."""
         node, report = self.node, self.report
         keys = self._by_key()
-        self.batches = []
         if node.splits:
             prior = self._partial.prior(keys.key_hash, keys.key_check)
             report.pairs += prior.count(None)
@@ -194,39 +238,14 @@ class ProcessInstance(Instance):
         table = self._data(columns, self.node.key, states)
         return entries(table, key_hash, key_check, deadline=self._deadlines(len(numbers)))
 
-    def _counted(self, emitted: pa.RecordBatch | None) -> Iterator[Rows]:
-        if emitted is not None:
-            self.report.rows_out += emitted.num_rows
-            yield Rows(emitted)
-
-    def partials(self) -> pa.Table | None:
-        if self.absorbed and self.context.step < self.node.state_level:
-            tables = [pa.Table.from_batches(self.absorbed)] + (
-                [self._partials] if self._partials is not None else []
-            )
-            return pa.concat_tables(tables)
-        return self._partials
-
-    def written(self) -> pa.Table | None:
-        return self._written
-
     def _by_key(self) -> Keys:
         """Return the keys of the rows that are here, in the order of their hashes; rows in canonical order."""
-        batch = one_batch(self.batches)
-        key_hash, key_check = self._hashes(Rows(batch))
-        order, first = in_order(batch, key_hash, key_check, self.operator.order_by)
-        batch, leads = batch.take(pa.array(order)), order[first]
+        batch, first, leads, key_hash, key_check = self._sorted()
         columns = [batch.column(k).take(pa.array(first)) for k in self.node.key]
         columns = [c.cast(self.node.state.field(k).type) for k, c in zip(self.node.key, columns, strict=True)]
-        keys = Keys(columns, key_hash[leads], key_check[leads])
-        keys.leads = leads
-        keys.rows = list(map(row_type(tuple(batch.schema.names)), *map(to_python, batch.columns)))
-        keys.bounds = [*first.tolist(), len(order)]
+        keys = Keys(columns, key_hash, key_check)
+        keys.leads, keys.rows, keys.bounds = leads, list(rows_of(batch)), [*first.tolist(), batch.num_rows]
         return keys
-
-    def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
-        """Return what tells apart the states that rows belong to."""
-        return rows.hash(self.node.key), rows.second_hash(self.node.key)
 
     def _prior(self, view: StateView, keys: Keys) -> list[bytes | None]:
         """Return the saved state of each key; None where there is none, or it has expired."""
@@ -338,14 +357,6 @@ class ProcessInstance(Instance):
         """Yield what the function gets for each of some keys besides rows and state."""
         return repeat(self.extra, len(numbers))
 
-    def _failed(self, key: Any, lost: list[Any], row: Any, error: BaseException) -> None:
-        """Divert what the user's code failed on, or raise an error that names it."""
-        if self.node.declared.on_error != "divert":
-            raise failed(self.node, key, row, error) from error
-        self.report.diverted += len(lost)
-        for one in lost:
-            self.context.divert(self.node, key, one, error)
-
     def _merged(self, view: StateView) -> pa.Table:
         """Partial states of keys that live here, merged with each other and with what was saved."""
         table = pa.Table.from_batches(self.absorbed).combine_chunks()
@@ -445,10 +456,6 @@ class ProcessInstance(Instance):
         """Return states behind the columns that are before them; they are neither parts nor timers."""
         return completed(pa.table([*heads, pa.array(states, pa.binary())], [*names, STATE]), self.node.state)
 
-    def _deadlines(self, n: int) -> NDArray[np.int64]:
-        ttl = self.node.ttl
-        return np.full(n, NEVER if ttl is None else self.context.clock + ttl)
-
 
 def _looked_at(error: BaseException, rows: list[Row]) -> Row:
     """Return the row that a function had in its hands when it failed: the last that a variable of its own names."""
@@ -470,20 +477,24 @@ def in_order(
     the set of rows, however they have come.
     """
     groups, leads = group_rows(key_hash, key_check)
-    ranked = np.lexsort((key_check[leads], key_hash[leads]))
+    ranked = hash_order(key_hash[leads], key_check[leads])
     if len(leads) == len(groups):
         return ranked, np.arange(len(ranked))
     rank = np.empty(len(leads), np.int64)
     rank[ranked] = np.arange(len(leads))
     groups = rank[groups]
-    wanted = _ranks(batch, order_by) if order_by else None
+    order, first = by_group(groups, len(leads), np.arange(len(groups)))
+    wanted = _ranks(batch, order_by) if order_by else np.zeros(len(groups), np.int64)
     content = row_hashes(batch, 1)[0]
-    within = np.argsort(content) if wanted is None else np.lexsort((content, wanted))
-    order, first = by_group(groups, len(leads), within)
-    same = (groups[order][1:] == groups[order][:-1]) & (content[order][1:] == content[order][:-1])
-    if same.any():  # equal as far as we have looked: most often the same row twice
-        keys = row_hashes(batch)[::-1]
-        order, first = by_group(groups, len(leads), np.lexsort(keys if wanted is None else (*keys, wanted)))
+    if sort_within(first, np.append(first[1:], len(groups)), wanted, content, order):
+        # equal as far as we have looked: most often the same row twice
+        sorts = [column[order] for column in (groups, wanted, content)]
+        same = np.logical_and.reduce([column[1:] == column[:-1] for column in sorts])
+        begins = np.flatnonzero(same & ~np.append(False, same[:-1]))
+        ends = np.flatnonzero(same & ~np.append(same[1:], False)) + 2
+        at = order[np.append(same, False) | np.append(False, same)]
+        content[at] = row_hashes(batch.take(pa.array(at)))[1]
+        sort_within(begins, ends, wanted, content, order)
     return order, first
 
 

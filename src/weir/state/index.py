@@ -85,9 +85,9 @@ def _hash_order(key_hash, key_check, shift, begins, order):  # type: ignore[no-u
             return False
         begins[b] += begins[b - 1]
     for i in range(len(key_hash)):
-        b = np.int64(key_hash[i] >> shift)
-        order[begins[b]] = i
-        begins[b] += 1
+        bucket = np.int64(key_hash[i] >> shift)
+        order[begins[bucket]] = i
+        begins[bucket] += 1
     for i in range(1, len(order)):
         row, at = order[i], i
         while at > 0:

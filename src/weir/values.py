@@ -279,7 +279,8 @@ def to_columns(rows: Sequence[Any], schema: pa.Schema, maker: str) -> list[pa.Ar
         if set(map(len, rows)) - {len(names)}:
             row = next(row for row in rows if len(row) != len(names))
             raise ValueError(f"{maker} {row!r}, but the declared columns are {', '.join(names)}")
-        values: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+        rows = rows if kinds <= {tuple, list} else list(map(tuple, rows))
+        values: list[Any] = [list(map(itemgetter(at), rows)) for at in range(len(names))]
     else:
         rows = [row if isinstance(row, Mapping) else dict(zip(names, row, strict=True)) for row in rows]
         try:

@@ -55,8 +55,11 @@ class Timers:
     {(2, 90000000): True}
     """
 
+    __slots__ = ("_clocks", "_only", "changes", "now", "watermark")
+
     def __init__(self, clocks: list[str], watermark: int | None, now: int) -> None:
         self._clocks = clocks
+        self._only = CLOCKS[clocks[0]] if len(clocks) == 1 else None
         self.now = from_micros(now)  #: the clock of this batch
         #: the time up to which all rows are taken to have come; None as long as nothing is known
         self.watermark = None if watermark is None else from_micros(watermark)
@@ -65,7 +68,8 @@ class Timers:
     def again(self) -> Timers:
         """Return the timers of another key at the same time."""
         other = object.__new__(Timers)
-        other._clocks, other.now, other.watermark, other.changes = self._clocks, self.now, self.watermark, {}
+        other._clocks, other._only, other.changes = self._clocks, self._only, {}
+        other.now, other.watermark = self.now, self.watermark
         return other
 
     def set(self, when: datetime, clock: str | None = None) -> None:
@@ -77,8 +81,8 @@ class Timers:
         self.changes[self._clock(clock), to_micros(when)] = False
 
     def _clock(self, clock: str | None) -> int:
-        if clock is None and len(self._clocks) == 1:
-            return CLOCKS[self._clocks[0]]
+        if clock is None and self._only is not None:
+            return self._only
         if clock not in self._clocks:
             named = " or ".join(repr(c) for c in self._clocks)
             raise OperatorError(

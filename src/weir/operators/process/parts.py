@@ -139,11 +139,14 @@ class ListState(MutableSequence[T], Generic[T]):
         return msgspec.Raw(b"\x91" + data)
 
     @classmethod
-    def unpacked(cls, value: Any, *converts: Callable[[Any], Any]) -> ListState[Any]:
-        """Return a list of which that was saved."""
+    def unpacked(cls, value: Any, kind: Any = None) -> ListState[Any]:
+        """Return a list of which that was saved; ``kind`` is that of its elements, if these have to be converted."""
         out: ListState[Any] = cls.__new__(cls)
-        out._of = deque(converts[0](value[0])) if len(value) == 1 else StoredList(*value)
         out._left = None
+        if len(value) == 1:
+            out._of = deque(value[0] if kind is None else msgspec.convert(value[0], kind))
+        else:
+            out._of = StoredList(*value)
         return out
 
 
@@ -215,7 +218,7 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
         of = self._of
         if of.__class__ is StoredMap and not of.is_short:
             return None
-        data = _element.encode([list(of), list(of.values())])
+        data = _element.encode(dict(of) if of.__class__ is StoredMap else of)
         if len(data) > SMALL:
             if of.__class__ is not StoredMap:
                 self._of = StoredMap()
@@ -227,14 +230,14 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
         return msgspec.Raw(data)
 
     @classmethod
-    def unpacked(cls, value: Any, *converts: Callable[[Any], Any]) -> MapState[Any, Any]:
-        """Return a map of which that was saved."""
+    def unpacked(cls, value: Any, kind: Any = None) -> MapState[Any, Any]:
+        """Return a map of which that was saved; ``kind`` is that of its dict, if it has to be converted."""
         out: MapState[Any, Any] = cls.__new__(cls)
+        out._left = None
         if value is None:
             out._of = StoredMap()
         else:
-            out._of = dict(zip(converts[0](value[0]), converts[-1](value[1]), strict=True))
-        out._left = None
+            out._of = value if kind is None else msgspec.convert(value, kind)
         return out
 
 
@@ -397,31 +400,27 @@ def parts_of(kind: Any) -> dict[str, tuple[type, Any, Any]]:
 
 def encode_part(value: Any) -> Any:
     """Return what is saved of a list or map with the rest of its state, for msgspec."""
-    if isinstance(value, ListState | MapState):
-        return value.packed()
+    kind: Any = value.__class__
+    if kind in PARTS:
+        return kind.packed(value)
     raise NotImplementedError(f"cannot be saved: {type(value).__name__}")
 
 
 def decode_part(kind: Any, value: Any) -> Any:
     """Return a list or map of which that was saved, for msgspec."""
-    origin, converts = _reading(kind)
-    return origin.unpacked(value, *converts)
+    found = _reading.get(id(kind))
+    if found is None:  # by its identity: to hash a type takes longer than all else here
+        origin, arguments = typing.get_origin(kind) or kind, typing.get_args(kind)
+        if origin not in PARTS:
+            raise NotImplementedError(f"cannot be read: {kind}")
+        plain: Any = types.GenericAlias(list if origin is ListState else dict, arguments)
+        found = kind, origin.unpacked, None if all(a in _AS_READ for a in arguments) else plain
+        _reading[id(kind)] = found
+    return found[1](value, found[2])
 
 
 _element = msgspec.msgpack.Encoder(enc_hook=encode_part)
-
-
-@lru_cache(maxsize=256)
-def _reading(kind: Any) -> tuple[Any, list[Callable[[Any], Any]]]:
-    """Return the class of a list or map, and what turns lists of its keys and elements into those of their types."""
-    origin = typing.get_origin(kind) or kind
-    if origin not in PARTS:
-        raise NotImplementedError(f"cannot be read: {kind}")
-    arguments = typing.get_args(kind) or (Any, Any)
-    same: Callable[[Any], Any] = lambda values: values  # noqa: E731
-    lists: list[Any] = [types.GenericAlias(list, (a,)) for a in arguments]
-    some = zip(arguments, lists, strict=True)
-    return origin, [same if a in _AS_READ else partial(msgspec.convert, type=of) for a, of in some]
+_reading: dict[int, tuple[Any, Callable[..., Any], Any]] = {}  # type's identity → itself, what reads it
 
 
 def schema_part(kind: Any) -> dict[str, Any]:
@@ -504,7 +503,7 @@ class PartEntries:
         stored: dict[int, tuple[str, _Stored]] = {}
         for name, (origin, _, _, _) in self._parts.items():
             part: Any = getattr(state, name)
-            if not isinstance(part, origin):
+            if part.__class__ is not origin:
                 what = f"weir.{origin.__name__}"
                 raise TypeError(f"{name} is a {type(part).__name__}; change it in place, or assign a {what}")
             if part._left is None and part._of.__class__ in (deque, dict):
@@ -625,8 +624,7 @@ def whole_states(table: pa.Table, parts: dict[str, str]) -> pa.Table:
                 short = saved is not None and len(saved) == 1
                 state[name] = saved[0] if short else [of[at] for at in sorted(of)]
             else:
-                pairs = of.items() if saved is None else zip(*saved, strict=True)
-                state[name] = {str(k): v for k, v in pairs}
+                state[name] = {str(k): v for k, v in (of if saved is None else saved).items()}
         states.append(msgspec.msgpack.encode(state))
     column = main.column_names.index(STATE)
     return main.set_column(column, main.schema.field(column), pa.array(states, pa.binary()))

@@ -9,8 +9,8 @@ function is then called several times, each time with the partial state that it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import msgspec
@@ -35,9 +35,8 @@ from weir.values import Row, rows_of, to_columns, to_python
 
 Hashes = NDArray[np.uint64]
 Index = NDArray[np.int64]
-Lost = Callable[
-    [int], list[Any]
-]  # what becomes dead letters if the call for a key fails, by the key's number
+Given = Callable[[range], Iterable[Any]]  # what a function gets for each of some keys, besides its state
+Lost = Callable[[int], list[Any]]  # what becomes dead letters if the call for a key, by its number, fails
 AT_ONCE = 256  # keys whose states are decoded at a time,
 BYTES_AT_ONCE = 1 << 20  # or fewer: some so many bytes of them
 
@@ -59,6 +58,11 @@ class Keys:
     def rows_of(self, number: int) -> list[Row]:
         return self.rows[self.bounds[number] : self.bounds[number + 1]]
 
+    def rows_of_some(self, numbers: range) -> Iterator[list[Row]]:
+        """Yield the rows of each of some keys."""
+        bounds = self.bounds[numbers.start : numbers.stop + 1]
+        return map(self.rows.__getitem__, map(slice, bounds, bounds[1:]))
+
     def some(self, numbers: Sequence[int]) -> tuple[list[pa.Array], Hashes, Hashes]:
         """Return columns and hashes of the keys with these numbers."""
         if len(numbers) == len(self):
@@ -70,8 +74,14 @@ class Keys:
 class Calls:
     """What calls of a user's code came to: rows, and a state for each key whose call did not fail."""
 
-    def __init__(self, labels: Sequence[Any] = (), lost: Lost = lambda number: []) -> None:
+    def __init__(
+        self,
+        labels: Sequence[Any] = (),
+        lost: Lost = lambda number: [],
+        at: Callable[[int, BaseException], Any] = lambda number, error: None,
+    ) -> None:
         self.labels, self.lost = labels, lost
+        self.at = at  # what an error says that it was at, for the call of a key by its number
         self.numbers: list[int] = []  # of the keys, in the order of their calls
         self.states: list[bytes] = []
         self.out: list[Any] = []  # rows of all calls
@@ -212,12 +222,14 @@ class ProcessInstance(BufferedInstance):
         else:
             prior = self._prior(self.context.view(), keys)
             report.pairs += len(keys)
-        calls = self._call_each(keys, prior)
+        calls = self._process_each(keys, prior)
         emitted = self._emitted(*woken, calls)
         if node.splits:
             self._partial.keep(calls, keys, node.key)
             return emitted, []
-        report.keys_delta += sum(prior[number] is None for number in calls.numbers)
+        report.keys_delta += prior.count(None)
+        if len(calls.numbers) < len(keys):
+            report.keys_delta += sum(prior[n] is None for n in calls.numbers) - prior.count(None)
         written = [self._saved(keys, calls, prior)]
         if calls.changes:  # but for those of keys whose rows were diverted, which keep what they had
             kept = set(calls.numbers)
@@ -256,45 +268,61 @@ class ProcessInstance(BufferedInstance):
             states = pc.if_else(pc.greater(found[DEADLINE], self.context.clock), states, None)
         return list(states.to_pylist())
 
-    def _call_each(self, keys: Keys, prior: Sequence[bytes | None]) -> Calls:
-        """Call the user's function for each key; those that fail are diverted, or raise."""
-        calls = Calls(keys.labels, lambda number: [row._asdict() for row in keys.rows_of(number)])
+    def _process_each(self, keys: Keys, prior: Sequence[bytes | None]) -> Calls:
+        """Call the user's function for each key that has rows."""
+        calls = Calls(
+            keys.labels,
+            lambda number: [row._asdict() for row in keys.rows_of(number)],
+            lambda number, error: _looked_at(error, keys.rows_of(number)),
+        )
         if self._parts:
             self._parts.begin(keys.key_hash, keys.key_check)
+        self._call_each(self.operator.process, keys.rows_of_some, prior, calls)
+        return calls
+
+    def _call_each(
+        self, function: Callable[..., Any], given: Given, prior: Sequence[bytes | None], calls: Calls
+    ) -> None:
+        """Call a function of the user's for each key; those that fail are diverted, or raise."""
         start, most = 0, AT_ONCE
         with TimeLimit(self.node.declared.timeout) as limit:
-            while start < len(keys):
-                end = min(start + most, len(keys))
+            while start < len(prior):
+                end = min(start + most, len(prior))
                 before = len(calls.states)
-                self._call_some(keys, prior, range(start, end), calls, limit)
+                self._call_some(function, given, prior, range(start, end), calls, limit)
                 size = sum(map(len, calls.states[before:]))
                 most = max(1, min(AT_ONCE, BYTES_AT_ONCE * (end - start) // max(1, size)))
                 start = end
-        return calls
 
     def _call_some(
-        self, keys: Keys, prior: Sequence[bytes | None], some: range, calls: Calls, limit: TimeLimit
+        self,
+        function: Callable[..., Any],
+        given: Given,
+        prior: Sequence[bytes | None],
+        some: range,
+        calls: Calls,
+        limit: TimeLimit,
     ) -> None:
-        """Decode the states of some keys, call the user's function for each of them, encode what it has left."""
-        process, out, rows = self.operator.process, calls.out, keys.rows
-        failing: list[tuple[int, Exception | SystemExit]] = []
+        """Decode the states of some keys, call the function for each of them, encode what it has left."""
+        out = calls.out
+        failing: list[tuple[int, BaseException]] = []
+        done: list[int] = []
+        ends: list[int] = []
         try:
             states = self._load(prior, some)
-        except Exception as error:
-            if len(some) == 1:  # a type of the user's that refuses what it was
-                self._failed(keys.labels[some[0]], calls.lost(some[0]), keys.rows_of(some[0])[0], error)
+        except Exception as error:  # a type of the user's that refuses what it was
             for number in some if len(some) > 1 else ():
-                self._call_some(keys, prior, range(number, number + 1), calls, limit)
-            return
-        done, ends = [], []
-        start, bounds = keys.bounds[some.start], keys.bounds[some.start + 1 : some.stop + 1]
-        labels = keys.labels[some.start : some.stop]
-        given = zip(some, labels, states, bounds, self._arguments(some), strict=True)
-        for number, key, state, end, more in given:
-            limit.calls = number
+                self._call_some(function, given, prior, range(number, number + 1), calls, limit)
+            if len(some) > 1:
+                return
+            states, failing = [], [(some.start, error)]
+        labels = calls.labels[some.start : some.stop]
+        with_all = zip(some, labels, given(some), states, self._arguments(some), strict=False)
+        for number, key, things, state, more in with_all:
+            limit.calls += 1
             mark = len(out)
             try:
-                emitted = process(key, rows[start:end], state, *more)
+                emitted = function(key, things, state, *more)
                 if emitted is not None:
                     out.extend(emitted)
                 done.append(number)
@@ -304,11 +332,9 @@ class ProcessInstance(BufferedInstance):
                 failing.append((number, error))
                 if self.node.declared.on_error != "divert":
                     break
-            start = end
         self._keep(calls, done, ends, [states[number - some.start] for number in done], failing)
         for number, why in failing:
-            row = _looked_at(why, keys.rows_of(number))
-            self._failed(keys.labels[number], calls.lost(number), row, why)
+            self._failed(calls.labels[number], calls.lost(number), calls.at(number, why), why)
 
     def _load(self, prior: Sequence[bytes | None], some: range) -> list[Any]:
         """Return the states of some keys."""
@@ -432,21 +458,21 @@ class ProcessInstance(BufferedInstance):
         """Return all rows that were emitted; keys whose rows do not fit the declared output are diverted, or raise."""
         name, schema = self.node.name, self.node.rows_out
         try:
-            return emitted_batch(name, schema, [row for calls in parts for row in calls.out])
+            return emitted_batch(name, schema, [calls.out for calls in parts])
         except OperatorError:
             pass  # whose was it?
         for calls in parts:
             failing = set()
             for number, start, end in zip(calls.numbers, [0, *calls.ends], calls.ends, strict=False):
                 try:
-                    emitted_batch(name, schema, calls.out[start:end])
+                    emitted_batch(name, schema, [calls.out[start:end]])
                 except OperatorError as error:
                     if self.node.declared.on_error != "divert":
                         raise OperatorError(f"{error}; at key {calls.labels[number]!r}") from None
                     failing.add(number)
                     self._failed(calls.labels[number], calls.lost(number), None, error)
             calls.drop(failing)
-        return emitted_batch(name, schema, [row for calls in parts for row in calls.out])
+        return emitted_batch(name, schema, [calls.out for calls in parts])
 
     def _plain(self, state: bytes) -> Any:
         """Return a saved state as plain data, for a dead letter."""
@@ -518,8 +544,9 @@ def _ranks(batch: pa.RecordBatch, columns: Sequence[str]) -> NDArray[np.int64]:
     return ranks
 
 
-def emitted_batch(name: str, schema: pa.Schema, emitted: list[Any]) -> pa.RecordBatch | None:
+def emitted_batch(name: str, schema: pa.Schema, parts: list[list[Any]]) -> pa.RecordBatch | None:
     """Return rows that an operator emitted as a batch of its declared output."""
+    emitted = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
     if not emitted:
         return None
     if not len(schema):

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.instance import NO_TIME, Context, one_array
 from weir.operators.process.process_instance import Calls, Keys, ProcessInstance
-from weir.operators.time_limit import TimeLimit
 from weir.operators.timers import (
     CLOCKS,
     EVENT,
@@ -108,38 +107,33 @@ class TimedProcess(ProcessInstance):
 
     def _fire(self, due: list[list[Timer]], keys: Keys, prior: Sequence[bytes | None]) -> Calls:
         """Call the user's function for each timer; a key that fails keeps the state it had."""
-        calls = Calls(keys.labels, lambda number: [{"timer": timer._asdict()} for timer in due[number]])
-        extra, state_type = self.extra, self._type
-        with TimeLimit(self.node.declared.timeout) as limit:
-            for number, (key, timers, data) in enumerate(zip(keys.labels, due, prior, strict=True)):
-                handle = self._timers.again()
-                try:
-                    state = state_type.new() if data is None else state_type.load(data)
-                    out: list[Any] = []
-                    for timer in timers:
-                        limit.calls += 1
-                        out += self.operator.on_timer(key, timer, state, handle, *extra) or ()
-                    saved = state_type.save(state)
-                    for _, why in state_type.wrong([state], [saved]):
-                        raise why
-                    calls.add(number, saved, out)
-                    self._set[number] = handle
-                except Exception as error:
-                    lost = calls.lost(number)
-                    self._failed(key, lost, lost[0], error)
+
+        def lost(number: int) -> list[Any]:
+            return [{"timer": timer._asdict()} for timer in due[number]]
+
+        def on_timers(key: Any, timers: list[Timer], state: Any, *more: Any) -> list[Any]:
+            out: list[Any] = []
+            for timer in timers:
+                out += self.operator.on_timer(key, timer, state, *more) or ()
+            return out
+
+        calls = Calls(keys.labels, lost, lambda number, error: lost(number)[0])
+        self._call_each(on_timers, lambda some: due[some.start : some.stop], prior, calls)
         return calls
 
     def _follow_up(self, keys: Keys, calls: Calls) -> list[pa.Table]:
         """Return the timers that calls have set, and tombstones of those that they have deleted."""
         handles, self._set = self._set, {}
-        changes = [
-            (number, clock, at, wanted)
-            for number in calls.numbers
-            for (clock, at), wanted in handles[number].changes.items()
-        ]
-        if not changes:
+        changes: tuple[list[int], list[tuple[int, int]], list[bool]] = [], [], []
+        for n in calls.numbers:
+            changed = handles[n].changes
+            changes[0].extend([n] * len(changed))
+            changes[1].extend(changed)
+            changes[2].extend(changed.values())
+        if not changes[0]:
             return []
-        number, clock, at, wanted = (np.array(c) for c in zip(*changes, strict=True))
+        number, wanted = np.array(changes[0]), np.array(changes[2])
+        clock, at = np.ascontiguousarray(np.array(changes[1], np.int64).T)
         key_hash, timers = keys.key_hash[number], timer_hash(keys.key_check[number], clock, at)
         there = self.context.view().find(key_hash, timers)[0] >= 0
         if len(self._changed[2]):

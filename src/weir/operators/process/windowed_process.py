@@ -105,7 +105,7 @@ class WindowedProcess(ProcessInstance):
         if self.batches:
             keys = self._by_key()
             self.report.pairs += len(keys)
-            calls = self._call_each(keys, self._prior(view, keys))
+            calls = self._process_each(keys, self._prior(view, keys))
             if node.declared.on_error == "divert":  # before states are saved: rows that do not fit the output
                 self._emitted(calls)
             made.append(calls)

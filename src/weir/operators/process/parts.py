@@ -8,6 +8,7 @@ elements have the first hash of their key, so they move and scale with it.
 from __future__ import annotations
 
 import hashlib
+import time
 import types
 import typing
 from collections import deque
@@ -480,6 +481,7 @@ class PartEntries:
         self._keys: tuple[U64, U64] = (np.empty(0, np.uint64), np.empty(0, np.uint64))
         self._bound: dict[int, list[tuple[str, Any]]] = {}  # key's number → long lists and maps that it had
         self._gone: set[int] = set()  # elements of keys that have expired in this very step
+        self.seconds = 0.0  # spent on fetching elements
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -570,22 +572,24 @@ class PartEntries:
         return self._near
 
     def _some(self, name: str, number: int, wanted: list[bytes]) -> list[Any]:
-        decoder = self._parts[name][1]
+        began, decoder = time.perf_counter(), self._parts[name][1]
         own = [identity(int(self._keys[1][number]), name, at) for at in wanted]
         found = self._neighbours.find(number, np.array(own, np.uint64), STATE)
+        self.seconds += time.perf_counter() - began
         return [
             MISSING if data is None or one in self._gone else decoder.decode(data)
             for one, data in zip(own, found, strict=True)
         ]
 
     def _all(self, name: str, number: int) -> Iterator[tuple[bytes, Any]]:
-        decoder, owner = self._parts[name][1], int(self._keys[1][number])
+        began, decoder, owner = time.perf_counter(), self._parts[name][1], int(self._keys[1][number])
         elements = self._neighbours.all(number, (OWNER, PART, AT, STATE, H2))
         mine = pa.compute.and_(
             pa.compute.equal(elements[OWNER], pa.scalar(owner, pa.uint64())),
             pa.compute.equal(elements[PART], name),
         )
         elements = elements.filter(mine)
+        self.seconds += time.perf_counter() - began
         for at, data, own in zip(*(elements[c].to_pylist() for c in (AT, STATE, H2)), strict=True):
             if own not in self._gone:
                 yield at, decoder.decode(data)

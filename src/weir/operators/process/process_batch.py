@@ -221,13 +221,15 @@ class ProcessBatchInstance(BufferedInstance):
     def _called(self) -> tuple[list[pa.Table], list[pa.RecordBatch]]:
         """Call the function with the rows that are here; return state entries, and rows that it emitted."""
         node, context = self.node, self.context
-        batch, first, _, key_hash, key_check = self._sorted()
+        with self.spending("encoding"):
+            batch, first, _, key_hash, key_check = self._sorted()
         columns = [batch.column(k).take(pa.array(first)) for k in node.key]
         columns = [c.cast(node.state.field(k).type) for k, c in zip(node.key, columns, strict=True)]
         if node.splits:
             prior = pa.table([pa.nulls(len(first), f.type) for f in self.operator.state], self.operator.state)
         else:
-            prior, known = self._prior(key_hash, key_check)
+            with self.spending("fetching"):
+                prior, known = self._prior(key_hash, key_check)
         given = KeyedBatch(
             pa.record_batch(columns, list(node.key)),
             batch,
@@ -249,7 +251,8 @@ class ProcessBatchInstance(BufferedInstance):
         keys = pa.Table.from_batches([given.keys]).take(pa.array(numbers))
         table = pa.Table.from_arrays([*keys.columns, *states.columns], schema=node.state)
         if not node.splits:
-            return self._saved(table, key_hash[numbers], key_check[numbers], prior, known, numbers), rows
+            with self.spending("writing"):
+                return self._saved(table, key_hash[numbers], key_check[numbers], prior, known, numbers), rows
         held = pa.table(
             [pa.array(key_hash[numbers]), pa.array(key_check[numbers]), *table.columns],
             keyed_schema(node.state),
@@ -270,7 +273,8 @@ class ProcessBatchInstance(BufferedInstance):
     def _call(self, given: KeyedBatch, start: int, end: int) -> Made:
         """Call the user's function with some of the keys."""
         part = given if (start, end) == (0, len(given)) else given.part(start, end)
-        result = self.operator.function(part, *self.extra)
+        with self.spending("calling"):
+            result = self.operator.function(part, *self.extra)
         states, rows, numbers = _apart(result, part)
         who, schema = self.operator.describe(), self.operator.state
         kept = conform(states, schema, who)

@@ -9,6 +9,7 @@ function is then called several times, each time with the partial state that it 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
@@ -215,28 +216,32 @@ class ProcessInstance(BufferedInstance):
     def _called(self, woken: list[Calls]) -> tuple[pa.RecordBatch | None, list[pa.Table]]:
         """Call the function for the rows that are here; return what it and calls before emit, and state entries."""
         node, report = self.node, self.report
-        keys = self._by_key()
+        with self.spending("encoding"):
+            keys = self._by_key()
         if node.splits:
             prior = self._partial.prior(keys.key_hash, keys.key_check)
             report.pairs += prior.count(None)
         else:
-            prior = self._prior(self.context.view(), keys)
+            with self.spending("fetching"):
+                prior = self._prior(self.context.view(), keys)
             report.pairs += len(keys)
         calls = self._process_each(keys, prior)
-        emitted = self._emitted(*woken, calls)
+        with self.spending("encoding"):
+            emitted = self._emitted(*woken, calls)
         if node.splits:
             self._partial.keep(calls, keys, node.key)
             return emitted, []
         report.keys_delta += prior.count(None)
         if len(calls.numbers) < len(keys):
             report.keys_delta += sum(prior[n] is None for n in calls.numbers) - prior.count(None)
-        written = [self._saved(keys, calls, prior)]
-        if calls.changes:  # but for those of keys whose rows were diverted, which keep what they had
-            kept = set(calls.numbers)
-            elements, more = self._parts.written((n, c) for n, c in calls.changes.items() if n in kept)
-            written.append(elements)
-            report.keys_delta += more
-        return emitted, written + self._follow_up(keys, calls)
+        with self.spending("writing"):
+            written = [self._saved(keys, calls, prior)]
+            if calls.changes:  # but for those of keys whose rows were diverted, which keep what they had
+                kept = set(calls.numbers)
+                elements, more = self._parts.written((n, c) for n, c in calls.changes.items() if n in kept)
+                written.append(elements)
+                report.keys_delta += more
+            return emitted, written + self._follow_up(keys, calls)
 
     def _saved(self, keys: Keys, calls: Calls, prior: Sequence[bytes | None]) -> pa.Table:
         """Return the entries of keys whose state has changed, or whose time starts anew."""
@@ -304,7 +309,7 @@ class ProcessInstance(BufferedInstance):
         limit: TimeLimit,
     ) -> None:
         """Decode the states of some keys, call the function for each of them, encode what it has left."""
-        out = calls.out
+        out, began = calls.out, time.perf_counter()
         failing: list[tuple[int, BaseException]] = []
         done: list[int] = []
         ends: list[int] = []
@@ -316,6 +321,7 @@ class ProcessInstance(BufferedInstance):
             if len(some) > 1:
                 return
             states, failing = [], [(some.start, error)]
+        loaded, fetched = time.perf_counter(), self._parts.seconds
         labels = calls.labels[some.start : some.stop]
         with_all = zip(some, labels, given(some), states, self._arguments(some), strict=False)
         for number, key, things, state, more in with_all:
@@ -332,7 +338,11 @@ class ProcessInstance(BufferedInstance):
                 failing.append((number, error))
                 if self.node.declared.on_error != "divert":
                     break
+        called, fetched = time.perf_counter(), self._parts.seconds - fetched
         self._keep(calls, done, ends, [states[number - some.start] for number in done], failing)
+        self.report.encoding += time.perf_counter() - called + loaded - began
+        self.report.fetching += fetched  # when the function asked for elements
+        self.report.calling += called - loaded - fetched
         for number, why in failing:
             self._failed(calls.labels[number], calls.lost(number), calls.at(number, why), why)
 

@@ -103,15 +103,19 @@ class WindowedProcess(ProcessInstance):
         made: list[Calls] = []
         touched: tuple[Hashes, Hashes] = np.empty(0, np.uint64), np.empty(0, np.uint64)
         if self.batches:
-            keys = self._by_key()
+            with self.spending("encoding"):
+                keys = self._by_key()
             self.report.pairs += len(keys)
-            calls = self._process_each(keys, self._prior(view, keys))
+            with self.spending("fetching"):
+                prior = self._prior(view, keys)
+            calls = self._process_each(keys, prior)
             if node.declared.on_error == "divert":  # before states are saved: rows that do not fit the output
                 self._emitted(calls)
             made.append(calls)
             columns, *touched = keys.some(calls.numbers)  # type: ignore[assignment]
             spans = [times[keys.leads[calls.numbers]] for times in self._spans]
-            written += self._rewritten(view, columns, touched, spans, calls.states)
+            with self.spending("writing"):
+                written += self._rewritten(view, columns, touched, spans, calls.states)
         if context.step == node.level:
             mark = NO_TIME if context.watermark is None else context.watermark
             if made:
@@ -125,7 +129,9 @@ class WindowedProcess(ProcessInstance):
                 self.report.keys_delta -= len(over)
             written += self._close_saved(view, touched, mark, made)
         self._written = pa.concat_tables(written) if written else None
-        yield from self._counted(self._emitted(*made))
+        with self.spending("encoding"):
+            emitted = self._emitted(*made)
+        yield from self._counted(emitted)
 
     def _rewritten(
         self,

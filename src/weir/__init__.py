@@ -17,8 +17,8 @@ from weir.flow import Application, Stream
 from weir.locality.config import Locality
 from weir.network.racks import Racks
 from weir.operators.aggregate import Aggregate, Count
-from weir.operators.parts import ListState, MapState
 from weir.operators.process import Process
+from weir.operators.process.parts import ListState, MapState
 from weir.operators.side_input import SideInput
 from weir.operators.windows import session, sliding, tumbling
 from weir.options import Options

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from weir.operators.aggregate_functions import AggregateFunction, named
+from weir.operators.aggregate.aggregate_functions import AggregateFunction, named
 
 __all__ = [
     "approx_distinct",

@@ -48,7 +48,7 @@ MODULES = (
     "weir.hashing",
     "weir.state.index",
     "weir.operators.grouped",
-    "weir.operators.distinct",
+    "weir.operators.aggregate.distinct",
     "weir.operators.windows",
     "weir.operators.deduplicate",
     "weir.operators.pairs",

@@ -31,9 +31,9 @@ from weir.graph.assembly import Assembly, Attached, assemble
 from weir.graph.declare import Key, KeyedOptions, Part, Source, StatelessOptions, operator_step, timed
 from weir.graph.model import DEAD, LATE
 from weir.joining import Joining, check_stream
-from weir.operators.aggregate import Aggregate, Count, Emit
+from weir.operators.aggregate.aggregate import Aggregate, Count, Emit
 from weir.operators.base import Operator
-from weir.operators.process import Process
+from weir.operators.process import Process, ProcessBatch
 from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows, RowFunction, check_function
 from weir.operators.stateless import ArrowFunction, Filter, Map
 from weir.operators.windows import event_time
@@ -169,6 +169,28 @@ class Stream(Joining):
             closed=closed,
         )
         return self._then(operator, "process", KeyedOptions, {"key": key, **options})
+
+    def process_batch(
+        self,
+        key: Key,
+        function: Callable[..., Any],
+        *,
+        state: Any,
+        output: Any = None,
+        order_by: str | Sequence[str] = (),
+        columns: Sequence[str] | None = None,
+        merge: Callable[[Any, Any], Any] | None = None,
+        **options: Unpack[KeyedOptions],
+    ) -> Stream:
+        """Call ``function(batch)`` with the rows and states of many keys at once, as columns for Arrow and NumPy.
+
+        ``state``, ``output``, ``order_by``, ``columns`` and ``merge`` are those of
+        :class:`weir.operators.ProcessBatch`; the other parameters those of :meth:`keyed`, but for ``window``.
+        """
+        operator = ProcessBatch(
+            function, state=state, output=output, order_by=order_by, columns=columns, merge=merge
+        )
+        return self._then(operator, "process_batch", KeyedOptions, {"key": key, **options})
 
     def map(
         self,

@@ -120,12 +120,12 @@ def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pieces[0]
 
 
-def row_hashes(batch: pa.RecordBatch) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """128 bits over all columns of each row."""
+def row_hashes(batch: pa.RecordBatch, words: int = 2) -> tuple[NDArray[np.uint64], ...]:
+    """128 bits over all columns of each row, or only the first 64."""
     columns = [_plain(c) for c in batch.columns]
     # a null must not hash like an absent column, so its position takes part
     columns += [c.is_null() for c in batch.columns if c.null_count]
-    return hash_columns(columns, SPARK_SEED), hash_columns(columns, SECOND_SEED)
+    return tuple(hash_columns(columns, seed) for seed in (SPARK_SEED, SECOND_SEED)[:words])
 
 
 def _plain(column: pa.Array) -> pa.Array:

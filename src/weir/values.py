@@ -1,4 +1,4 @@
-"""Python values as Arrow columns that hold exactly these values, or an error that names the first that they can't hold.
+"""Python values and rows from Arrow columns and back: exactly, or with an error that names the first that does not fit.
 
 Arrow itself is more generous: it cuts the fraction off a number for an integer column, the time off a date, takes a
 text for a list of letters, and passes over fields of a struct that it does not know.
@@ -7,12 +7,17 @@ text for a list of letters, and passes over fields of a struct that it does not 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import keyword
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import astuple
 
 _FLOAT32 = float(np.finfo(np.float32).max)
 _NUMBERS = (float, Decimal, np.floating)
@@ -157,15 +162,97 @@ def _maps(kind: pa.DataType) -> Check:
     return check
 
 
+class Row(msgspec.Struct, frozen=True, order=True, gc=False, array_like=True):
+    """A row as users' functions get it: its columns are attributes, and all else is as with a named tuple.
+
+    Making one costs a fifth of what a named tuple costs, and the garbage collector need not look at it.
+
+    >>> (row,) = rows_of(pa.record_batch({"place": ["FR"], "n": [2]}))
+    >>> place, n = row
+    >>> row.n, row[0], row == ("FR", 2), row._asdict()
+    (2, 'FR', True, {'place': 'FR', 'n': 2})
+    """
+
+    @property
+    def _fields(self) -> tuple[str, ...]:
+        return self.__struct_fields__
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(astuple(self))
+
+    def __len__(self) -> int:
+        return len(self.__struct_fields__)
+
+    def __getitem__(self, at: Any) -> Any:
+        return astuple(self)[at]
+
+    def __add__(self, other: tuple[Any, ...]) -> tuple[Any, ...]:
+        return astuple(self) + tuple(other)
+
+    def __eq__(self, other: object) -> bool:
+        return astuple(self) == (astuple(other) if isinstance(other, Row) else other)
+
+    def __hash__(self) -> int:
+        return hash(astuple(self))
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self.__struct_fields__, self, strict=True))
+
+    def _replace(self, **values: Any) -> Row:
+        return msgspec.structs.replace(self, **values)
+
+
+Sequence.register(Row)
+
+
+@lru_cache(maxsize=256)
+def row_type(names: tuple[str, ...]) -> Callable[..., Row]:
+    """Return the class of rows with these columns; what can't be an attribute is called after its position."""
+    plain = [n.isidentifier() and not keyword.iskeyword(n) and not n.startswith("_") for n in names]
+    fields = [n if ok else f"_{i}" for i, (n, ok) in enumerate(zip(names, plain, strict=True))]
+    options = {"frozen": True, "order": True, "gc": False, "array_like": True}
+    made: Any = msgspec.defstruct("Row", fields, bases=(Row,), **options)  # type: ignore[arg-type]
+    kind: Callable[..., Row] = made
+    return kind
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Return the rows of a batch."""
+    kind = row_type(tuple(batch.schema.names))
+    if not batch.num_columns:
+        return (kind() for _ in range(batch.num_rows))
+    return map(kind, *map(to_python, batch.columns))
+
+
 def to_python(column: pa.Array) -> list[Any]:
     """Return the values of a column as Python's: maps as dicts, or as pairs where a dict can't have their keys.
 
     >>> to_python(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())))
     [{'a': 1}]
     """
-    if not pa.types.is_nested(column.type):
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return list(column.to_pylist(maps_as_pydicts=None if _has_nested_keys(kind) else "strict"))
+    if pa.types.is_timestamp(kind) and kind.unit != "ns" and kind.tz in (None, "UTC"):
+        return _times_of(column)
+    return list(column.to_pylist())
+
+
+def _times_of(column: pa.Array) -> list[Any]:
+    """Return times; Arrow, which makes one at a time, takes up to thirty times as long."""
+    since = column.view(pa.int64())
+    if column.null_count:
+        since = since.fill_null(0)
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=pa.lib.string_to_tzinfo("UTC") if column.type.tz else None)
+    try:
+        spans = since.to_numpy().view(f"timedelta64[{column.type.unit}]").tolist()
+        times: list[Any] = list(map(epoch.__add__, spans))
+    except (OverflowError, TypeError):  # beyond the years that Python knows: Arrow says so
         return list(column.to_pylist())
-    return list(column.to_pylist(maps_as_pydicts=None if _has_nested_keys(column.type) else "strict"))
+    if column.null_count:
+        for at in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            times[at] = None
+    return times
 
 
 def _has_nested_keys(kind: pa.DataType) -> bool:
@@ -182,30 +269,30 @@ def to_columns(rows: Sequence[Any], schema: pa.Schema, maker: str) -> list[pa.Ar
     names = schema.names
     kinds = set(map(type, rows))
     for kind in kinds:
-        if not issubclass(kind, Mapping | tuple | list):
+        if not issubclass(kind, Mapping | tuple | list | Row):
             row = next(row for row in rows if type(row) is kind)
             raise ValueError(
                 f"{maker} {row!r}, which is no row: a row is a dict or a tuple of {', '.join(names)}"
                 + (f"; for one column, ({row!r},)" if len(names) == 1 else "")
             )
     if not any(issubclass(kind, Mapping) for kind in kinds):
-        for row in rows:
-            if len(row) != len(names):
-                raise ValueError(f"{maker} {row!r}, but the declared columns are {', '.join(names)}")
-        values: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+        if set(map(len, rows)) - {len(names)}:
+            row = next(row for row in rows if len(row) != len(names))
+            raise ValueError(f"{maker} {row!r}, but the declared columns are {', '.join(names)}")
+        rows = rows if kinds <= {tuple, list} else list(map(tuple, rows))
+        values: list[Any] = [list(map(itemgetter(at), rows)) for at in range(len(names))]
     else:
-        expected = set(names)
         rows = [row if isinstance(row, Mapping) else dict(zip(names, row, strict=True)) for row in rows]
-        for row in rows:
-            if row.keys() != expected:
-                absent = [name for name in names if name not in row]
-                if absent:
-                    raise ValueError(f"{maker} {row!r}, without {absent[0]!r}, which is declared")
-                unknown = [name for name in row if name not in expected]
-                raise ValueError(
-                    f"{maker} {row!r}, with {unknown[0]!r}, which is not declared ({', '.join(names)})"
-                )
-        values = [[row[name] for row in rows] for name in names]
+        try:
+            values = [list(map(itemgetter(name), rows)) for name in names]
+        except KeyError as error:
+            (absent,) = error.args
+            row = next(row for row in rows if absent not in row)
+            raise ValueError(f"{maker} {row!r}, without {absent!r}, which is declared") from None
+        if set(map(len, rows)) - {len(names)}:
+            row = next(row for row in rows if len(row) != len(names))
+            unknown = next(name for name in row if name not in names)
+            raise ValueError(f"{maker} {row!r}, with {unknown!r}, which is not declared ({', '.join(names)})")
     columns = []
     for field, column in zip(schema, values, strict=True):
         try:

@@ -10,7 +10,7 @@ import weir
 from weir import agg
 from weir.errors import TopologyError
 from weir.flow import parts_of
-from weir.operators.aggregate_functions import FUNCTIONS
+from weir.operators.aggregate.aggregate_functions import FUNCTIONS
 from weir.testing import run, start
 
 POSTS = weir.source("place string, word string, n long, t long")

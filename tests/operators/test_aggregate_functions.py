@@ -16,7 +16,7 @@ from support import dicts, grouped
 from weir.errors import TopologyError, UnknownColumn
 from weir.flow import parts_of
 from weir.operators import AggregateFunction, PythonAggregate
-from weir.operators.aggregate_functions import reduce_groups
+from weir.operators.aggregate.aggregate_functions import reduce_groups
 from weir.testing import run
 
 SCHEMA = "k string, x double, n long, t long, s string"

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from weir.operators.state_types import decoder_of
+from weir.operators.process.state_types import decoder_of
 
 inside: list[int] = []  # how many looked at the type at once
 looking = 0

@@ -12,7 +12,7 @@ import weir
 import weir.testing
 from support import dicts, grouped, posts
 from weir.errors import CheckpointMismatch
-from weir.operators.state_types import extends
+from weir.operators.process.state_types import extends
 
 SCHEMA = "place string, topic string, n long"
 LOCALITY = weir.Locality(period=1, forecast=None)

@@ -15,7 +15,7 @@ from weir.graph.checks import check_declared, check_grouping, check_names, check
 from weir.graph.event_time import time_points
 from weir.graph.model import Declared, Edge, GroupingLike, Node, TimePoint, Topology
 from weir.operators.base import combined_schema, side_schema
-from weir.operators.timer_entries import TIMER
+from weir.operators.timers import TIMER
 from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime
 from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash

@@ -41,19 +41,24 @@ def time_points(
 
     out: dict[str, tuple[TimePoint, ...]] = {}
     for d in order:
-        if not d.timed:
+        if not d.timed and not d.operator.takes_watermark:
             continue
         points: set[TimePoint] = set()
         for number, name in enumerate(d.inputs):
             reached = upstream(name, d.time_column(number))
+            if reached is None and not d.timed:
+                break
             if reached is None:
                 raise TopologyError(
                     f"operator {d.name!r} sets timers by event time, but what comes from {name!r} has none: declare "
                     'it, e.g. weir.source(…).event_time("time")'
                 )
             points |= reached
-        allowed = (replace(p, time=replace(p.time, lateness=p.time.lateness + d.lateness)) for p in points)
-        out[d.name] = tuple(sorted(allowed, key=lambda point: point.name))
+        else:
+            allowed = (
+                replace(p, time=replace(p.time, lateness=p.time.lateness + d.lateness)) for p in points
+            )
+            out[d.name] = tuple(sorted(allowed, key=lambda point: point.name))
     return out
 
 

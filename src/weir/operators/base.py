@@ -33,6 +33,7 @@ class Operator:
     * ``takes_side``: its functions can get a side input with their rows. ``side``: the one they get.
     * ``lateness``: how late rows may be, in µs of event time, if it knows event time without a window; and
       ``time_columns``: the column of each side that it takes event time from.
+    * ``takes_watermark``: it is told the watermark where its stream has event time, without dropping late rows.
     * ``reads_files``: what reaches it are paths of files, and it emits their rows. ``recurs``: their partitions
       come back with new files, so that something can be learnt about them. ``max_bytes``: of files in a batch.
     """
@@ -46,6 +47,7 @@ class Operator:
     takes_side: ClassVar[bool] = False
     lateness: int | None = None
     time_columns: Sequence[str] = ()
+    takes_watermark: ClassVar[bool] = False
     side: SideInput | None = None
     reads_source: ClassVar[bool] = False
     recurs: bool = False

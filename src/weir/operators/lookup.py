@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
-from weir.operators.aggregate_functions import is_ordered
+from weir.operators.aggregate.aggregate_functions import is_ordered
 from weir.operators.base import Operator, side_schema
 from weir.operators.instance import Context, Instance, conformed, record_batch
 from weir.operators.join import check_joined, joined_schema, key_columns

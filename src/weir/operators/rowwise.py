@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from weir.errors import TopologyError
 from weir.operators.stateless import Filter, Map
-from weir.values import to_columns, to_python
+from weir.values import rows_of, to_columns
 
 RowFunction = Callable[..., Any]  # of a row, and of the side input if there is one
 PARENT = "__parent__"
@@ -93,23 +93,10 @@ def check_function(function: Any, method: str) -> None:
         raise TopologyError(f"{method}(…) takes a function first, not {function!r}")
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Any]:
-    """Return the rows of a batch as named tuples."""
-    columns = [to_python(column) for column in batch.columns]
-    return map(_row_type(tuple(batch.schema.names)), zip(*columns, strict=True))
-
-
-@lru_cache(maxsize=64)
-def _row_type(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
-    kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
-    make: Callable[[Iterable[Any]], Any] = kind._make
-    return make
-
-
 def _mapped(
     function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch, *side: Any
 ) -> dict[str, pa.Array]:
-    results = [function(row, *side) for row in rows_of(batch)]
+    results = list(map(function, rows_of(batch), *map(repeat, side)))
     return _columns(results, schema or batch.schema)
 
 
@@ -117,31 +104,28 @@ def _flat_mapped(
     function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch, *side: Any
 ) -> dict[str, pa.Array]:
     results: list[Any] = []
-    parents: list[int] = []
-    for number, row in enumerate(rows_of(batch)):
-        before = len(results)
-        returned = function(row, *side)
-        if isinstance(returned, Mapping | str) or hasattr(returned, "_fields"):
-            raise TopologyError(f"a flat_map returns several rows, e.g. in a list; it returned {returned!r}")
-        try:
-            results.extend(returned if returned is not None else ())
-        except TypeError:
-            if isinstance(returned, Iterable):
-                raise  # by the function itself, half-way through its rows
-            raise TopologyError(
-                f"a flat_map returns several rows, e.g. in a list; it returned {returned!r}"
-            ) from None
-        parents += [number] * (len(results) - before)
+    ends: list[int] = []
+    for returned in map(function, rows_of(batch), *map(repeat, side)):
+        if type(returned) is not list and returned is not None:
+            one = isinstance(returned, Mapping | str) or hasattr(returned, "_fields")
+            if one or not isinstance(returned, Iterable):
+                raise TopologyError(
+                    f"a flat_map returns several rows, e.g. in a list; it returned {returned!r}"
+                )
+        results.extend(() if returned is None else returned)
+        ends.append(len(results))
     columns = _columns(results, schema or batch.schema)
-    return {**columns, PARENT: pa.array(np.array(parents, np.int64))}
+    counts: Any = np.diff(np.array(ends, np.int64), prepend=0)
+    return {**columns, PARENT: pa.array(np.repeat(np.arange(len(ends)), counts))}
 
 
 def _kept(function: RowFunction, batch: pa.RecordBatch, *side: Any) -> pa.Array:
-    marks = [function(row, *side) for row in rows_of(batch)]
-    for mark in marks:
-        if mark is not None and not isinstance(mark, bool | np.bool_):
-            raise TopologyError(f"a filter returns True or False for a row; it returned {mark!r}")
-    return pa.array([bool(mark) for mark in marks], pa.bool_())
+    marks = list(map(function, rows_of(batch), *map(repeat, side)))
+    odd = set(map(type, marks)) - {bool, np.bool_, type(None)}
+    if odd:
+        mark = next(mark for mark in marks if type(mark) in odd)
+        raise TopologyError(f"a filter returns True or False for a row; it returned {mark!r}")
+    return pa.array(list(map(bool, marks)), pa.bool_())
 
 
 def _columns(results: Sequence[Any], schema: pa.Schema) -> dict[str, pa.Array]:

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from weir.errors import EngineError
 from weir.operators.aggregate import Aggregate
-from weir.operators.aggregate_functions import FUNCTIONS
+from weir.operators.aggregate.aggregate_functions import FUNCTIONS
 from weir.operators.base import Operator
 from weir.operators.instance import one_array
-from weir.operators.part_entries import PART, STATE, whole_states
+from weir.operators.process.parts import PART, STATE, whole_states
 
 _JSON_TYPES = {
     "integer": pa.int64(),

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from weir.durations import Duration, microseconds
 from weir.errors import SourceError, TopologyError, did_you_mean
-from weir.operators.rowwise import rows_of
+from weir.values import rows_of
 
 LARGEST = 256 << 20  # bytes: every Python worker holds it
 

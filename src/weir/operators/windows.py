@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weir.compiled import compiled
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError
-from weir.state.index import group_rows
+from weir.state.index import by_group, group_rows
 
 if TYPE_CHECKING:
     from weir.operators.instance import Context
@@ -204,14 +204,6 @@ def on_time(
     return rows.select(good), micros[good]
 
 
-@compiled("int64[]", "int64[]", "out int64[]", "out int64[]")
-def _by_key(keys, order, begins, out):  # type: ignore[no-untyped-def]
-    """Rows in the order of their keys, each of which begins somewhere; those of a key as they are in ``order``."""
-    for i in order:
-        out[begins[keys[i]]] = i
-        begins[keys[i]] += 1
-
-
 @compiled("int64[]", "int64[]", "int64[]", "out int64[]", "out int64[]", "out int64[]")
 def _sweep(keys, starts, ends, groups, merged_starts, merged_ends):  # type: ignore[no-untyped-def]
     count = -1
@@ -240,9 +232,7 @@ def merge_sessions(
     n = len(key_hash)
     keys, leads = group_rows(key_hash, key_check)
     in_time = (starts[1:] >= starts[:-1]).all()  # as rows of a stream mostly are
-    begins = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=len(leads)))])
-    order = np.empty(n, np.int64)
-    _by_key(keys, np.arange(n) if in_time else np.argsort(starts, kind="stable"), begins, order)
+    order, _ = by_group(keys, len(leads), np.arange(n) if in_time else np.argsort(starts, kind="stable"))
     sorted_groups, first, last = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     count = _sweep(keys[order], starts[order], ends[order], sorted_groups, first, last)
     groups = np.empty(n, np.int64)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.compiled import compiled
+from weir.compiled import compiled, subroutine
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
@@ -56,6 +56,128 @@ def group_rows(key_hash: U64, key_check: U64) -> tuple[I64, I64]:
     group, first = np.empty(len(key_hash), np.int64), np.empty(len(key_hash), np.int64)
     groups = _group(key_hash, key_check, np.full(capacity, -1, np.int64), group, first)
     return group, first[:groups].copy()
+
+
+@compiled("int64[]", "int64[]", "out int64[]", "out int64[]")
+def _by_group(groups, order, begins, out):  # type: ignore[no-untyped-def]
+    for i in order:
+        out[begins[groups[i]]] = i
+        begins[groups[i]] += 1
+
+
+def by_group(groups: I64, n: int, order: I64) -> tuple[I64, I64]:
+    """Return rows in the order of their ``n`` groups, each as in ``order``, and where groups begin.
+
+    >>> [x.tolist() for x in by_group(np.array([1, 0, 1]), 2, np.array([2, 1, 0]))]
+    [[1, 2, 0], [0, 1]]
+    """
+    counts = np.bincount(groups, minlength=n)
+    begins = np.cumsum(counts) - counts
+    out = np.empty(len(groups), np.int64)
+    _by_group(groups, order, begins.copy(), out)
+    return out, begins
+
+
+@compiled("uint64[]", "uint64[]", "uint64", "out int64[]", "out int64[]")
+def _hash_order(key_hash, key_check, shift, begins, order):  # type: ignore[no-untyped-def]
+    for h in key_hash:
+        begins[np.int64(h >> shift) + 1] += 1
+    for b in range(1, len(begins)):
+        if begins[b] > 64:
+            return False
+        begins[b] += begins[b - 1]
+    for i in range(len(key_hash)):
+        bucket = np.int64(key_hash[i] >> shift)
+        order[begins[bucket]] = i
+        begins[bucket] += 1
+    for i in range(1, len(order)):
+        row, at = order[i], i
+        while at > 0:
+            before = order[at - 1]
+            if key_hash[before] < key_hash[row]:
+                break
+            if key_hash[before] == key_hash[row] and key_check[before] <= key_check[row]:
+                break
+            order[at] = before
+            at -= 1
+        order[at] = row
+    return True
+
+
+def hash_order(key_hash: U64, key_check: U64) -> I64:
+    """Return the positions of keys in the order of their hashes; equal ones stay in their order.
+
+    Hashes are spread evenly, so each of as many buckets, by their first bits, has few of them.
+
+    >>> hash_order(np.array([9, 5, 9], np.uint64), np.array([1, 0, 0], np.uint64)).tolist()
+    [1, 2, 0]
+    """
+    bits = max(1, len(key_hash).bit_length())
+    order, begins = np.empty(len(key_hash), np.int64), np.zeros((1 << bits) + 1, np.int64)
+    if _hash_order(key_hash, key_check, np.uint64(64 - bits), begins, order):
+        return order
+    return np.lexsort((key_check, key_hash))  # not so evenly
+
+
+@subroutine
+def _before(one, other, major, minor):  # type: ignore[no-untyped-def]
+    if major[one] != major[other]:
+        return major[one] < major[other]
+    return minor[one] < minor[other]
+
+
+@compiled("int64[]", "int64[]", "int64[]", "uint64[]", "out int64[]")
+def sort_within(begins, ends, major, minor, order):  # type: ignore[no-untyped-def]
+    """Sort rows between some positions of ``order`` by two columns; return whether any two are equal in both."""
+    equal = False
+    for g in range(len(begins)):
+        begin, size = begins[g], ends[g] - begins[g]
+        if size <= 24:
+            for i in range(begin + 1, begin + size):
+                row, at = order[i], i
+                while at > begin and _before(row, order[at - 1], major, minor):
+                    order[at] = order[at - 1]
+                    at -= 1
+                order[at] = row
+        else:  # by a heap
+            for step in range(size // 2 + size - 1):
+                if step < size // 2:
+                    root, last = size // 2 - 1 - step, size
+                else:
+                    root, last = 0, size - 1 - (step - size // 2)
+                    order[begin], order[begin + last] = order[begin + last], order[begin]
+                while 2 * root + 1 < last:
+                    child = 2 * root + 1
+                    if child + 1 < last and _before(
+                        order[begin + child], order[begin + child + 1], major, minor
+                    ):
+                        child += 1
+                    if not _before(order[begin + root], order[begin + child], major, minor):
+                        break
+                    swapped = order[begin + root]
+                    order[begin + root] = order[begin + child]
+                    order[begin + child] = swapped
+                    root = child
+        for i in range(begin + 1, begin + size):
+            if not _before(order[i - 1], order[i], major, minor):
+                equal = True
+    return equal
+
+
+def positions_among(key_hash: U64, key_check: U64, among_hash: U64, among_check: U64) -> I64:
+    """Return where each key is among others, where last if it is there more than once; −1 where it is not.
+
+    >>> ask, others = np.array([5, 1], np.uint64), np.array([7, 5], np.uint64)
+    >>> positions_among(ask, ask, others, others).tolist()
+    [1, -1]
+    """
+    n = len(key_hash)
+    groups, first = group_rows(
+        np.concatenate([key_hash, among_hash]), np.concatenate([key_check, among_check])
+    )
+    at = np.full(len(first), -1, np.int64)
+    at[groups[n:]] = np.arange(len(among_hash))
+    return at[groups[:n]]
 
 
 @compiled("uint64[]", "uint64[]", "uint64[]", "uint64[]", "out int64[]", "out int64[]")

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from weir.state.blocks import SegmentWriter, cut
 from weir.state.columns import DEAD, DEADLINE, H1, H2, NEVER, SYSTEM, stored_schema
+from weir.state.index import hash_order
 from weir.state.refs import SegmentRef
 from weir.state.storage import Storage
 
@@ -75,7 +76,10 @@ def tombstones(key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64], sche
 def newest(table: pa.Table) -> pa.Table:
     """Of several entries of a key, in order of age, keep the last; the result is sorted by hash."""
     key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
-    order = np.lexsort((key_check, key_hash))  # stable, so the newest of equal keys comes last
+    up = key_hash[1:] > key_hash[:-1]
+    if (up | ((key_hash[1:] == key_hash[:-1]) & (key_check[1:] > key_check[:-1]))).all():
+        return table.combine_chunks()
+    order = hash_order(key_hash, key_check)  # stable, so the newest of equal keys comes last
     s1, s2 = key_hash[order], key_check[order]
     last = np.ones(len(order), np.bool_)
     last[:-1] = (s1[1:] != s1[:-1]) | (s2[1:] != s2[:-1])

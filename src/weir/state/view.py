@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.state.blocks import Index
 from weir.state.columns import DEAD, H1, H2, NEVER, completed, stored_schema
 from weir.state.index import Search, rows_of
 from weir.state.reader import EVERYWHERE, Segment, between, open_segment
@@ -53,19 +55,50 @@ class StateView:
                 search.missing = np.concatenate([search.missing, elsewhere])
         return search
 
-    def take(self, which: NDArray[np.int64], row: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:
-        """Return the entries found, and for each the position of the key that asked for it."""
+    def take(
+        self, which: NDArray[np.int64], row: NDArray[np.int64], columns: Sequence[str] | None = None
+    ) -> tuple[pa.Table, NDArray[np.int64]]:
+        """Return the entries found, or some of their columns, and the position of the key that asked for each."""
+        names = self._stored.names if columns is None else list(columns)
         parts, positions = [], []
         asked = np.flatnonzero(np.bincount(which + 1)[1:]).tolist()
         for place, numbers in groupby(asked, lambda number: bisect_right(self._starts, number) - 1):
             start = self._starts[place]
             for number, table in self._read(self.segments[place], [n - start for n in numbers]):
                 keys = np.flatnonzero(which == start + number)
-                parts.append(table.take(pa.array(row[keys])))
+                parts.append(table.select(names).take(pa.array(row[keys])))
                 positions.append(keys)
         if not parts:
-            return self._stored.empty_table(), np.empty(0, np.int64)
+            return self._stored.empty_table().select(names), np.empty(0, np.int64)
         return pa.concat_tables(parts).combine_chunks(), np.concatenate(positions)
+
+    def look_up(
+        self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64], columns: Sequence[str]
+    ) -> pa.Table:
+        """Return some columns of the living entry of each key, null where there is none."""
+        which, row = self.find(key_hash, key_check)
+        found, positions = self.take(which, row, columns)
+        if len(positions) == len(which) and (positions[1:] > positions[:-1]).all():
+            return found
+        at = np.full(len(which), -1, np.int64)
+        at[positions] = np.arange(len(positions))
+        return found.take(pa.array(at, mask=at < 0))
+
+    def neighbours(self, routes: NDArray[np.uint64]) -> Neighbours:
+        """Return where all entries of the keys with these route hashes are, in their order; found in one look."""
+        blocks = []
+        for place in range(len(self.segments) - 1, -1, -1):
+            segment, own = self.segments[place], self.refs[place].holds(routes)
+            for number, index in segment.holding_any(np.unique(routes[own])):
+                start, end = (np.searchsorted(index.key_hash, routes, side) for side in ("left", "right"))
+                end = np.where(own, end, start)
+                if (end > start).any():
+                    blocks.append(_Block(partial(self._table, place, number), index, start, end))
+        return Neighbours(blocks, self._stored)
+
+    def _table(self, place: int, number: int) -> pa.Table:
+        ((_, table),) = self._read(self.segments[place], [number])
+        return table
 
     def due(self, after: int, until: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the living entries whose deadline lies in ``(after, until]``, or some of their columns.
@@ -143,6 +176,60 @@ class StateView:
     @staticmethod
     def _living(table: pa.Table) -> pa.Table:
         return table.filter(pa.compute.invert(table[DEAD]))
+
+
+class _Block(NamedTuple):
+    """One run of entries, newer ones first, and where in it those of each key begin and end."""
+
+    table: Callable[[], pa.Table]
+    system: Index
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+
+class Neighbours:
+    """All entries of some keys, which are read when they are asked for; keys go by their position."""
+
+    def __init__(self, blocks: Sequence[_Block], schema: pa.Schema) -> None:
+        self._blocks, self._schema = blocks, schema
+
+    def find(self, number: int, key_check: NDArray[np.uint64], column: str) -> list[Any]:
+        """Return a column of those entries of one key that have these second hashes; None for one that is not there."""
+        out: list[Any] = [None] * len(key_check)
+        missing = np.arange(len(key_check))
+        for block in self._blocks:
+            start, end = int(block.start[number]), int(block.end[number])
+            if start == end or not len(missing):
+                continue
+            here = block.system.key_check[start:end]
+            rows = np.searchsorted(here, key_check[missing])
+            hit = here[np.minimum(rows, end - start - 1)] == key_check[missing]
+            if not hit.any():
+                continue
+            rows, asked, missing = rows[hit] + start, missing[hit], missing[~hit]
+            living = ~block.system.dead(rows)
+            values = block.table()[column].take(pa.array(rows[living])) if living.any() else ()
+            for position, value in zip(asked[living].tolist(), values, strict=True):
+                out[position] = value.as_py()
+        return out
+
+    def all(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of all living entries of one key."""
+        spans = [(block, int(block.start[number]), int(block.end[number])) for block in self._blocks]
+        spans = [(block, start, end) for block, start, end in spans if start < end]
+        parts = [self._schema.empty_table().select(columns)]
+        if spans:
+            checks = np.concatenate([block.system.key_check[start:end] for block, start, end in spans])
+            newest = np.zeros(len(checks), np.bool_)
+            newest[np.unique(checks, return_index=True)[1]] = True  # the first of equals, so the newest
+            at = 0
+            for block, start, end in spans:
+                rows = start + np.flatnonzero(newest[at : at + end - start])
+                at += end - start
+                rows = rows[~block.system.dead(rows)]
+                if len(rows):
+                    parts.append(block.table().select(columns).take(pa.array(rows)))
+        return pa.concat_tables(parts)
 
 
 def next_deadline(storage: Storage, refs: Sequence[SegmentRef], after: int) -> int:

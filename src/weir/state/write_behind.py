@@ -7,7 +7,7 @@ batch. None of them counts before the task reports, so the task only has to wait
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pyarrow as pa
@@ -48,6 +48,10 @@ class WriteBehind(Storage):
             self.settle()
         self._bytes += size
         self._pending.append(_threads().submit(self._storage.write_chunks, name, chunks))
+
+    def behind(self, work: Callable[[Storage], None]) -> None:
+        """Do something with the files of the other storage, while the task goes on; :meth:`settle` waits for it."""
+        self._pending.append(_threads().submit(work, self._storage))
 
     def settle(self) -> None:
         """Wait until all files are written, or raise a CheckpointError."""

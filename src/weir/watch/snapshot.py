@@ -79,6 +79,7 @@ def _operator(name: str, op: OperatorProgress, did: Progress, commit: Commit, sp
         "rows_per_s": op.rows_in / span,
         "busy": busy,
         "latency": op.latency,
+        "spent": op.spent,
         "keys": did.state_keys.get(name),
         "state_bytes": sum(s.bytes for s in state) if name in commit.manifest else None,
         "watermark": did.watermarks.get(name),

@@ -19,8 +19,7 @@ from support import POSTS, counts, posts, rows_of, two_counts
 from weir.engine.live import control, loads
 from weir.engine.live.loads import ClusterLoad, LoadAggregator, OperatorLoad, ServerLoad
 from weir.engine.task.batch_context import Pace
-from weir.operators.calls import Done
-from weir.operators.partial_states import PartialStates
+from weir.operators.process.process_instance import Calls, Keys, PartialStates
 from weir.routing.base import PERIODS, InstanceLoad
 from weir.testing import run
 
@@ -281,10 +280,11 @@ def test_partial_states_are_those_that_came_last(pieces):
         names = list(piece)
         key_hash = np.array(names, np.uint64)
         key_check = key_hash + np.uint64(100)
-        prior = kept.prior(key_hash, key_check)
-        assert prior == {i: expected[name] for i, name in enumerate(names) if name in expected}
-        done = [Done(i, name, [], [], piece[name]) for i, name in enumerate(names)]
-        kept.keep(done, [pa.array(names, pa.int64())], ["k"], key_hash, key_check)
+        assert kept.prior(key_hash, key_check) == [expected.get(name) for name in names]
+        calls = Calls(names)
+        for number, name in enumerate(names):
+            calls.add(number, piece[name], None)
+        kept.keep(calls, Keys([pa.array(names, pa.int64())], key_hash, key_check), ["k"])
         expected |= piece
     if expected:
         keys = kept.keys()

@@ -11,7 +11,7 @@ from weir.engine.exchange import wire
 from weir.engine.local import in_process
 from weir.engine.task.state_keeper import StateKeeper
 from weir.errors import EngineError
-from weir.operators.aggregate import AggregateInstance
+from weir.operators.aggregate.aggregate import AggregateInstance
 from weir.state import move
 from weir.state.segment import MERGE_AT
 from weir.state.storage import Storage

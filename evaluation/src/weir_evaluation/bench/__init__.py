@@ -10,6 +10,7 @@ SUBCOMMANDS = {
     name: f"weir_evaluation.bench.{name}"
     for name in (
         "engine",
+        "process",
         "cold",
         "chaos",
         "semantics",

@@ -58,6 +58,6 @@ class DueTimers:
     def _deadlines(self, node: Node, last: Commit) -> tuple[int, int]:
         refs = [ref for server in last.manifest.get(node.name, []) for ref in server]
         mark = last.watermarks.get(node.name, NO_TIME)
-        event = next_deadline(self._storage, refs, mark) if node.times else NEVER
+        event = next_deadline(self._storage, refs, mark) if node.declared.timed else NEVER
         timer = next_deadline(self._storage, refs, last.clock) if node.sets_timers else NEVER
         return event, timer

@@ -12,7 +12,7 @@ from weir.errors import EngineError, did_you_mean
 from weir.graph.model import HELD, Topology
 from weir.operators.base import Operator
 from weir.operators.saved import readable_entries, readable_values
-from weir.operators.timer_entries import TIMER, states_in
+from weir.operators.timers import TIMER, states_in
 from weir.operators.windows import WINDOW_END, WINDOW_START
 from weir.state.storage import Storage
 from weir.state.view import StateView

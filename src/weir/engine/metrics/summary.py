@@ -17,6 +17,7 @@ from weir.engine.metrics.progress import (
 from weir.engine.metrics.traffic import added, by_distance
 from weir.graph.model import Node, Topology
 from weir.network.locator import Locator
+from weir.operators.instance import OperatorReport
 
 Reports = Sequence[TaskReport]
 _ADDED = ("rows_in", "rows_out", "busy", "null_keys", "pairs", "late", "ahead", "diverted")  # over all tasks
@@ -124,7 +125,16 @@ def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
         execution=[execution for execution, _ in times],
         waiting=[waiting for _, waiting in times],
         queued=queued,
+        spent=_spent(parts, sum(p.rows_in for p in parts)),
     )
+
+
+def _spent(parts: Sequence[OperatorReport], rows: int) -> dict[str, float] | None:
+    """Return where the time of a row went, if a function of the user's was called."""
+    if not rows or not any(part.calling for part in parts):
+        return None
+    fields = {"fetching": "fetching", "function": "calling", "encoding": "encoding", "writing": "writing"}
+    return {name: round(sum(map(attrgetter(f), parts)) / rows, 9) for name, f in fields.items()}
 
 
 def _by_server(servers: int, reports: Reports) -> list[list[TaskReport]]:

@@ -422,7 +422,8 @@ class Server:
     def _save(self, node: Node, instance: Instance) -> None:
         table = instance.written()
         if table is not None and table.num_rows:
-            self.keeper.write(node, newest(table))
+            with instance.spending("writing"):
+                self.keeper.write(node, newest(table))
         if self.step == node.state_level and node.name in self.topology.sinks:
             updates = instance.updates()
             if updates is not None and updates.num_rows:

@@ -48,10 +48,14 @@ class TaskFiles:
         return ref
 
     def merge(self, name: str, refs: Sequence[SegmentRef], run: tuple[int, int], schema: pa.Schema) -> None:
-        """Write one segment in the place of a run of an operator's segments."""
+        """Write one segment in the place of a run of an operator's segments, while operators work."""
         path = self.name(f"state/{name}", "merged")
-        ref = merge_segments(self.storage, refs[run[0] : run[1]], schema, path, keep_dead=run[0] > 0)
-        self.report.segments.append(MadeSegment(name, ref, run))
+
+        def work(storage: Storage) -> None:
+            ref = merge_segments(storage, refs[run[0] : run[1]], schema, path, keep_dead=run[0] > 0)
+            self.report.segments.append(MadeSegment(name, ref, run))
+
+        self.storage.behind(work)
 
     def output(self, sink: str, table: pa.Table) -> None:
         """Write rows for a sink."""

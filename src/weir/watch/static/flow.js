@@ -47,6 +47,7 @@ function operatorCard(name, about, now) {
   if (op) {
     lines.push(`${count(op.rows_per_s)} rows/s · ${percent(op.busy)} busy`);
     if (op.latency) lines.push(`p50 ${seconds(op.latency.p50)} · p99 ${seconds(op.latency.p99)}`);
+    if (op.spent) lines.push(`function ${seconds(op.spent.function)} per row`, `+ ${seconds(op.spent.fetching + op.spent.encoding + op.spent.writing)} state`);
     if (op.keys !== null) lines.push(`${count(op.keys)} keys · ${bytes(op.state_bytes)}`);
     if (op.watermark !== null && op.watermark < 4e18)
       lines.push(`watermark ${new Date(op.watermark / 1000).toISOString().slice(0, 19).replace("T", " ")}`);

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from weir.columns import to_type
 from weir.errors import OperatorError, renamed
-from weir.operators.aggregate_functions import (
+from weir.operators.aggregate.aggregate_functions import (
     AggregateFunction,
     Columns,
     Groups,

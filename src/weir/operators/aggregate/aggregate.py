@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean, renamed
-from weir.operators.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups, named
+from weir.operators.aggregate.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups, named
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance, among, conformed, keyed_schema, naming, one_array
 from weir.operators.windows import WINDOW_START
 from weir.rows import Rows
-from weir.state.index import group_rows
+from weir.state.index import group_rows, positions_among
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
 
@@ -167,12 +167,10 @@ class Aggregate(Operator):
 
     def instance(self, context: Context) -> Instance:
         if context.node.window is not None:
-            from weir.operators.windowed_aggregate import WindowedAggregate
+            from weir.operators.aggregate.windowed_aggregate import WindowedAggregate
 
             return WindowedAggregate(self, context)
         if self.emit == "changes":
-            from weir.operators.changes import ChangesInstance
-
             return ChangesInstance(self, context)
         return AggregateInstance(self, context)
 
@@ -375,3 +373,36 @@ def _parse(name: str, value: Any) -> _Spec:
         return _Spec(name, named(function, *arguments))
     except TopologyError as error:
         raise TopologyError(f"Aggregate: {name}={value!r}: {error}") from None
+
+
+class ChangesInstance(AggregateInstance):
+    """Emits one row per key that has changed, with the values from before and after."""
+
+    def _told(self) -> pa.RecordBatch | None:
+        parts = []
+        if self._result is not None and self._result.num_rows:
+            assert self._prior is not None
+            at = positions_among(*_hashes(self._result), *_hashes(self._prior))
+            old = [c.take(pa.array(at, mask=at < 0)) for c in self._values(self._prior)]
+            kinds = pa.array(np.where(at < 0, "insert", "update"))
+            parts.append([*self._keys(self._result), kinds, *self._values(self._result), *old])
+        if self._gone is not None and self._gone.num_rows:
+            old = self._values(self._gone)
+            nothing = [pa.nulls(len(c), c.type) for c in old]
+            kinds = pa.array(["delete"] * self._gone.num_rows)
+            parts.append([*self._keys(self._gone), kinds, *nothing, *old])
+        if not parts:
+            return None
+        batches = [pa.RecordBatch.from_arrays(columns, schema=self.node.sink_out) for columns in parts]
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+    def _keys(self, table: pa.Table) -> list[pa.Array]:
+        return [one_array(table[k]) for k in self.node.key]
+
+    def _values(self, table: pa.Table) -> list[pa.Array]:
+        first = table.column_names.index(self.schema.names[self.width])
+        return list(self.operator.finish([one_array(c) for c in table.columns[first:]]))
+
+
+def _hashes(table: pa.Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    return table[H1].to_numpy(), table[H2].to_numpy()

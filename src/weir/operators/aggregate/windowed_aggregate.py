@@ -14,9 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.hashing import SECOND_SEED, hash_columns
-from weir.operators.aggregate import AggregateInstance
+from weir.operators.aggregate.aggregate import AggregateInstance
 from weir.operators.instance import NO_TIME, Context, among, naming, one_array
-from weir.operators.timer_entries import (
+from weir.operators.timers import (
     EARLY,
     TIMER,
     second_hash,

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.errors import TopologyError
-from weir.operators.distinct import REGISTERS, estimate, fill, merge_registers
+from weir.operators.aggregate.distinct import REGISTERS, estimate, fill, merge_registers
 from weir.operators.grouped import Groups, extreme_rows, reduce_groups, sort_key
 
 Columns = list[pa.Array]
@@ -266,7 +266,7 @@ class Stddev(Variance):
 
 
 class ApproxDistinct(AggregateFunction):
-    """``approx_distinct(c)``: HyperLogLog, see :mod:`weir.operators.distinct`."""
+    """``approx_distinct(c)``: HyperLogLog, see :mod:`weir.operators.aggregate.distinct`."""
 
     suffixes = (".registers",)
 
@@ -392,7 +392,7 @@ def _top_k(column: str, k: str, by: str | None = None) -> AggregateFunction:
 
 
 def _approx_quantile(column: str, *ranks: str) -> AggregateFunction:
-    from weir.operators.quantiles import ApproxQuantile
+    from weir.operators.aggregate.quantiles import ApproxQuantile
 
     expected = "a rank from 0 to 1, such as 0.5 for the median"
     return ApproxQuantile(column, *(_number(r, float, lambda x: 0 <= x <= 1, expected) for r in ranks))

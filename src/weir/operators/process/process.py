@@ -11,17 +11,17 @@ import pyarrow as pa
 
 from weir.columns import column_names, to_schema
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance
-from weir.operators.part_entries import PART_COLUMNS
-from weir.operators.parts import decode_part, encode_part, parts_of, schema_part
-from weir.operators.process_hooks import ProcessHooks
-from weir.operators.process_instance import STATE, ProcessInstance
-from weir.operators.state_types import extends, forget_caches
-from weir.operators.timed_process import TimedProcess
-from weir.operators.windowed_process import WindowedProcess
+from weir.operators.process.parts import PART_COLUMNS, decode_part, encode_part, parts_of, schema_part
+from weir.operators.process.process_instance import STATE, ProcessInstance
+from weir.operators.process.state_types import extends, forget_caches
+from weir.operators.process.timed_process import TimedProcess
+from weir.operators.process.windowed_process import WindowedProcess
+from weir.operators.timers import CLOCKS, Timer, Timers, WindowSpan
 
 
-class Process(ProcessHooks):
+class Process(Operator):
     """Your own operator: state per key, rows in a defined order, rows out.
 
     Either subclass it and write :meth:`process`, or pass a function with the same arguments.
@@ -142,15 +142,45 @@ class Process(ProcessHooks):
                     f"{who}: a state with a ListState or MapState cannot be merged; use list and dict, or no merge"
                 )
 
+    def _configure_time(
+        self,
+        timers: str | Sequence[str] | None = None,
+        on_timer: Callable[..., Any] | None = None,
+        closed: Callable[..., Any] | None = None,
+    ) -> None:
+        who = type(self).__name__
+        wanted = type(self).timers if timers is None else timers
+        self.timers = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        for clock in self.timers:
+            if clock not in CLOCKS:
+                raise TopologyError(f'{who}: timers={clock!r}: expected "event", "processing" or both')
+        if on_timer is not None:
+            self.on_timer = on_timer  # type: ignore[method-assign]
+        if closed is not None:
+            self.closed = closed  # type: ignore[method-assign]
+        self.windowed = not parts_of(self.state)
+        if self.timers and not self.windowed:
+            raise TopologyError(
+                f"{who}: timers and a ListState or MapState cannot go together; use list and dict"
+            )
+        if self.has("on_timer") != bool(self.timers):
+            raise TopologyError(
+                f'{who}: timers="event" (or "processing") and on_timer(key, timer, state, timers) belong together'
+            )
+
     def prepare(self) -> None:
         """Complete the description of a subclass whose own ``__init__`` does not call ours."""
         if "output_columns" not in self.__dict__:
             self._configure()
             self._configure_time()
 
+    def has(self, method: str) -> bool:
+        """Return whether one of the optional methods was written, in a subclass or as a function."""
+        return method in self.__dict__ or getattr(type(self), method) is not getattr(Process, method)
+
     @property
     def mergeable(self) -> bool:
-        return "merge" in self.__dict__ or type(self).merge is not Process.merge
+        return self.has("merge")
 
     @property
     def emits_early(self) -> bool:
@@ -175,6 +205,26 @@ class Process(ProcessHooks):
         servers work on parts of a key, there may be more: each has the state that the last one has left.
         """
         raise NotImplementedError
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Return the state that has seen what both have seen."""
+        raise NotImplementedError
+
+    def expired(self, key: Any, state: Any) -> Iterable[Any] | None:
+        """Called when an idle key is let go; may return rows to emit."""
+        return None
+
+    def closed(self, key: Any, window: WindowSpan, state: Any) -> Iterable[Any] | None:
+        """Called once when a window of a key closes, with the window's start and end; may return rows to emit."""
+        return None
+
+    def on_timer(self, key: Any, timer: Timer, state: Any, timers: Timers) -> Iterable[Any] | None:
+        """Called once for each timer that goes off, before the key's rows of that batch; may return rows to emit.
+
+        Timers go off when the watermark, or the clock of a batch, has reached their time, in the order of their times;
+        also while no rows come.
+        """
+        return None
 
     def needs(self, schema: pa.Schema) -> set[str] | None:
         if self.columns is None:

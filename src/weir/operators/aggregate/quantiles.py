@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from weir.errors import TopologyError
 from weir.extras import install
-from weir.operators.aggregate_functions import (
+from weir.operators.aggregate.aggregate_functions import (
     AggregateFunction,
     Columns,
     Groups,

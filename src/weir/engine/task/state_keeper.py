@@ -67,11 +67,11 @@ class StateKeeper:
         job, plan = self._job, self._job.plan
         for name in plan.rewrites:
             node = job.topology.by_name[name]
-            table, born = rewritten(job, node, self._server)
+            table, new_keys = rewritten(job, node, self._server)
             self._append(node, table)
-            if born:
-                _count(report, name).keys_delta += born
-                report.entries[name] = born, 0
+            if new_keys:
+                _count(report, name).keys_delta += new_keys
+                report.entries[name] = new_keys, 0
         for move in plan.moves:
             node = job.topology.by_name[move.operator]
             moves = read_moves(self._storage, move)

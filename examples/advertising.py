@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> dict:
     stored = spark.read.parquet(str(work / "stored"))
     result = {
         "batches": [
-            {"rows": p["rows"], "seconds": p["seconds"]["batch"], "latency": p["sinks"]["count"]}
+            {"rows": p.rows, "seconds": p.seconds.batch, "latency": p.sinks["count"]}
             for p in query.recent_progress
         ],
         "stored_windows": stored.count(),
@@ -140,20 +140,20 @@ def main(argv: list[str] | None = None) -> dict:
     return result
 
 
-def show(progress: dict, result: dict, console: Console) -> None:
+def show(progress, result: dict, console: Console) -> None:
     """The last batch, operator by operator, and what came of all of them."""
     table = Table(title="last batch", title_justify="left")
     for column in ("operator", "rows in", "rows out", "busiest / average", "age p50 ms", "age p99 ms"):
         table.add_column(column, justify="left" if column == "operator" else "right")
-    for name, op in progress["operators"].items():
-        age = op["latency"] or {"p50": float("nan"), "p99": float("nan")}
-        busiest = "–" if op["imbalance"] is None else f"{op['imbalance']:.2f}"
+    for name, op in progress.operators.items():
+        age = op.latency or {"p50": float("nan"), "p99": float("nan")}
+        busiest = "–" if op.imbalance is None else f"{op.imbalance:.2f}"
         ages = f"{1000 * age['p50']:,.0f}", f"{1000 * age['p99']:,.0f}"
-        table.add_row(name, f"{op['rows_in']:,}", f"{op['rows_out']:,}", busiest, *ages)
+        table.add_row(name, f"{op.rows_in:,}", f"{op.rows_out:,}", busiest, *ages)
     console.print(table)
-    far = ", ".join(f"{c['rows']:,} {name}" for name, c in progress["distance"].items() if c["rows"])
+    far = ", ".join(f"{c['rows']:,} {name}" for name, c in progress.distance.items() if c["rows"])
     console.print(f"rows by distance: {far}")
-    for edge, weights in progress["weights"].items():
+    for edge, weights in progress.weights.items():
         console.print(f"weights on {edge}: {next(iter(weights.values()))}")
     settled = result["batches"][1:] or result["batches"]
     rate = sum(b["rows"] for b in settled) / sum(b["seconds"] for b in settled)

@@ -39,7 +39,7 @@ def test_rows_come_as_tables_batches_or_dicts():
     query.feed(TABLES[0].select(["n", "topic", "place"]))  # columns in another order
     check(query, [*TABLES, TABLES[0]])
     query.feed([])
-    assert query.progress["rows"] == 0
+    assert query.progress.rows == 0
 
 
 def test_several_sources():
@@ -49,7 +49,7 @@ def test_several_sources():
     query = run(app, [{"web": TABLES[0], "mobile": TABLES[1]}, {"mobile": TABLES[2]}, {}], servers=2)
     assert rows_of(query.state("topics")) == counts(TABLES, "topic")
     assert rows_of(query.state("places")) == counts(TABLES[1:], "place")
-    assert [p["rows"] for p in query.recent_progress] == [600, 300, 0]
+    assert [p.rows for p in query.recent_progress] == [600, 300, 0]
     assert set(query.outputs) == {"topics", "places"}
     with pytest.raises(EngineError, match="ends in 2 operators; name one"):
         query.output()
@@ -87,7 +87,7 @@ def test_wrong_rows_are_refused(batch, says):
     with pytest.raises(SourceError, match=says):
         query.feed(batch)
     query.feed(TABLES[0])  # nothing has happened
-    assert query.progress["batch"] == 0
+    assert query.progress.batch == 0
 
 
 def test_sources_without_a_name_are_ambiguous_if_there_are_two():
@@ -145,7 +145,7 @@ def test_output_state_and_progress():
     assert query.output().num_rows == 0
     for table in TABLES:
         query.feed(table)
-    assert [p["batch"] for p in query.recent_progress] == [0, 1, 2]
+    assert [p.batch for p in query.recent_progress] == [0, 1, 2]
     topics = set(TABLES[1]["topic"].to_pylist())
     so_far = {t: n for t, n in counts(TABLES[:2], "topic") if t in topics}
     assert dict(rows_of(query.output("topics", 1))) == so_far
@@ -266,7 +266,7 @@ def test_a_restart_with_other_settings_or_another_application(checkpoint):
     identity = query.id
     query.restart(servers=3, routing=weir.PartialKey())
     query.feed(TABLES[1])
-    assert len(query.progress["servers"]) == 3
+    assert len(query.progress.servers) == 3
     query.restart(two_counts().keyed("n", weir.Count(), name="numbers"))
     query.feed(TABLES[2])
     check(query)
@@ -280,7 +280,7 @@ def test_a_query_goes_on_from_a_checkpoint(checkpoint):
     run(two_counts(), TABLES[:1], checkpoint, servers=2)
     query = run(two_counts(), TABLES[1:], checkpoint, servers=2)
     check(query)
-    assert query.progress["batch"] == 2
+    assert query.progress.batch == 2
 
 
 @pytest.mark.parametrize("routing", [None, weir.PartialKey(), weir.Locality(period=1, forecast=None)])
@@ -295,7 +295,7 @@ def test_servers_come_and_go(routing):
     assert query.topology.servers == 4
     query.scale_in(3)
     query.feed(TABLES[2])
-    assert [len(p["servers"]) for p in query.recent_progress] == [2, 4, 1]
+    assert [len(p.servers) for p in query.recent_progress] == [2, 4, 1]
     assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 4), (4, 1)]
     check(query)
     query.stop()
@@ -311,19 +311,19 @@ def test_servers_live_on_hosts_and_groupings_know_how_far_apart_they_are():
     app = two_counts(routing=weir.Weighted(weir.Hash()))
     query = run(app, TABLES, servers=3, hosts=hosts, racks={"a": "r1", "b": "r2"})
     check(query)
-    places = query.progress["places"]
+    places = query.progress.places
     assert [p["host"] for p in places] == hosts
     assert [p["rack"] for p in places] == ["r1", "r1", "r2"]
-    distance = query.progress["edges"]["places → topics"]["distance"]
+    distance = query.progress.edges["places → topics"].distance
     assert distance["process"]["rows"] + distance["node"]["rows"] + distance["any"]["rows"] == 300
     assert distance["any"]["rows"] > 0
     together = run(app, TABLES, servers=3)
-    assert together.progress["edges"]["places → topics"]["distance"].get("any", {"rows": 0})["rows"] == 0
+    assert together.progress.edges["places → topics"].distance.get("any", {"rows": 0})["rows"] == 0
     # the rows that leave a host are fewer where the grouping knows hosts than where it spreads evenly
     even = run(
         two_counts(routing=weir.Shuffle()), TABLES, servers=3, hosts=hosts, racks={"a": "r1", "b": "r2"}
     )
-    away = [q.progress["edges"]["places → topics"]["distance"]["any"]["rows"] for q in (query, even)]
+    away = [q.progress.edges["places → topics"].distance["any"]["rows"] for q in (query, even)]
     assert away[0] < away[1]
 
 

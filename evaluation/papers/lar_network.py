@@ -95,22 +95,22 @@ class Measured:
     remote: int = 0
     batches: list[dict[str, float]] = field(default_factory=list)
 
-    def add(self, progress: dict[str, Any], seconds: float, wire: int) -> None:
-        self.rows += progress["rows"]
+    def add(self, progress: Any, seconds: float, wire: int) -> None:
+        self.rows += progress.rows
         self.seconds += seconds
         self.wire += wire
-        self.exchanged += progress["bytes_exchanged"]
-        self.local += progress["rows_local"]
-        self.remote += progress["rows_exchanged"]
+        self.exchanged += progress.bytes_exchanged
+        self.local += progress.rows_local
+        self.remote += progress.rows_exchanged
         self.batches.append(
             {
-                "batch": progress["batch"],
-                "rows": progress["rows"],
+                "batch": progress.batch,
+                "rows": progress.rows,
                 "seconds": seconds,
                 "wire": wire,
-                "exchanged": progress["bytes_exchanged"],
-                "local": progress["rows_local"],
-                "remote": progress["rows_exchanged"],
+                "exchanged": progress.bytes_exchanged,
+                "local": progress.rows_local,
+                "remote": progress.rows_exchanged,
             }
         )
 
@@ -227,14 +227,14 @@ def point(
     )
     query.await_termination()
     measured = Measured()
-    progress = {p["batch"]: p for p in query.recent_progress}
+    progress = {p.batch: p for p in query.recent_progress}
     for batch in range(1, batches + 1):
         (began, before), (ended, after) = marks[batch - 1], marks[batch]
         measured.add(progress[batch], ended - began, after - before)
     counted = sum(r["count"] for r in query.state("B").select("count").collect())
     if counted != sum(t.num_rows for t in tables):
         raise AssertionError(f"B counted {counted} rows of {sum(t.num_rows for t in tables)}")
-    homes = [s["host"] for s in query.progress["servers"]]
+    homes = [s.host for s in query.progress.servers]
     if len(set(homes)) < servers:
         raise AssertionError(f"servers share hosts ({homes}): what crosses between them is not measured")
     shutil.rmtree(folder)
@@ -349,7 +349,7 @@ def reconfigured(
     )
     ready.set()
     query.await_termination()
-    progress = {p["batch"]: p for p in query.recent_progress}
+    progress = {p.batch: p for p in query.recent_progress}
     phases = {"before": Measured(), "reconfiguration": Measured(), "after": Measured()}
     for batch in range(UNCOUNTED, len(tables)):
         (began, start), (ended, end) = marks[batch - 1], marks[batch]
@@ -364,7 +364,7 @@ def reconfigured(
         "padding": padding,
         "bandwidth": net.bandwidth,
         "link_to_core": link_to_core(net.bandwidth, padding, list(progress.values())[UNCOUNTED:turn]),
-        "moved_keys": sum(p.get("moved_keys", 0) for p in progress.values()),
+        "moved_keys": sum(p.moved_keys or 0 for p in progress.values()),
         "phases": {name: m.to_dict() for name, m in phases.items()},
     }
 
@@ -410,7 +410,7 @@ def link_to_core(bandwidth: str, padding: int, batches: list[Any]) -> float | No
 
     Work is what the servers were busy, over all operators. Where it is 1, a link carries as much as a core can feed.
     """
-    rows, busy = sum(b["rows"] for b in batches), sum(s["busy"] for b in batches for s in b["servers"])
+    rows, busy = sum(b.rows for b in batches), sum(s.busy for b in batches for s in b.servers)
     return padding * 8 / bits_per_s(bandwidth) / (busy / rows) if padding and busy else None
 
 

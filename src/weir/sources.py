@@ -104,7 +104,7 @@ def files(
 
         posts = weir.files(spark.readStream, "posts/", schema="place string, topic string")
         query = posts.keyed("place", weir.Count()).start(checkpoint, servers=6, routing=weir.Locality())
-        query.progress["edges"]["files → place"]      # {"local": …, "remote": …, "bytes": …, "locality": …}
+        query.progress.edges["files → place"].locality      # the share of rows that stayed on their server
     """
     check_partition(by)
     if max_bytes_per_batch is not None:

@@ -145,8 +145,8 @@ def test_tables_written_start_a_query_with_the_promised_locality(tmp_path):
     assert read.lookup("t 5") in (0, 1, 2)
     app = two_counts("time timestamp, place string, topic string, n long")
     query = run(app, future, servers=3, routing=weir.Locality(tables=str(out)))
-    assert query.recent_progress[0]["locality"] == pytest.approx(result["table"]["locality"], abs=0.03)
-    assert query.recent_progress[0]["locality"] > 0.85
+    assert query.recent_progress[0].locality == pytest.approx(result["table"]["locality"], abs=0.03)
+    assert query.recent_progress[0].locality > 0.85
 
 
 def test_sampling_counts_about_so_many_rows(communities):

@@ -61,8 +61,8 @@ def test_a_sound_checkpoint_as_json(finished, capsys):
     assert [b["batch"] for b in result["batches"]] == [0, 1, 2]
     last = result["batches"][-1]
     assert last["rows"] == 1500
-    assert last["locality"] == progress["locality"]
-    assert last["imbalance"] == {n: o["imbalance"] for n, o in progress["operators"].items()}
+    assert last["locality"] == progress.locality
+    assert last["imbalance"] == {n: o.imbalance for n, o in progress.operators.items()}
     assert last["seconds"] > 0
     for name, operator in result["operators"].items():
         assert operator["keys"] == keys[name] == sum(s["keys"] for s in operator["servers"])

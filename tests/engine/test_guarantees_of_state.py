@@ -71,8 +71,8 @@ class World:
             keys = state[name][key].to_pylist()
             assert max(Counter(keys).values(), default=1) == 1
             homes = homes_of(self.query.checkpoint, name)
-            assert self.query.progress["state_keys"][name] == len(homes)
-            assert set(homes.values()) <= set(range(len(self.query.progress["servers"])))
+            assert self.query.progress.state_keys[name] == len(homes)
+            assert set(homes.values()) <= set(range(len(self.query.progress.servers)))
             assert len(homes) == len(keys)
 
     def steer(self, action: tuple[str, int]) -> None:

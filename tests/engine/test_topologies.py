@@ -38,16 +38,16 @@ def test_two_counts_are_right_whatever_the_grouping(tables, places, topics):
     assert rows_of(query.state("places")) == counts(tables, "place")
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert len(query.recent_progress) == 3
-    assert query.progress["state_keys"]["topics"] == len(counts(tables, "topic"))
+    assert query.progress.state_keys["topics"] == len(counts(tables, "topic"))
 
 
 def test_a_fitting_table_keeps_rows_on_their_server_and_its_worst_case_none(tables):
     locality = {}
     for name, topics in {"hash": None, "table": TOPICS, "worst": WorstCase(TOPICS)}.items():
         query = run(two_counts(places=PLACES, routing=topics), tables, servers=3)
-        edge = query.progress["edges"]["places → topics"]
-        assert edge["local"] + edge["remote"] == query.progress["rows"] == 3000
-        locality[name] = edge["locality"]
+        edge = query.progress.edges["places → topics"]
+        assert edge.local + edge.remote == query.progress.rows == 3000
+        locality[name] = edge.locality
     assert locality["table"] > 0.7
     assert locality["hash"] == pytest.approx(1 / 3, abs=0.15)
     assert locality["worst"] < 0.2
@@ -101,7 +101,7 @@ def test_maps_flat_maps_and_shuffle_between_keyed_operators(tables):
     large = [row for row in dicts(tables) if row["n"] > 10]
     words_twice = pa.table({"word": [w for row in large for w in (row["topic"], row["topic"].upper())]})
     assert rows_of(query.state("counts")) == counts(words_twice, "word")
-    assert query.progress["operators"]["words"]["imbalance"] < 1.02
+    assert query.progress.operators["words"].imbalance < 1.02
 
 
 def test_every_type_of_key():
@@ -114,7 +114,7 @@ def test_every_type_of_key():
     for number, key in enumerate(keys):
         with_key = table.filter(pc.is_valid(table["s"])) if "s" in key else table
         assert rows_of(query.state(f"op{number}")) == counts(with_key, *key), key
-    assert query.progress["operators"]["op6"]["null_keys"] == table["s"].null_count
+    assert query.progress.operators["op6"].null_keys == table["s"].null_count
 
 
 def test_all_aggregates(tables):
@@ -141,7 +141,7 @@ def test_placement_and_parallelism_are_kept_to(tables):
         .keyed("topic", weir.Count(), name="topics", parallelism=2)
     )
     query = run(app, tables, servers=4)
-    rows = [s["rows"] for s in query.progress["servers"]]
+    rows = [s.rows for s in query.progress.servers]
     assert rows[3] == 0
     assert rows[2] == 3000
     assert rows_of(query.state("topics")) == counts(tables, "topic")
@@ -153,7 +153,7 @@ def test_what_is_explained(tables, capsys):
     shown = capsys.readouterr().out
     assert "places ─KG→ topics" in shown
     assert "2 exchanges per batch" in shown
-    assert query.status == {"active": False, "message": "stopped", "batch": 0}
+    assert query.status == {"active": False, "message": "stopped", "batch": 0, "servers": 2}
     assert query.exception() is None
     with pytest.raises(weir.errors.EngineError, match="did you mean 'topics'"):
         query.state("topic")

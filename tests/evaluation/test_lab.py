@@ -118,10 +118,10 @@ def test_the_query_of_that_benchmark_equals_plain_counting_when_tasks_and_the_dr
     app = bench.application("place string, topic string")
     faults = ["step-started:201", "step-started:202", "job-done:2"]
     query = run(app, tables, servers=3, hosts=["h1", "h2", "h3"], faults=faults)
-    assert [p["batch"] for p in query.recent_progress][-2:] == [3, 4]
+    assert [p.batch for p in query.recent_progress][-2:] == [3, 4]
     assert rows_of(query.state("places")) == counts(tables, "place")
     assert rows_of(query.state("topics")) == counts(tables, "topic")
-    assert sorted(s["host"] for s in query.progress["servers"]) == ["h1", "h2", "h3"]
+    assert sorted(s.host for s in query.progress.servers) == ["h1", "h2", "h3"]
 
 
 @needs_a_lab

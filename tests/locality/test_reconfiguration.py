@@ -31,7 +31,7 @@ def reconfigured(query, tables, when=(1, 3)):
     """Feed a query, and reconfigure it after the given batches."""
     for table in tables:
         query.feed(table)
-        if query.progress["batch"] in when:
+        if query.progress.batch in when:
             query.reconfigure(wait=True)
     return query
 
@@ -42,10 +42,10 @@ def test_locality_rises_results_stay_right_and_every_key_has_one_home(tables, ch
     query = reconfigured(start(two_counts(), checkpoint, servers=3, routing=routing), tables)
     first, last = query.recent_progress[0], query.progress
     if new_keys != "first_seen":
-        assert first["locality"] == pytest.approx(1 / 3, abs=0.15)
-    assert last["locality"] > 0.55
-    assert last["table_version"] >= 1
-    assert sum(p["moved_keys"] for p in query.recent_progress) > 0
+        assert first.locality == pytest.approx(1 / 3, abs=0.15)
+    assert last.locality > 0.55
+    assert last.table_version >= 1
+    assert sum(p.moved_keys for p in query.recent_progress) > 0
     for name, column in (("places", "place"), ("topics", "topic")):
         assert rows_of(query.state(name)) == counts(tables, column)
         homes = homes_of(checkpoint, name)
@@ -53,7 +53,7 @@ def test_locality_rises_results_stay_right_and_every_key_has_one_home(tables, ch
         np.testing.assert_array_equal(
             query.routing_table(name).route(hashes), [homes[int(h)] for h in hashes]
         )
-        assert query.progress["state_keys"][name] == len(homes)
+        assert query.progress.state_keys[name] == len(homes)
     adopted = [d for d in query.decisions if d["adopted"]]
     assert adopted
     assert adopted[-1]["outcome"]["batches"] >= 1
@@ -66,7 +66,7 @@ def test_order_sensitive_state_behind_a_stateless_operator_and_a_branch_move_too
     app = weir.Application(rises, numbers)
     query = start(app, checkpoint, servers=3, routing=weir.Locality(period=2), seed=1)
     reconfigured(query, tables)
-    assert sum(p["moved_keys"] for p in query.recent_progress) > 0
+    assert sum(p.moved_keys for p in query.recent_progress) > 0
     assert rows_of(query.state("numbers")) == count_and_top_by(tables, "topic", "place")
     assert {r["topic"]: r["rises"] for r in query.state("rises").to_pylist()} == rises_in_python(tables)
 
@@ -107,8 +107,8 @@ def test_a_restart_goes_on_with_the_tables_it_had(checkpoint):
     query.restart()
     for table in tables[4:6]:
         query.feed(table)
-    assert query.recent_progress[1]["batch"] == 4
-    assert query.recent_progress[1]["locality"] > 0.5
+    assert query.recent_progress[1].batch == 4
+    assert query.recent_progress[1].locality > 0.5
     assert rows_of(query.state("topics")) == counts(tables[:6], "topic")
     homes_of(checkpoint, "topics")
     # and with another number of servers: learnt homes are kept until the next reconfiguration
@@ -134,8 +134,8 @@ def test_hot_keys_of_operators_that_merge_are_shared_out(checkpoint):
     tables = [batch() for _ in range(5)]
     routing = weir.Locality(period=2, split_hot=True)
     query = reconfigured(start(two_counts(), checkpoint, servers=3, routing=routing), tables)
-    assert query.recent_progress[0]["operators"]["topics"]["imbalance"] > 1.6
-    assert query.progress["operators"]["topics"]["imbalance"] < 1.3
+    assert query.recent_progress[0].operators["topics"].imbalance > 1.6
+    assert query.progress.operators["topics"].imbalance < 1.3
     assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
@@ -155,7 +155,7 @@ def test_tables_made_offline_are_there_from_the_first_batch(tables, checkpoint, 
         homes = np.array([(i if column == "place" else i // 10) % 3 for i in range(count)])
         Table.from_keys(keys, homes, n=3, operator=name).save(tmp_path / f"{name}.arrow")
     query = run(two_counts(), tables, checkpoint, servers=3, routing=weir.Locality(tables=str(tmp_path)))
-    assert query.recent_progress[0]["locality"] > 0.7
+    assert query.recent_progress[0].locality > 0.7
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     assert read_commit(Storage(checkpoint), "000000000000-0000").table_version == 1
 

@@ -98,15 +98,15 @@ def test_the_first_hop_loses_the_share_that_the_data_allow(tmp_path, checkpoint,
         if batch == 1:
             query.reconfigure(wait=True)
     folder.check(query, 4)
-    first, *_, last = [p["edges"][HOP] for p in query.recent_progress]
+    first, *_, last = [p.edges[HOP] for p in query.recent_progress]
     rows = PARTS * ROWS
-    assert first["local"] + first["remote"] == last["local"] + last["remote"] == rows
-    allowed = 1 - folder.apart * rows / first["remote"]
-    assert 1 - last["remote"] / first["remote"] > 0.95 * allowed
-    assert 1 - last["bytes"] / first["bytes"] > 0.9 * allowed
+    assert first.local + first.remote == last.local + last.remote == rows
+    allowed = 1 - folder.apart * rows / first.remote
+    assert 1 - last.remote / first.remote > 0.95 * allowed
+    assert 1 - last.bytes / first.bytes > 0.9 * allowed
     # and it is told: by the query, and of the checkpoint
     assert f"edge {HOP}: LAR" in query.describe()
-    assert f"{last['locality']:.0%} stayed on their server" in query.describe()
+    assert f"{last.locality:.0%} stayed on their server" in query.describe()
     assert main(["inspect", checkpoint, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["edges"][HOP] == last.to_dict()
@@ -119,7 +119,7 @@ def test_the_first_hop_loses_the_share_that_the_data_allow(tmp_path, checkpoint,
         query.restart(sensors_and_rooms(folder.read(weir.Hash())))
         query.feed(folder.listings[4])
         folder.check(query)
-        assert query.progress["batch"] == 4
+        assert query.progress.batch == 4
         with pytest.raises(weir.errors.EngineError, match="not routed by a learnt table"):
             query.routing_table("files")
 
@@ -135,9 +135,9 @@ def test_servers_come_and_go_while_files_are_read(tmp_path, checkpoint):
         if batch == 2:
             query.scale_in(2)
     folder.check(query)
-    assert [len(p["servers"]) for p in query.recent_progress] == [2, 3, 3, 1]
-    assert [p["rows"] for p in query.recent_progress] == [PARTS * ROWS] * 4
-    assert query.progress["edges"][HOP]["locality"] == 1.0  # on one server
+    assert [len(p.servers) for p in query.recent_progress] == [2, 3, 3, 1]
+    assert [p.rows for p in query.recent_progress] == [PARTS * ROWS] * 4
+    assert query.progress.edges[HOP].locality == 1.0  # on one server
 
 
 def test_pairs_are_learnt_through_a_flat_map_that_tells_where_rows_come_from(tmp_path):

@@ -50,7 +50,7 @@ def test_it_passes_what_plain_python_passes(batches, within, lateness, faulty):
     expected, late = truth(batches, within, lateness)
     assert sorted(rows) == expected
     if not faulty:  # a driver that starts again does not remember the progress of earlier batches
-        assert sum(p["operators"]["d"]["late"] for p in query.recent_progress) == late
+        assert sum(p.operators["d"].late for p in query.recent_progress) == late
     assert query.state("d").num_rows == 0
 
 
@@ -59,7 +59,7 @@ def test_what_passed_is_forgotten_when_the_watermark_is_past_it():
     query = start(app, servers=2)
     for number in range(12):
         query.feed(batch([("a", 20 * number), ("a", 20 * number + 1), (f"k{number}", 20 * number)]))
-        assert query.progress["state_keys"]["d"] == query.state("d").num_rows <= 6
+        assert query.progress.state_keys["d"] == query.state("d").num_rows <= 6
     assert query.output("d").num_rows == 24
 
 
@@ -70,7 +70,7 @@ def test_by_the_wall_clock():
     for number, keys in enumerate(("aab", "ac", "abc", "b")):
         query.feed([{"k": k, "n": number} for k in keys])
     assert rows_of(query.output("d")) == [("a", 0), ("a", 2), ("b", 0), ("b", 2), ("c", 1)]
-    assert query.progress["state_keys"]["d"] == query.state("d").num_rows == 3
+    assert query.progress.state_keys["d"] == query.state("d").num_rows == 3
 
 
 def test_for_ever_also_across_restarts_and_scaling():

@@ -102,7 +102,7 @@ def test_it_joins_as_plain_python_does(how, batches, faulty):
     expected, late = truth(batches, how)
     assert emitted(query) == expected
     if not faulty:  # a driver that starts again does not remember the progress of earlier batches
-        assert sum(p["operators"]["joined"]["late"] for p in query.recent_progress) == late
+        assert sum(p.operators["joined"].late for p in query.recent_progress) == late
     assert query.state("joined").num_rows == 0, "when the input has ended nothing is kept"
 
 
@@ -158,7 +158,7 @@ def test_state_is_bounded_by_the_watermark_of_the_side_that_is_behind():
     for number in range(20, 30):  # the right side says nothing: left rows must wait for it
         query.feed(batch([("a", 1, 10 * number)] * 5, []))
     assert query.state("joined").num_rows == 60  # ten rows of second 190, and all newer ones
-    assert query.progress["state_keys"]["joined"] == query.state("joined").num_rows
+    assert query.progress.state_keys["joined"] == query.state("joined").num_rows
 
 
 def test_declared_event_times_need_not_be_said_again():
@@ -221,7 +221,7 @@ def test_without_a_bound_ttl_lets_rows_go():
         )
     # n=0 (at 100) meets m=1 (at 105); by 111 it is gone, and by 130 all are
     assert {(r["n"], r["m"]) for r in dicts(query.output("joined"))} == {(0, 1), (1, 1), (2, 1), (3, 3)}
-    assert query.progress["state_keys"]["joined"] == query.state("joined").num_rows == 2
+    assert query.progress.state_keys["joined"] == query.state("joined").num_rows == 2
 
 
 def test_a_stream_may_be_joined_with_itself_and_each_side_be_a_union():

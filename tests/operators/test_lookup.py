@@ -69,7 +69,7 @@ def test_changes_come_first_and_the_latest_counts(how, batches):
     if batches:
         state = {r["item"]: r["price"] for r in dicts(query.state("priced"))}
         assert state == {item: price for item, (price, _) in table.items()}
-        assert query.progress["state_keys"]["priced"] == len(table)
+        assert query.progress.state_keys["priced"] == len(table)
 
 
 def test_without_a_version_the_later_batch_counts_and_the_table_moves_with_its_keys():

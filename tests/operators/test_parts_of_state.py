@@ -107,7 +107,7 @@ def test_they_behave_as_lists_and_dicts_do(small, batches, faulty):
         elements += 1 + len(numbers) + len(counts)
     if small != 4:
         entries = elements if small == 0 else len(expected)
-        assert query.progress["state_keys"].get("r", 0) == entries
+        assert query.progress.state_keys.get("r", 0) == entries
 
 
 def test_they_move_and_scale_with_their_key(small):
@@ -160,7 +160,7 @@ def test_a_key_that_expires_takes_its_elements_with_it(small):
     state = {row["k"]: row for row in dicts(query.state("r"))}
     assert set(state) == {"a", "c"}
     assert state["a"]["numbers"] == "[1]"
-    assert query.progress["state_keys"]["r"] == {0: 4, 4: 3, 1024: 2}[small]
+    assert query.progress.state_keys["r"] == {0: 4, 4: 3, 1024: 2}[small]
 
 
 def test_what_a_failing_call_has_changed_is_forgotten(small):

@@ -123,8 +123,8 @@ def test_null_keys_are_dropped_and_counted_or_an_error():
     app = source.keyed("j", weir.Count(emit="rows"), name="j").keyed("k", weir.Count(), name="k")
     query = run(app, [table], servers=2)
     assert rows_of(query.state("k")) == [("a", 2)]
-    operators = query.progress["operators"]
-    assert (operators["j"]["null_keys"], operators["k"]["null_keys"]) == (1, 2)
+    operators = query.progress.operators
+    assert (operators["j"].null_keys, operators["k"].null_keys) == (1, 2)
     strict = source.keyed("k", weir.Count(), name="k", null_keys="error")
     with pytest.raises(weir.errors.NullKeyError, match=r"operator 'k': a row has no key"):
         run(strict, [table], servers=2)
@@ -156,4 +156,4 @@ def test_idle_keys_are_forgotten(execution):
     assert rows_of(query.state("visits").select(["k", "rows"])) == [("b", 1)]
     gone = [(batch, *row) for _, batch, table in query.deliveries for row in rows_of(table)]
     assert sorted(gone) == [(2, "b", 1), (3, "a", 3), (3, "c", 1)]
-    assert query.progress["state_keys"] == {"counts": 1, "visits": 1}
+    assert query.progress.state_keys == {"counts": 1, "visits": 1}

@@ -47,12 +47,12 @@ def test_rows_read_where_their_key_lives_do_not_travel(tmp_path):
     app = places_and_topics(weir.files(None, folder, schema=POSTS, assignment=place))
     query = run(app, batches_of(folder), servers=4)
     check(query, folder)
-    assert [p["rows"] for p in query.recent_progress] == [1200, 1200]
+    assert [p.rows for p in query.recent_progress] == [1200, 1200]
     for progress in query.recent_progress:
-        assert progress["edges"]["files → places"]["local"] == 1200
-        assert progress["edges"]["files → places"]["remote"] == 0
-        assert progress["edges"]["files → places"]["bytes"] == 0
-        assert progress["operators"]["files"]["imbalance"] == 1.0
+        assert progress.edges["files → places"].local == 1200
+        assert progress.edges["files → places"].remote == 0
+        assert progress.edges["files → places"].bytes == 0
+        assert progress.operators["files"].imbalance == 1.0
     # what nobody reads is not read, and what only the listing carries goes no further
     assert query.topology.by_name["files"].rows_out.names == ["place", "topic", "n"]
 
@@ -62,9 +62,9 @@ def test_read_on_the_wrong_server_every_row_travels_and_the_result_is_the_same(t
     place = {f"part={p}": (p + 1) % 4 for p in range(4)}
     query = run(places_and_topics(weir.files(None, folder, assignment=place)), batches_of(folder), servers=4)
     check(query, folder)
-    edge = query.progress["edges"]["files → places"]
-    assert edge["local"] == 0
-    assert edge["remote"] == 1200
+    edge = query.progress.edges["files → places"]
+    assert edge.local == 0
+    assert edge.remote == 1200
 
 
 def test_files_beside_another_source_and_columns_from_the_path(tmp_path):
@@ -78,7 +78,7 @@ def test_files_beside_another_source_and_columns_from_the_path(tmp_path):
     query = run(weir.Application(parts, places), [{"files": paths, "table": plain}], servers=3)
     assert rows_of(query.state("parts")) == counts([plain, plain], "part")
     assert rows_of(query.state("places")) == counts(plain, "place", "part")
-    assert query.progress["rows"] == 2400
+    assert query.progress.rows == 2400
 
 
 def test_a_damaged_file_stops_the_query_by_name_and_mended_it_goes_on(tmp_path):
@@ -145,7 +145,7 @@ def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, f
     planned = msgspec.convert(plan, BatchPlan)
     assert planned.tables["files"].files[0].rows == 4
     assert read_commit(Storage(checkpoint), "000000000001-0000").tables == planned.tables
-    assert [p["rows"] for p in query.recent_progress][-2:] == [1200, 1200]
+    assert [p.rows for p in query.recent_progress][-2:] == [1200, 1200]
     assert len(query.routing_table("files")) == 4
 
 

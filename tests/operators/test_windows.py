@@ -51,12 +51,12 @@ def test_windows_close_once_in_order_and_late_rows_are_counted(faults, execution
         for r in dicts(query.output("w", number))
     ]
     assert sorted(closed) == [(2, "a", 0, 10, 2, 3), (2, "b", 0, 10, 2, 8), (3, "a", 10, 20, 2, 11)]
-    assert query.progress["operators"]["w"]["late"] == 1
+    assert query.progress.operators["w"].late == 1
     assert sorted((r["k"], r["window_start"].minute, r["rows"]) for r in dicts(query.state("w"))) == [
         ("a", 20, 1),
         ("b", 20, 1),
     ]
-    assert query.progress["state_keys"]["w"] == 2
+    assert query.progress.state_keys["w"] == 2
 
 
 def best_windows_in_python(tables):

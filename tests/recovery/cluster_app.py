@@ -106,7 +106,7 @@ def main(data: str, folder: str) -> None:
     app = app.map_batches(dies_after_reading, name="shuffled", routing=weir.Shuffle())
     app = app.process("topic", dies_between_steps_and_when_others_are_done, name="topics", state=Seen)
     query = app.run(str(checkpoint), servers=3)
-    answer = {"scenario": "faults", "left": sum(p["bytes_left_on_host"] for p in query.recent_progress)}
+    answer = {"scenario": "faults", "left": sum(p.bytes_left_on_host for p in query.recent_progress)}
     for operator in ("topics", "places"):
         answer[operator] = sorted(map(list, query.state(operator).collect()))
     print(json.dumps(answer), flush=True)

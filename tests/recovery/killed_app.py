@@ -59,9 +59,9 @@ def main(data: str, checkpoint: str, deliveries: str) -> None:
     ready.set()
     query.await_termination()
     answer = {name: sorted(map(list, query.state(name).collect())) for name in ("places", "topics")}
-    answer["batches"] = query.progress["batch"] + 1
-    answer["rows"] = query.progress["rows"]
-    answer["servers"] = len(query.progress["servers"])
+    answer["batches"] = query.progress.batch + 1
+    answer["rows"] = query.progress.rows
+    answer["servers"] = len(query.progress.servers)
     answer["files"] = len(query.routing_table("files"))
     print(json.dumps(answer))
     spark.stop()

@@ -73,7 +73,7 @@ def cluster(data: str, checkpoint: str) -> None:
         "differ": differ,
         "killers": sorted(map(list, query.state("killers").collect())),
         "scalings": query.scalings,
-        "state_keys": [p["state_keys"]["counts"] for p in query.recent_progress],
+        "state_keys": [p.state_keys["counts"] for p in query.recent_progress],
     }
     print(json.dumps(answer))
     spark.stop()
@@ -107,7 +107,7 @@ def executors(data: str, checkpoint: str) -> None:
         "living": living,
         "refused": refused,
         "scalings": query.scalings,
-        "servers": [len(p["servers"]) for p in query.recent_progress],
+        "servers": [len(p.servers) for p in query.recent_progress],
         "places": sorted(map(list, query.state("places").collect())),
     }
     print(json.dumps(answer))

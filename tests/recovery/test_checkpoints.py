@@ -138,7 +138,7 @@ def test_another_number_of_servers_takes_the_state_over(copy, servers, faults):
     query = go_on(copy, [table], servers=servers, faults=faults)
     for name, column in (("places", "place"), ("topics", "topic")):
         assert rows_of(query.state(name)) == counts([*TABLES, table], column)
-    assert len(query.progress["servers"]) == servers
+    assert len(query.progress.servers) == servers
 
 
 def test_added_operators_start_empty_and_changed_groupings_move_state(checkpoint):

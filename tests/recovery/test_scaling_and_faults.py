@@ -48,7 +48,7 @@ def test_a_driver_that_dies_around_the_commit_point(checkpoint):
         go_on(fault)
         assert latest_commit(Storage(checkpoint)).servers == then
     go_on("none")
-    assert len(query.progress["servers"]) == 3
+    assert len(query.progress.servers) == 3
     for name, column in (("places", "place"), ("topics", "topic")):
         assert rows_of(query.state(name)) == counts(tables, column)
 
@@ -75,7 +75,7 @@ def test_started_again_a_change_is_there_as_a_whole(routing, point):
         elif batch == 3:
             query.scale_in(1)
         query.feed(table)
-        servers.append(len(query.progress["servers"]))
+        servers.append(len(query.progress.servers))
     query.finish()
     assert query.pending_faults == []
     assert servers == [2, 4, 4, 3, 3]

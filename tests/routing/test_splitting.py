@@ -39,7 +39,7 @@ def test_partial_states_are_merged_and_counters_go_on(tables, grouping):
     assert rows_of(query.state("topics")) == expected
     updates = {row["topic"]: tuple(row.values()) for row in query.output("topics").to_pylist()}
     assert sorted(updates.values(), key=repr) == expected
-    assert query.progress["operators"]["places"]["imbalance"] < 1.6
+    assert query.progress.operators["places"].imbalance < 1.6
     assert query._driver.ledger.last.counters
 
 
@@ -56,7 +56,7 @@ def test_keys_dealt_out_from_a_source_are_merged_on_one_server(tables, checkpoin
         if batch == 1:
             query.scale_out(1)
     assert rows_of(query.state("places")) == counts([*tables, tables[0]], "place")
-    assert len(homes_of(checkpoint, "places")) == query.progress["state_keys"]["places"]
+    assert len(homes_of(checkpoint, "places")) == query.progress.state_keys["places"]
 
 
 @pytest.mark.parametrize("grouping", SPLITTING, ids=lambda g: g.name)

@@ -13,6 +13,7 @@ from support import POSTS, counts, posts, rows_of, two_counts
 from truth import told_time
 from weir.engine.batch.ledger import read_commit
 from weir.engine.local.in_process import InProcessRunner
+from weir.engine.metrics.progress import Progress
 from weir.faults import watching
 from weir.state.storage import Storage
 from weir.testing import run, start
@@ -32,15 +33,15 @@ def test_results_are_right_and_near_servers_get_more():
     assert rows_of(query.state("places")) == counts(tables, "place")
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     last = query.progress
-    assert len(last["places"]) == 3
-    weights = last["weights"]["places → spread"]
+    assert len(last.places) == 3
+    weights = last.weights["places → spread"]
     for server in range(3):
         mine = weights[str(server)]
         others = [w for i, w in enumerate(mine) if i != server]
         assert mine[server] == SCALE > 2 * max(others)
     share = weights["0"][0] / sum(weights["0"])
     # complete rounds are in proportion; a last one that is not may add a few rows per server
-    assert last["edges"]["places → spread"]["local"] / 3000 == pytest.approx(share, abs=0.05)
+    assert last.edges["places → spread"].local / 3000 == pytest.approx(share, abs=0.05)
 
 
 def test_from_a_source_all_servers_are_equally_far():
@@ -48,9 +49,9 @@ def test_from_a_source_all_servers_are_equally_far():
     app = weir.source(POSTS).keyed("place", weir.Count(), name="places", routing=weir.Weighted(weir.Hash()))
     query = run(app, tables, servers=3)
     assert rows_of(query.state("places")) == counts(tables, "place")
-    assert query.progress["distance"]["source"]["rows"] == 0
-    assert query.recent_progress[0]["weights"]["source → places"] == {"source": [SCALE] * 3}
-    assert query.recent_progress[0]["operators"]["places"]["imbalance"] < 1.05
+    assert query.progress.distance["source"]["rows"] == 0
+    assert query.recent_progress[0].weights["source → places"] == {"source": [SCALE] * 3}
+    assert query.recent_progress[0].operators["places"].imbalance < 1.05
 
 
 def test_an_operator_that_cannot_merge_is_refused():
@@ -110,12 +111,12 @@ def test_a_slowed_server_loses_weight_and_a_recovered_one_gets_it_back(monkeypat
             if batch == 4:
                 running["slowed"] = None
             query.feed(pa.table({"topic": keys * 10}))
-    weights = [p["weights"]["source → served"]["source"] for p in query.recent_progress]
+    weights = [p.weights["source → served"]["source"] for p in query.recent_progress]
     assert weights[:2] == [[SCALE, SCALE]] * 2  # nobody judges by the first batch, in which workers warm up
     shares = [slow / (slow + fast) for slow, fast in weights]
     assert min(shares[2:6]) < 0.25
     assert shares[-1] > 1.5 * min(shares[2:6])
-    slow, fast = query.recent_progress[2]["operators"]["served"]["execution"]
+    slow, fast = query.recent_progress[2].operators["served"].execution
     assert slow > 6 * fast
     assert rows_of(query.state("served")) == [(k, 10 * 9) for k in sorted(keys)]
 
@@ -133,17 +134,17 @@ def test_overflow_of_a_hot_key_is_dealt_out_by_weights():
 
     stays = last_batch(True)
     dealt = last_batch(weir.Weighted(weir.routing.LocalOrShuffle(), control=None, near=0.5))
-    assert stays["operators"]["topics"]["imbalance"] > 1.5
-    assert dealt["operators"]["topics"]["imbalance"] < 1.35
-    mine = dealt["weights"]["places → topics"]
+    assert stays.operators["topics"].imbalance > 1.5
+    assert dealt.operators["topics"].imbalance < 1.35
+    mine = dealt.weights["places → topics"]
     assert all(weights[int(server)] == max(weights) for server, weights in mine.items())
 
 
 def sent(checkpoint, name):
     """Return who sent how many rows to whom, and with which weights, in a batch."""
-    progress = read_commit(Storage(str(checkpoint)), name).progress
-    edge = progress["edges"]["spread → topics"]
-    return edge["local"], edge["remote"], progress["weights"], progress["operators"]["topics"]["pairs"]
+    progress = Progress.from_dict(read_commit(Storage(str(checkpoint)), name).progress)
+    edge = progress.edges["spread → topics"]
+    return edge.local, edge.remote, progress.weights, progress.operators["topics"].pairs
 
 
 @pytest.mark.faults

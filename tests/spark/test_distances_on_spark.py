@@ -9,7 +9,7 @@ from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
 
 
 def add_up(progress):
-    return sum(c["rows"] for name, c in progress["distance"].items() if name != "source")
+    return sum(c["rows"] for name, c in progress.distance.items() if name != "source")
 
 
 def test_rows_by_distance_add_up_and_markers_tell_how_old_rows_are(spark, tmp_path, checkpoint):
@@ -27,22 +27,22 @@ def test_rows_by_distance_add_up_and_markers_tell_how_old_rows_are(spark, tmp_pa
     took = time.time() - began
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     for progress in query.recent_progress:
-        distance = progress["distance"]
-        assert add_up(progress) == progress["rows_local"] + progress["rows_exchanged"] == 2 * 3000
+        distance = progress.distance
+        assert add_up(progress) == progress.rows_local + progress.rows_exchanged == 2 * 3000
         # the first hop is routed in the JVM, whose readers nobody can place
-        assert distance["source"]["rows"] == progress["rows"] == 3000
-        assert distance["source"]["bytes"] == progress["bytes_in"]
+        assert distance["source"]["rows"] == progress.rows == 3000
+        assert distance["source"]["bytes"] == progress.bytes_in
         # in memory, or through the one host that there is
-        assert distance["process"] == {"rows": progress["rows_local"], "bytes": 0}
-        assert distance["node"]["rows"] == progress["rows_exchanged"]
-        assert distance["node"]["bytes"] == progress["bytes_exchanged"] > 0
+        assert distance["process"] == {"rows": progress.rows_local, "bytes": 0}
+        assert distance["node"]["rows"] == progress.rows_exchanged
+        assert distance["node"]["bytes"] == progress.bytes_exchanged > 0
         assert distance["rack"]["rows"] == distance["any"]["rows"] == 0
-        for edge in progress["edges"].values():
-            assert sum(c["rows"] for c in edge["distance"].values()) == 3000
-        ages = {name: op["latency"] for name, op in progress["operators"].items()}
+        for edge in progress.edges.values():
+            assert sum(c["rows"] for c in edge.distance.values()) == 3000
+        ages = {name: op.latency for name, op in progress.operators.items()}
         assert all(0 < age["p50"] <= age["p95"] <= age["p99"] for age in ages.values())
         assert ages["places"]["p50"] <= ages["topics"]["p99"]
-        assert ages["topics"]["p50"] <= progress["sinks"]["topics"]["p99"] * 1.1
+        assert ages["topics"]["p50"] <= progress.sinks["topics"]["p99"] * 1.1
         # older than the query nothing can be, by the clock that markers are read from (a bucket is 9 % wide)
-        assert progress["sinks"]["topics"]["p99"] < took * 1.1
-        assert sum(s["rows"] for s in progress["servers"]) == 3 * 3000
+        assert progress.sinks["topics"]["p99"] < took * 1.1
+        assert sum(s.rows for s in progress.servers) == 3 * 3000

@@ -41,12 +41,12 @@ def test_a_damaged_file_stops_the_stream_by_name_and_mended_it_goes_on(spark, tm
     broken.write_bytes(whole)
     query = start()
     check(query, folder)
-    assert [p["rows"] for p in query.recent_progress] == [1200, 1200]
+    assert [p.rows for p in query.recent_progress] == [1200, 1200]
     for progress in query.recent_progress:
-        assert progress["edges"]["files → places"]["local"] == 1200
-        assert progress["edges"]["files → places"]["remote"] == 0
-        assert progress["edges"]["files → places"]["bytes"] == 0
-        assert progress["operators"]["files"]["imbalance"] == 1.0
+        assert progress.edges["files → places"].local == 1200
+        assert progress.edges["files → places"].remote == 0
+        assert progress.edges["files → places"].bytes == 0
+        assert progress.operators["files"].imbalance == 1.0
 
 
 def test_what_is_there_now_beside_another_source(spark, tmp_path, checkpoint):
@@ -59,7 +59,7 @@ def test_what_is_there_now_beside_another_source(spark, tmp_path, checkpoint):
     query = weir.Application(parts, places).run(checkpoint, servers=3)
     assert rows_of(query.state("parts")) == rows_of(plain.union(plain).groupBy("part").count())
     assert rows_of(query.state("places")) == rows_of(plain.groupBy("place", "part").count())
-    assert query.progress["rows"] == 2400
+    assert query.progress.rows == 2400
 
 
 def test_a_file_that_is_gone_when_its_batch_runs_is_named(spark, tmp_path, checkpoint):

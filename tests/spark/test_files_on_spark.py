@@ -69,13 +69,13 @@ def test_partitions_come_to_their_keys_while_servers_come_and_go(spark, tmp_path
     ready.set()
     query.await_termination()
     check(spark, query, folder)
-    first, _, _, settled, alone = [p["edges"][HOP] for p in query.recent_progress]
+    first, _, _, settled, alone = [p.edges[HOP] for p in query.recent_progress]
     rows = PARTS * ROWS
-    assert [p["rows"] for p in query.recent_progress] == [rows] * 5
-    assert first["local"] + first["remote"] == settled["local"] + settled["remote"] == rows
-    allowed = 1 - apart * rows / first["remote"]
-    assert 1 - settled["remote"] / first["remote"] > 0.95 * allowed
+    assert [p.rows for p in query.recent_progress] == [rows] * 5
+    assert first.local + first.remote == settled.local + settled.remote == rows
+    allowed = 1 - apart * rows / first.remote
+    assert 1 - settled.remote / first.remote > 0.95 * allowed
     assert len(query.routing_table("files")) == PARTS
     assert f"edge {HOP}: LAR" in query.describe()
-    assert [len(p["servers"]) for p in query.recent_progress] == [3, 3, 3, 3, 1]
-    assert alone["locality"] == 1.0
+    assert [len(p.servers) for p in query.recent_progress] == [3, 3, 3, 3, 1]
+    assert alone.locality == 1.0

@@ -73,5 +73,5 @@ def test_partial_states_of_split_keys_are_merged(spark, tmp_path, checkpoint):
         touched = set(TABLES[batch]["topic"].to_pylist())
         assert rows == [row for row in count_and_top_by(TABLES[: batch + 1], "topic") if row[0] in touched]
     # by hash it is 2.04; how far servers differ here depends on the time that each was seen to be busy
-    assert query.progress["operators"]["places"]["imbalance"] < 1.9
+    assert query.progress.operators["places"].imbalance < 1.9
     assert query._driver.ledger.last.counters

@@ -37,15 +37,15 @@ def test_long_rows_stay_on_their_host(spark, tmp_path, checkpoint, monkeypatch):
         )
         query.await_termination()
         for progress in query.recent_progress:
-            left, sent = progress["bytes_left_on_host"], progress["bytes_exchanged"]
+            left, sent = progress.bytes_left_on_host, progress.bytes_exchanged
             assert sent > 3 * AT_LEAST
             if parcels and not encrypted:
                 # from the second batch on, rows are known to be long, and those from the source are left as well
-                least, most = (0.8, 1) if progress["batch"] == 0 else (1.8, 4)
+                least, most = (0.8, 1) if progress.batch == 0 else (1.8, 4)
                 assert least * sent < left <= most * sent
             else:
                 assert left == 0
-            assert "ran_again" not in progress
+            assert progress.ran_again is None
         assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 
@@ -77,9 +77,9 @@ def test_a_batch_runs_again_when_rows_are_gone(spark, tmp_path, checkpoint):
     query = app.start(checkpoint, servers=3, trigger=NOW, prune=False, execution="jobs")
     query.await_termination()
     first, second, *later = query.recent_progress
-    assert first["bytes_left_on_host"] > 0
-    assert "can't be read" in second["ran_again"]
-    assert second["bytes_left_on_host"] == 0
-    assert [p["bytes_left_on_host"] for p in later] == [0, 0], "not for a while"
+    assert first.bytes_left_on_host > 0
+    assert "can't be read" in second.ran_again
+    assert second.bytes_left_on_host == 0
+    assert [p.bytes_left_on_host for p in later] == [0, 0], "not for a while"
     for name, column in (("places", "place"), ("topics", "topic"), ("again", "place")):
         assert rows_of(query.state(name)) == counts(tables, column)

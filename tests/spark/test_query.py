@@ -51,10 +51,10 @@ def test_routed_in_the_jvm_every_row_goes_where_it_goes_in_this_process(spark, t
         assert rows_of(finished.state(name)) == rows_of(here.state(name)) == counted(spark, folder, column)
     assert len(finished.recent_progress) == len(here.recent_progress) == 3
     for ours, theirs in zip(finished.recent_progress, here.recent_progress, strict=True):
-        assert [s["rows"] for s in ours["servers"]] == [s["rows"] for s in theirs["servers"]]
-        assert ours["state_keys"] == theirs["state_keys"]
-        for edge in ("local", "remote"):
-            assert ours["edges"]["places → topics"][edge] == theirs["edges"]["places → topics"][edge]
+        assert [s.rows for s in ours.servers] == [s.rows for s in theirs.servers]
+        assert ours.state_keys == theirs.state_keys
+        mine, other = (progress.edges["places → topics"] for progress in (ours, theirs))
+        assert (mine.local, mine.remote) == (other.local, other.remote)
 
 
 def test_its_page_goes_on_when_it_ends_and_the_end_is_told(finished):
@@ -156,8 +156,8 @@ def test_every_type_of_key(spark, tmp_path, checkpoint):
     for name, key in (("all", every), ("two", ["t", "y"])):
         plain = frame.where("s is not null").groupBy(*key).count()
         assert rows_of(query.state(name)) == rows_of(plain), key
-    assert query.progress["operators"]["all"]["null_keys"] == table["s"].null_count
-    assert query.progress["state_keys"]["all"] == here.progress["state_keys"]["all"]
+    assert query.progress.operators["all"].null_keys == table["s"].null_count
+    assert query.progress.state_keys["all"] == here.progress.state_keys["all"]
 
 
 def test_the_users_session_is_left_as_it_was(spark, folder, checkpoint):

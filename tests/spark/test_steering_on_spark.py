@@ -28,7 +28,7 @@ def check(query, checkpoint, tables):
         homes = homes_of(checkpoint, name)
         keys = np.array(list(homes), np.uint64)
         assert query.routing_table(name).route(keys).tolist() == list(homes.values())
-        assert query.progress["state_keys"][name] == len(homes)
+        assert query.progress.state_keys[name] == len(homes)
 
 
 def test_locality_rises_and_a_restart_goes_on_with_the_tables(spark, tables, tmp_path, checkpoint):
@@ -47,16 +47,16 @@ def test_locality_rises_and_a_restart_goes_on_with_the_tables(spark, tables, tmp
     ready.set()
     started[0].await_termination()
     query = started[0]
-    assert query.recent_progress[0]["locality"] == pytest.approx(1 / 3, abs=0.15)
-    assert query.progress["locality"] > 0.55
-    assert query.progress["table_version"] >= 1
-    assert sum(p["moved_keys"] for p in query.recent_progress) > 0
+    assert query.recent_progress[0].locality == pytest.approx(1 / 3, abs=0.15)
+    assert query.progress.locality > 0.55
+    assert query.progress.table_version >= 1
+    assert sum(p.moved_keys for p in query.recent_progress) > 0
     check(query, checkpoint, tables[:4])
     write_batches(data, tables[4:5])
     again = app.start(checkpoint, servers=3, routing=routing, trigger=NOW)
     again.await_termination()
-    assert again.recent_progress[1]["batch"] == 4
-    assert again.recent_progress[1]["locality"] > 0.5
+    assert again.recent_progress[1].batch == 4
+    assert again.recent_progress[1].locality > 0.5
     check(again, checkpoint, tables[:5])
     # and with another number of servers: learnt homes are kept until the next reconfiguration
     write_batches(data, tables[5:])
@@ -85,7 +85,7 @@ def test_servers_come_and_go_asked_for_here_and_from_another_terminal(
         query.process_all_available()
         assert main(["scale", checkpoint, "--out", "1", "--dry-run"]) == 0
         assert "would go from 2 to 3 servers" in capsys.readouterr().out
-        assert len(query.progress["servers"]) == 2
+        assert len(query.progress.servers) == 2
         # nobody sends rows: nothing happens, and it is said
         assert main(["scale", checkpoint, "--out", "1", "--timeout", "0.3"]) == 1
         assert "withdrawn" in capsys.readouterr().err
@@ -96,7 +96,7 @@ def test_servers_come_and_go_asked_for_here_and_from_another_terminal(
             query.scale_out(40)
         assert "share_slots=True" in str(refused.value)
         feed()
-        assert [len(p["servers"]) for p in query.recent_progress] == [2, 2, 2]
+        assert [len(p.servers) for p in query.recent_progress] == [2, 2, 2]
         answers = {}
 
         def ask():
@@ -110,14 +110,14 @@ def test_servers_come_and_go_asked_for_here_and_from_another_terminal(
         terminal.join()
         assert answers == {"code": 0}
         assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 3)]
-        assert len(query.progress["servers"]) == 3
+        assert len(query.progress.servers) == 3
         query.scale_in(1)
         feed()
         feed()
         assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 3), (3, 2)]
         assert query.scalings[-1]["moved_keys"] > 0
-        assert len(query.progress["servers"]) == 2
-        assert min(s["rows"] for s in query.progress["servers"]) > 0
+        assert len(query.progress.servers) == 2
+        assert min(s.rows for s in query.progress.servers) > 0
         check(query, checkpoint, fed)
     finally:
         query.stop()

@@ -9,6 +9,7 @@ import pytest
 import weir
 from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
 from weir.engine.batch.ledger import read_commit
+from weir.engine.metrics.progress import Progress
 from weir.faults import watching
 from weir.state.storage import Storage
 
@@ -17,9 +18,9 @@ SCALE = weir.Weighted().scale
 
 def sent(checkpoint, name):
     """Return who sent how many rows to whom, and with which weights, in a batch."""
-    progress = read_commit(Storage(str(checkpoint)), name).progress
-    edge = progress["edges"]["spread → topics"]
-    return edge["local"], edge["remote"], progress["weights"], progress["operators"]["topics"]["pairs"]
+    progress = Progress.from_dict(read_commit(Storage(str(checkpoint)), name).progress)
+    edge = progress.edges["spread → topics"]
+    return edge.local, edge.remote, progress.weights, progress.operators["topics"].pairs
 
 
 @pytest.mark.faults
@@ -47,18 +48,18 @@ def test_near_servers_get_more_and_a_replay_routes_the_same(spark, tmp_path, che
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     first, _, last = query.recent_progress
     # the first hop is routed in Python: the JVM knows no weights. From a source, all servers are equally far
-    assert last["distance"]["source"]["rows"] == 0
-    assert first["weights"]["source → places"] == {"source": [SCALE] * 3}
-    assert first["operators"]["places"]["imbalance"] < 1.05
-    assert len(last["places"]) == 3
-    weights = last["weights"]["places → spread"]
+    assert last.distance["source"]["rows"] == 0
+    assert first.weights["source → places"] == {"source": [SCALE] * 3}
+    assert first.operators["places"].imbalance < 1.05
+    assert len(last.places) == 3
+    weights = last.weights["places → spread"]
     for server in range(3):
         mine = weights[str(server)]
         assert mine[server] == SCALE == max(mine)
     # complete rounds are in proportion; a last one that is not may add a few rows per server
     share = weights["0"][0] / sum(weights["0"])
-    assert last["edges"]["places → spread"]["local"] / 1500 == pytest.approx(share, abs=0.05)
-    plan = query._driver.ledger.planned(last["batch"])
+    assert last.edges["places → spread"].local / 1500 == pytest.approx(share, abs=0.05)
+    plan = query._driver.ledger.planned(last.batch)
     assert len(plan.network.places) == 3
     assert set(plan.feedback) == {"places", "spread", "topics"}
 

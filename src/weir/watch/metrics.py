@@ -71,7 +71,7 @@ class Metrics:
             self._add("weir_operator_rows", op.rows_out, name, "out")
             self._add("weir_operator_busy_seconds", op.busy, name)
             for reason in ("null_keys", "late", "diverted"):
-                self._add("weir_operator_dropped_rows", op[reason], name, reason)
+                self._add("weir_operator_dropped_rows", getattr(op, reason), name, reason)
         for name, edge in did.edges.items():
             for distance, counts in edge.distance.items():
                 self._add("weir_edge_rows", counts["rows"], name, distance)
@@ -88,7 +88,7 @@ class Metrics:
     def _add_seconds(self, seconds: Seconds, phases: tuple[str, ...]) -> None:
         for phase in PHASES:
             if phase in phases:
-                self._add("weir_phase_seconds", seconds[phase] or 0.0, phase)
+                self._add("weir_phase_seconds", getattr(seconds, phase) or 0.0, phase)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's format."""

@@ -88,7 +88,7 @@ def _operator(name: str, op: OperatorProgress, did: Progress, commit: Commit, sp
         "processing_rate": rates[1] if rates else None,
         "imbalance": op.imbalance,
         "instances": instances,
-        "dropped": {n: op[n] for n in ("null_keys", "late", "diverted") if op[n]},
+        "dropped": {n: rows for n in ("null_keys", "late", "diverted") if (rows := getattr(op, n))},
     }
 
 

@@ -31,7 +31,7 @@ def scaled(query, tables, steps):
     answers = []
     for table in tables:
         query.feed(table)
-        batch = query.progress["batch"]
+        batch = query.progress.batch
         if batch in steps:
             answers.append(steps[batch](query))
     query.finish()
@@ -47,7 +47,7 @@ def into(k, **more):
 
 
 def sizes(query):
-    return [len(p["servers"]) for p in query.recent_progress]
+    return [len(p.servers) for p in query.recent_progress]
 
 
 def least(before: dict, n: int) -> int:
@@ -71,7 +71,7 @@ def test_out_and_in_again(tables, checkpoint, routing):
         if isinstance(routing, weir.Locality):
             keys = np.array(list(homes), np.uint64)
             assert query.routing_table(name).route(keys).tolist() == list(homes.values())
-    busy = [s["rows"] for s in query.progress["servers"]]
+    busy = [s.rows for s in query.progress.servers]
     assert min(busy) > 0
 
 
@@ -82,7 +82,7 @@ def test_learnt_homes_are_kept_until_a_reconfiguration_uses_the_new_servers(tabl
     assert len(query.routing_table("topics")) > 300
     assert query.scalings[0]["moved_keys"] < 40  # only keys that nobody has placed yet
     scaled(query, tables[3:5], {3: learn, 4: into(1)})
-    assert min(s["rows"] for s in query.progress["servers"]) > 0
+    assert min(s.rows for s in query.progress.servers) > 0
     assert set(homes_of(checkpoint, "topics").values()) == {0, 1, 2, 3}
     scaled(query, tables[5:], {})
     assert sizes(query) == [2, 2, 4, 4, 4, 3]
@@ -106,12 +106,12 @@ def test_weights_are_for_the_servers_there_are(tables, checkpoint):
     query = start(two_counts(routing=weir.Weighted(weir.Hash())), checkpoint, servers=2)
     scaled(query, tables, {1: out(2), 3: into(1)})
     assert rows_of(query.state("topics")) == counts(tables, "topic")
-    weights = [p["weights"]["places → topics"] for p in query.recent_progress]
+    weights = [p.weights["places → topics"] for p in query.recent_progress]
     servers = [2, 2, 4, 4, 3, 3]
     assert [len(by) for by in weights] == servers
     assert [{len(each) for each in by.values()} for by in weights] == [{n} for n in servers]
     for p in query.recent_progress:
-        assert sum(s["rows"] > 0 for s in p["servers"]) == len(p["servers"])
+        assert sum(s.rows > 0 for s in p.servers) == len(p.servers)
 
 
 def test_a_fixed_table_is_balanced_anew(tables, checkpoint):
@@ -145,12 +145,12 @@ def test_a_restart_goes_on_with_the_servers_there_are(tables, checkpoint):
     scaled(query, tables[:3], {0: out(1)})
     query.restart()
     scaled(query, tables[3:5], {})
-    assert len(query.progress["servers"]) == 3
+    assert len(query.progress.servers) == 3
     assert rows_of(query.state("topics")) == counts(tables[:5], "topic")
     # an application that asks for another number gets it
     query.restart(servers=4)
     scaled(query, tables[5:], {})
-    assert len(query.progress["servers"]) == 4
+    assert len(query.progress.servers) == 4
     assert latest_commit(Storage(checkpoint)).layout is None
     assert rows_of(query.state("topics")) == counts(tables, "topic")
 
@@ -195,7 +195,7 @@ def test_the_slow_operator_gets_the_new_server(tables, checkpoint, slow):
     (decision,) = scaled(query, tables, {2: ask})
     assert decision == shown[0]
     assert decision.added()["slow"] >= 1
-    assert "slow" in query.recent_progress[2]["load"]["congested"]
+    assert "slow" in query.recent_progress[2].load.congested
     assert set(query.topology.by_name["slow"].placement) > {0}
     assert query.topology.by_name["fast"].placement[:2] == (0, 1)
     assert rows_of(query.state("topics")) == counts(tables, "topic")

@@ -185,29 +185,29 @@ def _measure(
     query.await_termination()
     progress = query.recent_progress
     settled = progress[len(progress) // 2 :]
-    seconds = [p["seconds"]["plan"] + p["seconds"]["job"] for p in settled]
-    rows = [p["rows"] for p in settled]
+    seconds = [p.seconds.plan + p.seconds.job for p in settled]
+    rows = [p.rows for p in settled]
     total = query.state("words").agg({"rows": "sum"}).first()[0]
-    if total != sum(p["rows"] for p in progress):
-        raise AssertionError(f"{total} rows counted, {sum(p['rows'] for p in progress)} came in")
+    if total != sum(p.rows for p in progress):
+        raise AssertionError(f"{total} rows counted, {sum(p.rows for p in progress)} came in")
     out: dict[str, Any] = {
         "rows_per_s": sum(rows) / sum(seconds),
         "latency_ms": 1000 * statistics.mean(seconds),
         # of a row, from the marker that it got at its source until its key was served
         "row_latency_ms": {
-            part: 1000 * statistics.mean(p["operators"]["words"]["latency"][part] for p in settled)
+            part: 1000 * statistics.mean((p.operators["words"].latency or {})[part] for p in settled)
             for part in ("p50", "p99")
         },
-        "memory": statistics.mean(p["operators"]["words"]["pairs"] for p in settled),
+        "memory": statistics.mean(p.operators["words"].pairs for p in settled),
     }
     if keep:
-        out["batch_seconds"] = [round(p["seconds"]["plan"] + p["seconds"]["job"], 3) for p in progress]
+        out["batch_seconds"] = [round(p.seconds.plan + p.seconds.job, 3) for p in progress]
         out["imbalance"] = [round(_imbalance(p), 3) for p in progress]
     return out
 
 
 def _imbalance(progress: Progress) -> float:
-    busy = [s["busy"] for s in progress["servers"]]
+    busy = [s.busy for s in progress.servers]
     return max(busy) / (sum(busy) / len(busy))
 
 

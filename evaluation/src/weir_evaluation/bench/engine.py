@@ -268,8 +268,7 @@ def _state_growth(spark: Any, work: Path, console: Console, servers: int) -> flo
         app = weir.source(stream).keyed("k", weir.Count(), name="A")
         query = app.start(str(folder), servers=servers, trigger={"availableNow": True})
         query.await_termination()
-        seconds = [p["seconds"]["batch"] for p in query.recent_progress[2:]]
-        return statistics.mean(seconds)
+        return statistics.mean(p.seconds.batch or 0.0 for p in query.recent_progress[2:])
 
     began = time.perf_counter()
     small = [measure(10_000)]

@@ -119,9 +119,9 @@ def _measure(
     try:
         _until(before_fault.is_set, query)
         _until(lambda: len(query.recent_progress) >= args.at - 1, query)
-        earlier = [p["seconds"]["job"] for p in query.recent_progress]
+        earlier = [p.seconds.job for p in query.recent_progress]
         usual = statistics.median(earlier[1:] or earlier)  # the first one also warms up
-        homes = [s["host"] for s in query.recent_progress[-1]["servers"]]
+        homes = [s.host for s in query.recent_progress[-1].servers]
         victim = next(h for h in homes if h in lab.names)
         go_on.set()
         _until(lambda: query.status["message"] == f"batch {args.at}", query)
@@ -143,7 +143,7 @@ def _measure(
         console.print(f"batch {args.at} committed {recovered:.1f} s later")
         lab.heal(victim)
         query.process_all_available()
-        after = [p for p in query.recent_progress if p["batch"] > args.at]
+        after = [p for p in query.recent_progress if p.batch > args.at]
         equal = {
             name: _counts(query.state(name)) == _counts(_plain(spark, work / "data", key))
             for name, key in (("places", "place"), ("topics", "topic"))
@@ -160,10 +160,10 @@ def _measure(
         "batch_seconds_before": usual,
         "fault_at": fault_at,
         "recovery_seconds": recovered,
-        "batches_after": [p["batch"] for p in after],
-        "batch_seconds_after": statistics.median(p["seconds"]["job"] for p in after),
+        "batches_after": [p.batch for p in after],
+        "batch_seconds_after": statistics.median(p.seconds.job for p in after),
         "homes_before": homes,
-        "homes_after": [s["host"] for s in after[-1]["servers"]],
+        "homes_after": [s.host for s in after[-1].servers],
         "equal": equal,
     }
 

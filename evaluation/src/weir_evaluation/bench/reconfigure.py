@@ -206,9 +206,9 @@ def _measure(
     ready.set()
     query.await_termination()
     progress = query.recent_progress
-    seconds = {p["batch"]: p["seconds"]["batch"] for p in progress}
-    before = [p for p in progress if args.warm_up <= p["batch"] < turn]
-    after = [p for p in progress if p["batch"] > turn]
+    seconds = {p.batch: p.seconds.batch for p in progress}
+    before = [p for p in progress if args.warm_up <= p.batch < turn]
+    after = [p for p in progress if p.batch > turn]
 
     def phase(part: list[dict[str, Any]]) -> dict[str, float]:
         local = sum(p["rows_local"] for p in part)
@@ -218,12 +218,12 @@ def _measure(
         }
 
     lost, doubled = _check(spark, data, query, name)
-    median = statistics.median(seconds[p["batch"]] for p in before)
+    median = statistics.median(seconds[p.batch] for p in before)
     return {
         "before": phase(before),
         "after": phase(after),
         "reconfigure_batch_ratio": seconds[turn] / median,
-        "moved_keys": sum(p["moved_keys"] for p in progress),
+        "moved_keys": sum(p.moved_keys for p in progress),
         "lost": lost,
         "doubled": doubled,
     }

@@ -26,6 +26,7 @@ import weir
 from weir.engine.batch.bootstrap import open_driver
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.ledger import IN_PROCESS
+from weir.engine.metrics.progress import RoutingProgress
 from weir.flow import parts_of
 from weir.locality.counts import PairCounts
 from weir.locality.proposal import propose
@@ -101,7 +102,7 @@ def _point(
             "to_driver_bytes": runner.to_driver,
             "per_task_bytes": runner.per_task,
             "table_bytes": _table_bytes(driver),
-            "counted": driver.status.recent[-1]["routing"]["counted"]["o0"],
+            "counted": (driver.status.recent[-1].routing or RoutingProgress()).counted["o0"],
         }
         if proposals:
             assert driver.learner is not None

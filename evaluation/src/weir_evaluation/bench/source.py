@@ -143,24 +143,24 @@ def _measure(
         # of the bytes that left their server before, the share that the data let us keep, and that was kept
         "allowed_share": 1 - strays / (1 - first["locality"]) if first["locality"] < 1 else 0.0,
         "seen_share": 1 - last["bytes"] / first["bytes"] if first["bytes"] else 0.0,
-        "moved_keys": sum(p["moved_keys"] for p in progress),
+        "moved_keys": sum(p.moved_keys for p in progress),
         "lost": lost,
         "doubled": doubled,
     }
 
 
 def _hop(part: list[Progress]) -> dict[str, float]:
-    edges = [p["edges"][HOP] for p in part]
-    local, remote = sum(e["local"] for e in edges), sum(e["remote"] for e in edges)
-    following = [p["edges"]["A → B"] for p in part]
-    near, far = sum(e["local"] for e in following), sum(e["remote"] for e in following)
+    edges = [p.edges[HOP] for p in part]
+    local, remote = sum(e.local for e in edges), sum(e.remote for e in edges)
+    following = [p.edges["A → B"] for p in part]
+    near, far = sum(e.local for e in following), sum(e.remote for e in following)
     return {
         "rows": (local + remote) / len(part),
         "remote_rows": remote / len(part),
-        "bytes": sum(e["bytes"] for e in edges) / len(part),
+        "bytes": sum(e.bytes for e in edges) / len(part),
         "locality": local / (local + remote),
         "next_locality": near / (near + far),
-        "imbalance": max(p["operators"]["files"]["imbalance"] for p in part),
+        "imbalance": max(p.operators["files"].imbalance or 1.0 for p in part),
     }
 
 

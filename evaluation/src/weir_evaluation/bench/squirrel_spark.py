@@ -213,18 +213,18 @@ def _measure(
     query = app.start(str(folder), servers=args.servers, prune=False, trigger={"availableNow": True})
     query.await_termination()
     progress = query.recent_progress
-    came = sum(p["operators"]["second"]["rows_in"] for p in progress)
+    came = sum(p.operators["second"].rows_in for p in progress)
     total = query.state("second").agg({"rows": "sum"}).first()[0]
     if total != came:
         raise AssertionError(f"{total} rows counted, {came} came in")
     settled = progress[len(progress) // 2 :]
-    seconds = [p["seconds"]["plan"] + p["seconds"]["job"] for p in settled]
+    seconds = [p.seconds.plan + p.seconds.job for p in settled]
     return {
-        "rows_per_s": round(sum(p["rows"] for p in settled) / sum(seconds)),
+        "rows_per_s": round(sum(p.rows for p in settled) / sum(seconds)),
         "latency_ms": round(1000 * statistics.mean(seconds), 3),
-        "seconds": round(sum(p["seconds"]["plan"] + p["seconds"]["job"] for p in progress), 3),
-        "batch_s": [round(p["seconds"]["plan"] + p["seconds"]["job"], 2) for p in progress],
-        "weights": progress[-1].get("weights", {}),
-        "local": round(statistics.mean(p["locality"] or 0.0 for p in settled), 3),
+        "seconds": round(sum(p.seconds.plan + p.seconds.job for p in progress), 3),
+        "batch_s": [round(p.seconds.plan + p.seconds.job, 2) for p in progress],
+        "weights": progress[-1].weights,
+        "local": round(statistics.mean(p.locality or 0.0 for p in settled), 3),
         "execution": sorted({p.execution for p in settled}),
     }

@@ -164,7 +164,7 @@ class _Run:
                 return self._query(spark, self._scale).recent_progress, 0.0
             self._write(0, CHANGED)
             first = self._query(spark, None)
-            seen, ended = first.recent_progress, first.progress["time"]
+            seen, ended = first.recent_progress, first.progress.time
             chosen = self._decide(first.situation())
             self._write(CHANGED, CHANGED + AFTER)
             number = {machine: i for i, machine in enumerate(chosen.after.machines)}
@@ -173,12 +173,12 @@ class _Run:
             }
             again = self._query(spark, None).recent_progress
             # without the last batch of the first query, as it was committed
-            rest = [p for p in again if p["batch"] >= CHANGED]
+            rest = [p for p in again if p.batch >= CHANGED]
         finally:
             spark.stop()
         # the time of a commit is when the batch's tasks had ended
-        worked = rest[0]["seconds"]["plan"] + rest[0]["seconds"]["job"] + seen[-1]["seconds"]["commit"]
-        return [*seen, *rest], max(0.0, rest[0]["time"] - ended - worked)
+        worked = rest[0].seconds.plan + rest[0].seconds.job + seen[-1].seconds.commit
+        return [*seen, *rest], max(0.0, rest[0].time - ended - worked)
 
     def on_threads(self) -> tuple[list[Any], float]:
         """Return the progress of every batch, and the seconds for which no query ran: none."""

@@ -218,10 +218,10 @@ def _brief(progress: Progress) -> dict[str, Any]:
     """Return what the demo shows of a batch."""
     seconds = progress.seconds.batch or progress.seconds.plan + progress.seconds.job
     return {
-        **{name: progress[name] for name in _SHOWN},
+        **{name: getattr(progress, name) for name in _SHOWN},
         "rows_per_s": progress.rows / seconds,
         "imbalance": {name: operator.imbalance for name, operator in progress.operators.items()},
-        "moved_keys": progress.get("moved_keys", 0),
+        "moved_keys": progress.moved_keys or 0,
     }
 
 

@@ -1,54 +1,36 @@
-"""What a batch did, as a typed structure.
-
-Like PySpark's ``StreamingQueryProgress``, every part can be read by attribute or by name:
-``progress.edges["a → b"].locality`` and ``progress["edges"]["a → b"]["locality"]`` are the same.
-:meth:`Record.to_dict` gives plain data for JSON.
-"""
+"""What a batch did, as a typed structure: ``progress.edges["a → b"].locality``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 
+from weir.errors import EngineError
+
 
 class Record(msgspec.Struct, kw_only=True):
-    """A structure whose fields can also be read as items.
+    """A structure that is read by attribute.
 
     Fields in ``OPTIONAL`` are left out of :meth:`to_dict` where they are None.
 
     >>> seconds = Seconds(plan=0.1, job=0.5)
-    >>> seconds["job"], seconds.to_dict()
+    >>> seconds.job, seconds.to_dict()
     (0.5, {'plan': 0.1, 'job': 0.5})
     """
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.__struct_fields__:
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.__struct_fields__ and not (
-            name in self.OPTIONAL and getattr(self, str(name)) is None
+    def __getitem__(self, name: Any) -> NoReturn:
+        kind = type(self).__name__
+        raise EngineError(
+            f"{kind} is read by attribute, as in progress.rows; a dict is progress.to_dict()[{name!r}]"
         )
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self.__struct_fields__ if name in self)
-
-    def keys(self) -> list[str]:
-        """Return the names of its fields."""
-        return list(self)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a field, or a default where there is none."""
-        return getattr(self, name) if name in self else default
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``--json`` prints it and commits keep it."""
-        return {name: _plain(getattr(self, name)) for name in self}
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return {n: _plain(value) for n, value in values if value is not None or n not in self.OPTIONAL}
 
 
 def _plain(value: Any) -> Any:

@@ -48,7 +48,7 @@ def main() -> None:
         counts = told.Counts(work, operator)
         for row in query.state(operator).collect():
             counts.add(row[key], row["count"])
-    left = sum(p["bytes_left_on_host"] for p in query.recent_progress)
+    left = sum(p.bytes_left_on_host for p in query.recent_progress)
     told.detail(work, exchanged_bytes=told.shuffled_bytes(spark) + left)
     spark.stop()
 

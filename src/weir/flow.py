@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING, Any, Unpack
 
 from weir.durations import Duration
@@ -29,6 +30,7 @@ from weir.errors import TopologyError, did_you_mean
 from weir.extras import require_spark
 from weir.graph.assembly import Assembly, Attached, assemble
 from weir.graph.declare import Key, KeyedOptions, Part, Source, StatelessOptions, operator_step, timed
+from weir.graph.drawing import outline, svg
 from weir.graph.model import DEAD, LATE
 from weir.joining import Joining, check_stream
 from weir.operators.aggregate.aggregate import Aggregate, Count, Emit
@@ -85,6 +87,12 @@ class Stream(Joining):
             return f"Stream({assemble(self.ends)})"
         except TopologyError as error:
             return f"Stream({error})"
+
+    def _repr_html_(self) -> str:
+        try:
+            return svg(assemble(self.ends, self.sinks))
+        except TopologyError as error:
+            return escape(f"Stream({error})")
 
     def keyed(self, key: Key, operator: Operator, **options: Unpack[KeyedOptions]) -> Stream:
         """Send each row to the home of its key, to an operator that keeps state there.
@@ -382,6 +390,20 @@ class Application:
 
     def __repr__(self) -> str:
         return f"Application({self._parts})"
+
+    def _repr_html_(self) -> str:
+        return svg(self._parts)
+
+    def describe(self) -> str:
+        """Return the sources, operators and sinks as text, one per line.
+
+        >>> from weir import source
+        >>> print(Application(source("place string", "posts").count("place", name="places").sink("out/")).describe())
+        source posts
+        posts → places: Count by place
+        places → sink: Parquet('out/')
+        """
+        return outline(self._parts)
 
     def start(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
         """Start the application on streaming sources, and return at once.

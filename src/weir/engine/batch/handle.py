@@ -15,6 +15,7 @@ from weir.engine.steering.requests import SLOT_WAIT, Request
 from weir.engine.task.tables import table_in_force
 from weir.errors import EngineError, did_you_mean, renamed
 from weir.graph.model import Topology
+from weir.notebook import share, table
 from weir.routing.table import Table
 
 
@@ -71,6 +72,16 @@ class QueryHandle(ABC):
             "batch": None if last is None else last.batch,
             "servers": self.topology.servers,
         }
+
+    def _repr_html_(self) -> str:
+        last, status = self.progress, self.status
+        rows: list[list[Any]] = [["query", self.checkpoint], ["status", status["message"]]]
+        rows += [["batch", status["batch"]], ["servers", status["servers"]]]
+        if last is not None:
+            rows += [["rows", last.rows], ["locality", share(last.locality)]]
+        if self.page is not None:
+            rows.append(["page", (self.page, self.page)])
+        return table(rows)
 
     @property
     def progress(self) -> Progress | None:

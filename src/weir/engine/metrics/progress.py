@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NoReturn
 import msgspec
 
 from weir.errors import EngineError
+from weir.notebook import share, table
 
 
 class Record(msgspec.Struct, kw_only=True):
@@ -197,6 +198,21 @@ class Progress(Record):
     sources: dict[str, dict[str, Any]] | None = None
     # sinks that were away when the batch was delivered → "tries", "seconds", "why"
     sink_waits: dict[str, dict[str, Any]] | None = None
+
+    def _repr_html_(self) -> str:
+        took = self.seconds.batch or self.seconds.plan + self.seconds.job
+        about = [
+            ["batch", self.batch],
+            ["rows", self.rows],
+            ["seconds", took],
+            ["locality", share(self.locality)],
+        ]
+        operators = (
+            [n, o.rows_in, o.rows_out, self.state_keys.get(n), o.busy, o.imbalance]
+            for n, o in self.operators.items()
+        )
+        heads = ["operator", "rows in", "rows out", "keys", "busy s", "busiest / average"]
+        return table(about) + table(operators, heads)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Progress:

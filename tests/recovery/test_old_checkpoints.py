@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import lists_of_0_2
 import pytest
 from old_checkpoints import DATA, SCHEMA, START, STORIES, Total, posts
 
@@ -230,3 +232,17 @@ def test_another_operator_is_refused_with_the_remedy(tmp_path: Path) -> None:
     app = weir.source(SCHEMA).keyed("place", weir.Aggregate(total="sum(n)"), name="places")
     with pytest.raises(CheckpointMismatch, match="operator 'places' has another definition now.*new name"):
         weir.testing.start(app, unpack("feedback", tmp_path), servers=3, drop_state=["topics"])
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_lists_and_maps_go_on_element_by_element_or_whole(tmp_path: Path, servers: int) -> None:
+    with tarfile.open(lists_of_0_2.ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    app = lists_of_0_2.application()
+    with weir.testing.start(app, str(tmp_path), servers=servers) as query:
+        for batch in range(lists_of_0_2.BATCHES, lists_of_0_2.BATCHES + MORE):
+            query.feed(lists_of_0_2.rows(batch))
+            states = {s["k"]: s for s in query.state("kept").to_pylist()}
+            kept = {k: (s["rows"], json.loads(s["last"]), json.loads(s["kinds"])) for k, s in states.items()}
+            assert kept == lists_of_0_2.truth(batch + 1)
+        assert inspect(str(tmp_path))["health"]["ok"]

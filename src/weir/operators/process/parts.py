@@ -407,21 +407,23 @@ def encode_part(value: Any) -> Any:
     raise NotImplementedError(f"cannot be saved: {type(value).__name__}")
 
 
-def decode_part(kind: Any, value: Any) -> Any:
-    """Return a list or map of which that was saved, for msgspec."""
+def decode_part(kind: Any, value: Any, verify: bool = False) -> Any:
+    """Return a list or map of which that was saved, for msgspec; with ``verify``, look at every element's type."""
     found = _reading.get(id(kind))
     if found is None:  # by its identity: to hash a type takes longer than all else here
         origin, arguments = typing.get_origin(kind) or kind, typing.get_args(kind)
         if origin not in PARTS:
             raise NotImplementedError(f"cannot be read: {kind}")
-        plain: Any = types.GenericAlias(list if origin is ListState else dict, arguments)
-        found = kind, origin.unpacked, None if all(a in _AS_READ for a in arguments) else plain
+        plain: Any = list if origin is ListState else dict
+        plain = types.GenericAlias(plain, arguments) if arguments else plain
+        found = kind, origin.unpacked, plain, None if all(a in _AS_READ for a in arguments) else plain
         _reading[id(kind)] = found
-    return found[1](value, found[2])
+    return found[1](value, found[2 if verify else 3])
 
 
 _element = msgspec.msgpack.Encoder(enc_hook=encode_part)
-_reading: dict[int, tuple[Any, Callable[..., Any], Any]] = {}  # type's identity → itself, what reads it
+# type's identity → itself, what reads it, its elements' type, the same if these must be converted
+_reading: dict[int, tuple[Any, Callable[..., Any], Any, Any]] = {}
 
 
 def schema_part(kind: Any) -> dict[str, Any]:
@@ -464,7 +466,7 @@ _FITS: dict[Any, Callable[..., Fits | None]] = {ListState: _list_fits, MapState:
 @lru_cache(maxsize=256)
 def state_type(kind: Any, ordered: bool = False) -> StateType:
     """Return what makes, reads and writes states of a type, lists and maps included."""
-    return StateType(kind, decode_part, encode_part, _FITS, ordered)
+    return StateType(kind, decode_part, partial(decode_part, verify=True), encode_part, _FITS, ordered)
 
 
 class PartEntries:

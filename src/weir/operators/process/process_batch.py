@@ -394,6 +394,10 @@ class ProcessBatchInstance(BufferedInstance):
         ) as error:  # to look for the key that it waits at would take as long again, many times
             text = f"one of {end - start} keys of batch {self.context.batch}"
             raise failed(self.node, None, text, error) from error
+        except OperatorError as error:  # of ours: what it returned has no such shape, whatever the keys
+            raise OperatorError(
+                f"operator {self.node.name!r}: {error}; in batch {self.context.batch}"
+            ) from None
         except (Exception, SystemExit) as error:
             if end - start == 1:
                 lose(start, error)

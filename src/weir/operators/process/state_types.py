@@ -36,14 +36,16 @@ def decoder_of(kind: Any, hook: Callable[[type, Any], Any]) -> msgspec.msgpack.D
 class StateType:
     """Makes, reads, writes and checks the states of a Process.
 
-    ``decode`` and ``encode`` are msgspec's hooks for types that it does not know, ``others`` what :func:`fits_of` takes
-    for them. With ``ordered``, equal states are equal bytes, unless a dict has other keys than texts.
+    ``decode``, ``verify`` and ``encode`` are msgspec's hooks for types that it does not know: to read, to read with an
+    eye on every type, and to write. ``others`` is what :func:`fits_of` takes for them. With ``ordered``, equal states
+    are equal bytes, unless a dict has other keys than texts.
     """
 
     def __init__(
         self,
         kind: Any,
         decode: Callable[[type, Any], Any],
+        verify: Callable[[type, Any], Any],
         encode: Callable[[Any], Any],
         others: Mapping[Any, Callable[..., Fits | None]],
         ordered: bool,
@@ -57,6 +59,7 @@ class StateType:
             encoder = msgspec.msgpack.Encoder(order="deterministic" if by_order else None, enc_hook=encode)
             self.new, self.load, self.save = kind, decoder_of(kind, decode).decode, encoder.encode
             self._fits, self._check = fits_of(kind, others), attributes_check(kind)
+            self._verify = decoder_of(kind, verify).decode
 
     def wrong(self, states: list[Any], saved: list[bytes]) -> Iterator[tuple[int, Exception]]:
         """Yield which states can't be read back as they are, and why: with the next batch it would be too late."""
@@ -65,7 +68,7 @@ class StateType:
         for number, (state, data) in enumerate(zip(states, saved, strict=True)):
             try:
                 self._check(state)
-                self.load(data)
+                self._verify(data)
             except Exception as error:
                 yield number, error
 

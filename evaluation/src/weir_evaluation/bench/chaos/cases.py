@@ -14,6 +14,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
+
 import weir
 from weir_evaluation import routing as rivals
 from weir_evaluation.bench.chaos import two_sides
@@ -26,7 +29,7 @@ PLACES, TOPICS = 17, 60
 Row = tuple[str, str, int, datetime]  # place, topic, n, at
 Rows = list[Row]
 Key = tuple[str, ...]
-KEPT = 12  # numbers of a key that are remembered
+KEPT = 120  # numbers of a key that are remembered: few with the rest of its state, many one by one
 
 
 @dataclass
@@ -83,7 +86,7 @@ def _rises(batches: Sequence[Rows]) -> dict[str, int]:
 @dataclass
 class Visit:
     rows: int = 0
-    path: weir.ListState[int] = field(default_factory=weir.ListState)
+    path: weir.ListState[str] = field(default_factory=weir.ListState)
     kinds: weir.MapState[str, int] = field(default_factory=weir.MapState)
 
 
@@ -97,7 +100,7 @@ class Visits(weir.Process):
     def process(self, key: Any, rows: Any, state: Visit) -> Iterable[Any]:
         for row in rows:
             state.rows += 1
-            state.path.append(row.n)
+            state.path.append(f"number {row.n}")
             if len(state.path) > KEPT:
                 state.path.popleft()
             kind = f"kind {row.n % 3}"
@@ -108,7 +111,28 @@ class Visits(weir.Process):
 def _visits(batches: Sequence[Rows]) -> dict[str, Any]:
     path = [n for rows in batches for n in sorted(row[2] for row in rows)]
     kinds = Counter(f"kind {n % 3}" for n in path)
-    return {"rows": len(path), "path": path[-KEPT:], "kinds": dict(kinds)}
+    return {"rows": len(path), "path": [f"number {n}" for n in path[-KEPT:]], "kinds": dict(kinds)}
+
+
+def add_columns(batch: Any) -> Any:
+    """Rows and their sum, on columns; rows go on."""
+    rows = batch.state("rows", 0) + np.diff(batch.offsets)
+    total = batch.state("total", 0) + np.add.reduceat(batch.values("n"), batch.offsets[:-1])
+    passed = {name: batch.rows.column(name) for name in ("place", "topic", "n")}
+    return {"rows": rows, "total": total}, passed, batch.numbers
+
+
+def _merge_columns(one: Any, other: Any) -> Any:
+    return {name: pc.add(one[name], other[name]) for name in ("rows", "total")}
+
+
+def _columns(stream: weir.Stream, key: list[str], options: dict[str, Any]) -> weir.Stream:
+    kept, output = {"rows": "long", "total": "long"}, {"place": "string", "topic": "string", "n": "long"}
+    return stream.process_batch(key, add_columns, state=kept, output=output, merge=_merge_columns, **options)
+
+
+def _tally(batches: Sequence[Rows]) -> dict[str, int]:
+    return {"rows": sum(map(len, batches)), "total": sum(row[2] for rows in batches for row in rows)}
 
 
 Seen = Mapping[Key, Sequence[Rows]]  # the rows that each key has had, batch by batch
@@ -246,12 +270,10 @@ KEYED = [
     Keyed(
         "process",
         keyed(Tallies),
-        lambda batches: {
-            "rows": sum(map(len, batches)),
-            "total": sum(row[2] for rows in batches for row in rows),
-        },
+        _tally,
         updates=False,
     ),
+    Keyed("process batch", _columns, _tally, updates=False),
     Keyed("ordered process", keyed(Rises), _rises, merges=False, updates=False),
     Keyed(
         "process with lists",

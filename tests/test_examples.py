@@ -1,4 +1,4 @@
-"""The examples that show a stream before and after its homes are learnt, in small: nothing is lost, and more stays."""
+"""The examples, in small: nothing is lost, more stays once homes are learnt, and features are those of all rows."""
 
 from __future__ import annotations
 
@@ -25,3 +25,19 @@ def test_sessions_per_campaign(tmp_path):
     clicks = sum(pq.read_metadata(file).num_rows for file in (tmp_path / "clicks").iterdir())
     assert result["clicks"] == result["in_sessions"] + result["open"] == clicks
     assert result["after"] > result["before"] + 0.2
+
+
+def test_features_that_fade(tmp_path):
+    example = runpy.run_path(str(EXAMPLES / "decayed.py"))
+    result = example["main"](["--hours", "3", "--rows", "2000", "--users", "300", "--keep", str(tmp_path)])
+    assert result["users"] == result["expected"] > 100
+    assert result["wrong"] < 1e-6
+
+
+def test_a_model_in_the_stream(tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    example = runpy.run_path(str(EXAMPLES / "scored.py"))
+    result = example["main"](["--batches", "4", "--rows", "2000", "--cards", "150", "--keep", str(tmp_path)])
+    assert result["payments"] == 8000
+    assert result["caught"] >= 18
+    assert result["unusual"] < 300

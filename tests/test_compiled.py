@@ -80,7 +80,7 @@ GROUPINGS = {
         weir.PartialKey(),
         weir.Consistent(),
         weir.Weighted(weir.PartialKey()),
-        weir.routing.RandomChoices(),
+        rivals.RandomChoices(),
         rivals.TwoChoices(),
         rivals.BoundedRing(),
         rivals.DChoices(),

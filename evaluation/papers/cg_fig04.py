@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 from cg_common import EPSILON, Report, line, log_axes, options, spread_out
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
-from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import Shuffle
+from weir_evaluation.routing import RandomChoices
 from weir_evaluation.routing.bounded_ring import BoundedRing
 from weir_evaluation.routing.two_choices import TwoChoices
 from weir_evaluation.simulate import words, zipf

@@ -11,8 +11,8 @@ from cg_common import EPSILON, Report, a_day, capacity_for, line, log_axes, opti
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
-from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import Shuffle
+from weir_evaluation.routing import RandomChoices
 from weir_evaluation.routing.bounded_ring import BoundedRing
 from weir_evaluation.routing.two_choices import TwoChoices
 from weir_evaluation.simulate import SimulatedCluster, SimulatedStream

@@ -25,8 +25,8 @@ from weir.routing import consistent, random_choices, weight_balance
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.weight_balance import BalancedWeights
-from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
+from weir_evaluation.routing import DynamicWeights
 from weir_evaluation.simulate import SimulatedCluster, SimulatedNetwork, page_views, zipf
 from weir_evaluation.simulate.batches import in_batches
 from weir_evaluation.simulate.workloads import ADVERTISING, CLUSTER, WORDCOUNT, Workload, events, graded

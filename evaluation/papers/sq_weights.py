@@ -16,8 +16,8 @@ from sq_common import KEYS, options
 from weir.network.profile import PAPER
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
-from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
+from weir_evaluation.routing import DynamicWeights
 from weir_evaluation.simulate import PipelineStage, saturate, zipf
 from weir_evaluation.simulate.workloads import CLUSTER, WORDCOUNT, graded
 

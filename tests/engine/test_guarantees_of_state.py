@@ -31,7 +31,7 @@ SPLITTING = [
     weir.Weighted(routing.LocalOrShuffle(), control=None),
     routing.LocalOrShuffle(),
     rivals.TwoChoices(),
-    routing.RandomChoices(),
+    rivals.RandomChoices(),
     rivals.BoundedRing(),
     rivals.DChoices(),
     rivals.WChoices(),

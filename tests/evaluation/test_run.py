@@ -11,8 +11,8 @@ from weir.network.distance import Place
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
-from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import Shuffle
+from weir_evaluation.routing import RandomChoices
 from weir_evaluation.simulate import (
     Arrivals,
     SimulatedCluster,

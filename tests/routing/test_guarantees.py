@@ -12,7 +12,7 @@ from weir.routing.base import Grouping
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
-from weir.routing.random_choices import RandomChoices
+from weir_evaluation.routing import RandomChoices
 from weir_evaluation.routing.bounded_ring import BoundedRing
 from weir_evaluation.routing.d_choices import DChoices
 from weir_evaluation.routing.dkg import HeavyKeys

@@ -13,7 +13,7 @@ from weir_evaluation import routing as rivals
 SPLITTING = [
     weir.PartialKey(),
     rivals.TwoChoices(),
-    weir.routing.RandomChoices(),
+    rivals.RandomChoices(),
     rivals.BoundedRing(),
     rivals.DChoices(),
     rivals.WChoices(),

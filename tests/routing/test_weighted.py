@@ -16,8 +16,8 @@ from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import PartialKey
 from weir.routing.shuffle import Shuffle
 from weir.routing.weight_balance import BalancedWeights
-from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
+from weir_evaluation.routing import DynamicWeights
 
 defaults = st.sampled_from([Shuffle(), Hash(), PartialKey()])
 far = st.lists(st.integers(0, 3), min_size=1, max_size=9)

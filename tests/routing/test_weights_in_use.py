@@ -17,6 +17,7 @@ from weir.engine.metrics.progress import Progress
 from weir.faults import watching
 from weir.state.storage import Storage
 from weir.testing import run, start
+from weir_evaluation.routing import DynamicWeights
 
 SCALE = weir.Weighted().scale
 
@@ -102,7 +103,7 @@ def test_a_slowed_server_loses_weight_and_a_recovered_one_gets_it_back(monkeypat
         def pass_time(rows):
             clock.sleep(rows * (8e-3 if running["server"] == running["slowed"] else 1e-3))
 
-        control = weir.routing.DynamicWeights(alpha=2, delta=16)
+        control = DynamicWeights(alpha=2, delta=16)
         app = weir.source("topic string").keyed(
             "topic", Timed(pass_time), name="served", routing=weir.Weighted(weir.Hash(), control=control)
         )

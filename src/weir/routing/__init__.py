@@ -7,24 +7,20 @@ from weir.routing.base import Grouping, InstanceLoad, PlannedRouting, Router, Ro
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
-from weir.routing.random_choices import RandomChoices
 from weir.routing.shuffle import LocalOrShuffle, Shuffle
 from weir.routing.table import Table
 from weir.routing.weight_balance import BalancedWeights
-from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
 
 __all__ = [
     "BalancedWeights",
     "Consistent",
-    "DynamicWeights",
     "Grouping",
     "Hash",
     "InstanceLoad",
     "LocalOrShuffle",
     "PartialKey",
     "PlannedRouting",
-    "RandomChoices",
     "Router",
     "RouterContext",
     "RoutingRule",
@@ -33,8 +29,13 @@ __all__ = [
     "Weighted",
 ]
 
+_MOVED = (
+    *("BoundedRing", "DChoices", "DynamicWeights", "HeavyKeys", "RandomChoices", "TwoChoices", "WChoices"),
+    "WorstCase",
+)
+
 
 def __getattr__(name: str) -> None:
-    if name in ("BoundedRing", "DChoices", "HeavyKeys", "TwoChoices", "WChoices", "WorstCase"):
+    if name in _MOVED:
         raise AttributeError(f"weir.routing.{name} has moved: it is weir_evaluation.routing.{name} now")
     raise AttributeError(f"module 'weir.routing' has no attribute {name!r}")

@@ -28,7 +28,7 @@ class Consistent(CountingGrouping):
     """Equal virtual workers by PoRC, and virtual workers that move from busy workers to idle ones.
 
     Rows are spread over ``virtual · n`` virtual workers by
-    :class:`~weir.routing.random_choices.RandomChoices`, so each carries the same load whatever the keys.
+    :class:`~weir.routing.random_choices.RandomChoicesRouter`, so each carries the same load whatever the keys.
     A worker's load is then the number of virtual workers it owns, and that is left to the workers
     (*worker delegation*): once per time slot each compares its utilisation with two thresholds and sends one
     bit, "more" or "less", on the back of its acknowledgements. A source pairs the first idle worker with the

@@ -2,26 +2,84 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from weir.errors import ParameterError
-from weir.routing.weight_control import ControlState, Weights
+from weir.routing.base import Counters
+from weir.routing.partial_key import taken
 
+Weights = NDArray[np.int64]
 NOISE = 0.005  # seconds; less is the scheduling of tasks and threads, not load
 
 
+class ControlState:
+    """The state of a control for one upstream instance's channels, as plain arrays."""
+
+    def __init__(self, initial: Weights) -> None:
+        self.initial: Weights = initial.astype(np.int64)
+        self.weights: Weights = self.initial.copy()
+        self.factor: NDArray[np.float64] = np.ones(len(initial))  # by which the initial weight is multiplied
+
+    def set(self, factor: NDArray[np.float64], floor: int, ceiling: int, finer: int = 1) -> None:
+        """Multiply the initial weights by a factor per receiver, within bounds; ``finer``: so much below the floor."""
+        heaviest = self.initial.max()
+        self.factor[:] = np.clip(factor, floor / heaviest / finer, ceiling / heaviest)
+        scaled = self.initial * self.factor
+        while scaled.max() < heaviest / 2:
+            scaled *= 2.0  # the same shares, in more rows: small whole numbers are a coarse measure
+        self.weights[:] = np.clip(np.rint(scaled), floor, ceiling)
+
+    def counters(self) -> Counters:
+        return {k: v.copy() for k, v in vars(self).items()}
+
+    def restore(self, counters: Counters) -> None:
+        """Go on from saved counters; a channel whose initial weight is another one by now starts anew."""
+        saved = {k: taken(counters, k, v) for k, v in vars(self).items()}
+        same = saved["initial"] == self.initial
+        for name, mine in vars(self).items():
+            if name != "initial":
+                mine[same] = saved[name][same]
+                mine[~same] = self.initial[~same] if name == "weights" else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightControl(ABC):
+    """How the weights of :class:`~weir.Weighted` follow load; they stay between ``floor`` and ``ceiling``.
+
+    A floor of 1 keeps a trickle of rows on every channel: without rows a server could not show that it has recovered.
+    """
+
+    floor: int = 1
+    ceiling: int = 256
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.floor <= self.ceiling:
+            raise ParameterError(
+                f"bounds must satisfy 1 <= floor <= ceiling, got {self.floor} and {self.ceiling}"
+            )
+
+    def start(self, initial: Weights) -> ControlState:
+        """Return the state of channels that nothing is known of yet."""
+        return ControlState(np.clip(initial, self.floor, self.ceiling))
+
+    @abstractmethod
+    def step(self, state: Any, times: ArrayLike, busy: ArrayLike | None = None) -> Weights:
+        """Change the state by the receivers' times per row and busy seconds in one period; return the weights."""
+
+
 @dataclass(frozen=True)
-class BalancedWeights:
+class BalancedWeights(WeightControl):
     """Weights that make all receivers busy for equally long.
 
-    :class:`~weir.routing.weight_control.DynamicWeights` (Squirrel's Algorithm 2) learns from a period who is congested,
-    but not by how much, and halves or adds a little. That suits periods of milliseconds. Where control acts once per
-    micro-batch, it takes tens of batches to find shares that the batch before already shows: a receiver that was
-    busy twice as long as the average should have half the rows. So every weight is multiplied by the average busy time
-    over its receiver's. Near channels stay as much heavier than far ones as they were.
+    A receiver that was busy twice as long as the average should have half the rows. So every weight is multiplied by
+    the average busy time over its receiver's. Near channels stay as much heavier than far ones as they were.
+    Squirrel's own control (``weir_evaluation.routing.DynamicWeights``) only learns from a period who is congested, not
+    by how much: once per micro-batch, it takes tens of batches to find its shares.
 
     Parameters
     ----------
@@ -32,8 +90,6 @@ class BalancedWeights:
         Busy times so near to the average, as a share of it, count as equal.
     most
         The most by which a weight changes in one period.
-    floor, ceiling
-        Bounds of every weight. A floor of 1 keeps a trickle of rows on every channel.
 
     **Guarantee.** Weights stay within bounds. Equal busy times change nothing. A receiver without rows gains weight, so
     one that has recovered gets its share back.
@@ -54,22 +110,13 @@ class BalancedWeights:
     gain: float = 1.0
     band: float = 0.05
     most: float = 4.0
-    floor: int = 1
-    ceiling: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.gain <= 1:
             raise ParameterError(f"gain must be above 0 and at most 1, got {self.gain}")
         if not 0 <= self.band < 1 or not self.most > 1:
             raise ParameterError(f"band must be below 1 and most above 1, got {self.band} and {self.most}")
-        if not 1 <= self.floor <= self.ceiling:
-            raise ParameterError(
-                f"bounds must satisfy 1 <= floor <= ceiling, got {self.floor} and {self.ceiling}"
-            )
-
-    def start(self, initial: Weights) -> ControlState:
-        """Return the state of channels that nothing is known of yet."""
-        return ControlState(np.clip(initial, self.floor, self.ceiling))
 
     def step(self, state: ControlState, times: ArrayLike, busy: ArrayLike | None = None) -> Weights:
         """Change ``state`` by the receivers' busy seconds in one period and return the new weights.

@@ -27,8 +27,7 @@ from weir.routing.base import (
 from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import taken
 from weir.routing.shuffle import Shuffle
-from weir.routing.weight_balance import NOISE, BalancedWeights
-from weir.routing.weight_control import ControlState, DynamicWeights, Weights
+from weir.routing.weight_balance import NOISE, BalancedWeights, ControlState, WeightControl, Weights
 
 Seconds = list[float | None]  # per instance
 
@@ -43,7 +42,7 @@ class Weighted(CountingGrouping):
     proportion to their weights, whatever the keys; the default grouping only decides who gets which.
 
     Weights begin with distance (:func:`~weir.network.profile.initial_weights`: the closer, the heavier) and follow
-    load (:class:`BalancedWeights`, or :class:`DynamicWeights`, which is Squirrel's own).
+    load (:class:`BalancedWeights`).
     Priority is distance, then weight.
 
     With a default by key, the overflow of a key goes elsewhere: the operator must be mergeable, and a plan
@@ -100,7 +99,7 @@ class Weighted(CountingGrouping):
 
     default: Grouping = field(default_factory=Shuffle)
     profile: Profile = PAPER
-    control: BalancedWeights | DynamicWeights | None = field(default_factory=BalancedWeights)
+    control: WeightControl | None = field(default_factory=BalancedWeights)
     near: float = 1.5
     scale: int = 64
     name: ClassVar[str] = "WG"
@@ -182,7 +181,7 @@ class WeightedRouter(Router):
         distances: NDArray[np.int8],
         travel: NDArray[np.float64],
         initial: Weights,
-        control: BalancedWeights | DynamicWeights | None,
+        control: WeightControl | None,
         source: int,
     ) -> None:
         super().__init__(n)

@@ -9,8 +9,19 @@ Stream(source → word)
 from weir_evaluation.routing.bounded_ring import BoundedRing
 from weir_evaluation.routing.d_choices import DChoices
 from weir_evaluation.routing.dkg import HeavyKeys
+from weir_evaluation.routing.dynamic_weights import DynamicWeights
+from weir_evaluation.routing.random_choices import RandomChoices
 from weir_evaluation.routing.two_choices import TwoChoices
 from weir_evaluation.routing.w_choices import WChoices
 from weir_evaluation.routing.worst_case import WorstCase
 
-__all__ = ["BoundedRing", "DChoices", "HeavyKeys", "TwoChoices", "WChoices", "WorstCase"]
+__all__ = [
+    "BoundedRing",
+    "DChoices",
+    "DynamicWeights",
+    "HeavyKeys",
+    "RandomChoices",
+    "TwoChoices",
+    "WChoices",
+    "WorstCase",
+]

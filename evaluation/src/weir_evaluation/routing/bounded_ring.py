@@ -19,7 +19,7 @@ from weir.routing.random_choices import check_bounds
 class BoundedRing(CountingGrouping):
     """Keys and virtual workers are points on a circle; a row goes clockwise to the first with room.
 
-    Room is defined as in :class:`~weir.routing.random_choices.RandomChoices`. The difference is the order:
+    Room is defined as in :class:`~weir_evaluation.routing.RandomChoices`. The difference is the order:
     what overflows here lands on the *neighbour*, together with the overflow of everybody before it, so
     neighbours of hot keys fill up in a row and push their own light keys onwards. Memory suffers.
 

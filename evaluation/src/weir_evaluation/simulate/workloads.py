@@ -34,8 +34,8 @@ from weir.routing.base import Grouping
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
 from weir.routing.weight_balance import BalancedWeights
-from weir.routing.weight_control import DynamicWeights
 from weir.routing.weighted import Weighted
+from weir_evaluation.routing import DynamicWeights
 from weir_evaluation.simulate.pipeline import PipelineResult, PipelineStage, saturate
 from weir_evaluation.simulate.streams import SimulatedStream, zipf
 

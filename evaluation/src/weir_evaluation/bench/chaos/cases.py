@@ -411,7 +411,7 @@ SPLIT: dict[str, Callable[[], Any]] = {
     "d choices": rivals.DChoices,
     "w choices": rivals.WChoices,
     "two choices": rivals.TwoChoices,
-    "random choices": weir.routing.RandomChoices,
+    "random choices": rivals.RandomChoices,
     "bounded ring": rivals.BoundedRing,
     "weighted hash": lambda: weir.Weighted(weir.Hash()),
     "weighted partial key": lambda: weir.Weighted(weir.PartialKey()),

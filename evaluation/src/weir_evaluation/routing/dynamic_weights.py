@@ -9,16 +9,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from weir.errors import ParameterError
 from weir.routing.base import Counters
-from weir.routing.partial_key import taken
+from weir.routing.weight_balance import ControlState, WeightControl, Weights
 
-Weights = NDArray[np.int64]
 FINEST = 1 / 32  # of a full step
 # factors of a step while its direction stands, downwards and upwards, and after it has turned
 QUICKER_DOWN, QUICKER_UP, AFTER_A_TURN = 2.0, 1.2, 0.5
 
 
 @dataclass(frozen=True)
-class DynamicWeights:
+class DynamicWeights(WeightControl):
     """Additive increase, multiplicative decrease of weights, in the manner of TCP.
 
     Once per period every receiver's time per row ``t`` (waiting and execution) is compared with the median ``m``
@@ -51,9 +50,6 @@ class DynamicWeights:
         How far from the median is far, above 1.
     delta
         Growth per period.
-    floor, ceiling
-        Bounds of every weight. A floor of 1 keeps a trickle of rows on every channel: without rows a server
-        could not show that it has recovered.
 
     **Guarantee.** Weights stay within bounds. From the moment when no receiver is far from the median, all weights
     are back at their initial values after at most ``20 + ceiling / delta`` periods.
@@ -81,24 +77,19 @@ class DynamicWeights:
 
     alpha: float = 1.2
     delta: int = 4
-    floor: int = 1
-    ceiling: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.alpha > 1:
             raise ParameterError(f"alpha must be above 1, got {self.alpha}")
         if self.delta < 1:
             raise ParameterError(f"delta must be at least 1, got {self.delta}")
-        if not 1 <= self.floor <= self.ceiling:
-            raise ParameterError(
-                f"bounds must satisfy 1 <= floor <= ceiling, got {self.floor} and {self.ceiling}"
-            )
 
-    def start(self, initial: Weights) -> ControlState:
+    def start(self, initial: Weights) -> DynamicState:
         """Return the state of channels that nothing is known of yet."""
-        return ControlState(np.clip(initial, self.floor, self.ceiling))
+        return DynamicState(np.clip(initial, self.floor, self.ceiling))
 
-    def step(self, state: ControlState, times: ArrayLike, busy: ArrayLike | None = None) -> Weights:
+    def step(self, state: DynamicState, times: ArrayLike, busy: ArrayLike | None = None) -> Weights:
         """Change ``state`` by the receivers' times per row in one period and return the new weights.
 
         How long receivers were ``busy`` in all plays no part here.
@@ -135,34 +126,15 @@ class DynamicWeights:
         return state.weights.copy()
 
 
-class ControlState:
-    """The state of the control for one upstream instance's channels, as plain arrays."""
+class DynamicState(ControlState):
+    """What :class:`DynamicWeights` remembers of one upstream instance's channels."""
 
     def __init__(self, initial: Weights) -> None:
-        n = len(initial)
-        self.initial: Weights = initial.astype(np.int64)
-        self.weights: Weights = self.initial.copy()
-        self.factor: NDArray[np.float64] = np.ones(n)  # by which the initial weight is multiplied
-        self.step: NDArray[np.float64] = np.ones(n)  # share of a full step that it takes now
-        self.way: NDArray[np.int8] = np.zeros(n, np.int8)  # −1 down, +1 up, 0 at rest
-
-    def set(self, factor: NDArray[np.float64], floor: int, ceiling: int, finer: int = 1) -> None:
-        """Multiply the initial weights by a factor per receiver, within bounds; ``finer``: so much below the floor."""
-        heaviest = self.initial.max()
-        self.factor[:] = np.clip(factor, floor / heaviest / finer, ceiling / heaviest)
-        scaled = self.initial * self.factor
-        while scaled.max() < heaviest / 2:
-            scaled *= 2.0  # the same shares, in more rows: small whole numbers are a coarse measure
-        self.weights[:] = np.clip(np.rint(scaled), floor, ceiling)
-
-    def counters(self) -> Counters:
-        return {k: v.copy() for k, v in vars(self).items()}
+        super().__init__(initial)
+        self.step: NDArray[np.float64] = np.ones(len(initial))  # share of a full step that it takes now
+        self.way: NDArray[np.int8] = np.zeros(len(initial), np.int8)  # −1 down, +1 up, 0 at rest
 
     def restore(self, counters: Counters) -> None:
-        """Go on from saved counters; a channel whose initial weight is another one by now starts anew."""
-        saved = {k: taken(counters, k, v) for k, v in vars(self).items()}
-        same = saved["initial"] == self.initial
-        for name, mine in vars(self).items():
-            if name != "initial":
-                mine[same] = saved[name][same]
-                mine[~same] = self.initial[~same] if name == "weights" else (0 if name == "way" else 1)
+        """Go on from saved counters; those of another control know nothing of steps, which then start anew."""
+        super().restore({"step": np.ones_like(self.step), "way": np.zeros_like(self.way), **counters})
+        self.way[counters["initial"] != self.initial] = 0

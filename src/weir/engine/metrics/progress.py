@@ -201,7 +201,7 @@ class Progress(Record):
 
     def _repr_html_(self) -> str:
         took = self.seconds.batch or self.seconds.plan + self.seconds.job
-        about = [
+        about: list[list[object]] = [
             ["batch", self.batch],
             ["rows", self.rows],
             ["seconds", took],

@@ -59,6 +59,11 @@ def shows(tab, selector, text):
     tab.locator(selector).filter(has_text=text).first.wait_for(timeout=20_000)
 
 
+def percent(share):
+    """Return a share as the page shows it: halves are rounded up."""
+    return f"{int(100 * share + 0.5)} %"
+
+
 def test_the_page_follows_a_query(live, tab):
     query, server = live
     tab.goto(server.url)
@@ -68,16 +73,16 @@ def test_the_page_follows_a_query(live, tab):
     query.feed(posts(400, 0))
     shows(tab, "#status", "running · batch 0")
     shows(tab, "#tile-rows", "400 in batch 0")
-    shows(tab, "#tile-locality", f"{100 * query.progress.locality:.0f} %")
+    shows(tab, "#tile-locality", percent(query.progress.locality))
     shows(tab, '[data-node="places"]', f"{query.progress.state_keys['places']} keys")
     assert (
-        tab.locator("#chart-locality .values").inner_text().endswith(f"{100 * query.progress.locality:.0f} %")
+        tab.locator("#chart-locality .values").inner_text().endswith(percent(query.progress.locality))
     )
 
     query.reconfigure(wait=True)
     query.feed(posts(500, 1))  # the page is not loaded again
     shows(tab, "#tile-rows", "500 in batch 1")
-    shows(tab, "#tile-locality", f"{100 * query.progress.locality:.0f} %")
+    shows(tab, "#tile-locality", percent(query.progress.locality))
     shows(tab, "#decided", f"Reconfigured: {query.progress.moved_keys:,} keys")
     shows(tab, "#shown", "2 batches")
 

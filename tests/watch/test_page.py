@@ -75,9 +75,7 @@ def test_the_page_follows_a_query(live, tab):
     shows(tab, "#tile-rows", "400 in batch 0")
     shows(tab, "#tile-locality", percent(query.progress.locality))
     shows(tab, '[data-node="places"]', f"{query.progress.state_keys['places']} keys")
-    assert (
-        tab.locator("#chart-locality .values").inner_text().endswith(percent(query.progress.locality))
-    )
+    assert tab.locator("#chart-locality .values").inner_text().endswith(percent(query.progress.locality))
 
     query.reconfigure(wait=True)
     query.feed(posts(500, 1))  # the page is not loaded again

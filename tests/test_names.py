@@ -151,13 +151,17 @@ def test_the_library_is_imported_without_pyspark():
 
 
 def test_an_application_shows_what_users_need():
-    assert [name for name in dir(weir.Application) if not name.startswith("_")] == ["run", "start"]
+    assert [name for name in dir(weir.Application) if not name.startswith("_")] == [
+        "describe",
+        "run",
+        "start",
+    ]
 
 
 def test_progress_is_read_by_attribute():
     progress = weir.testing.run(weir.source("k string").count("k"), [[{"k": "a"}]]).progress
     assert (progress.rows, progress.to_dict()["rows"]) == (1, 1)
-    for use in (lambda: progress.rows, lambda: "rows" in progress, lambda: list(progress)):
+    for use in (lambda: progress["rows"], lambda: "rows" in progress, lambda: list(progress)):
         with pytest.raises(weir.errors.EngineError, match=r"read by attribute.*progress\.to_dict\(\)"):
             use()
     assert not hasattr(progress, "get")

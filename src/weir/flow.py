@@ -25,16 +25,28 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Unpack
 
-from weir.durations import Duration
+from weir.durations import Duration, microseconds
 from weir.errors import TopologyError, did_you_mean
 from weir.extras import require_spark
 from weir.graph.assembly import Assembly, Attached, assemble
-from weir.graph.declare import Key, KeyedOptions, Part, Source, StatelessOptions, operator_step, timed
+from weir.graph.declare import (
+    JoinOptions,
+    Key,
+    KeyedOptions,
+    Part,
+    Source,
+    StatelessOptions,
+    declared_time,
+    operator_step,
+    timed,
+)
 from weir.graph.drawing import outline, svg
 from weir.graph.model import DEAD, LATE
-from weir.joining import Joining, check_stream
 from weir.operators.aggregate.aggregate import Aggregate, Count, Emit
 from weir.operators.base import Operator
+from weir.operators.deduplicate import Deduplicate
+from weir.operators.join import Join
+from weir.operators.lookup import Lookup
 from weir.operators.process import Process, ProcessBatch
 from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows, RowFunction, check_function
 from weir.operators.stateless import ArrowFunction, Filter, Map
@@ -46,7 +58,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stream(Joining):
+class Stream:
     """Rows on their way: what a source delivers, or what operators make of it.
 
     A stream is a value. Its methods return new streams; it stays what it is, and may be used any number of times.
@@ -259,7 +271,7 @@ class Stream(Joining):
     def union(self, *others: Stream) -> Stream:
         """Put streams of equal columns together: what follows gets the rows of all."""
         for other in others:
-            check_stream(other, "union")
+            _check_stream(other, "union")
         streams = (self, *others)
         ends = tuple(end for stream in streams for end in stream.ends)
         return Stream(ends, tuple(sink for stream in streams for sink in stream.sinks))
@@ -287,6 +299,110 @@ class Stream(Joining):
         They get a row of texts for each: ``operator``, ``key``, ``row`` and ``error``.
         """
         return self._attach("dead_letter_sink", DEAD, sinks)
+
+    def join(
+        self,
+        other: Stream,
+        on: Key,
+        *,
+        how: str = "inner",
+        within: Duration | tuple[Duration, Duration] | None = None,
+        time: str | tuple[str, str] | None = None,
+        lateness: Duration = 0,
+        suffix: str = "_right",
+        **options: Unpack[JoinOptions],
+    ) -> Stream:
+        """Join rows of this stream with those of another that have the same key and a time within a bound.
+
+        Parameters
+        ----------
+        on
+            The key: a column or columns that both streams have, of one type.
+        how
+            ``"inner"``; ``"left"``: rows of this stream that never find a partner follow alone, with nulls, when none
+            can come any more; ``"full"``: those of both streams.
+        within
+            How far the times of two rows may be apart; as a pair, how much earlier and how much later the row of the
+            other stream may be. None: no bound, for inner joins; all rows are kept, or those of the last ``ttl``.
+        time
+            The event-time column, or that of this stream and that of the other; if not given, those that the streams
+            have declared (:meth:`~weir.Stream.event_time`).
+        lateness
+            How much later than newer ones rows may arrive. Rows later than that are dropped and counted.
+        suffix
+            Appended to columns of the other stream that this one has, too.
+        null_keys, ttl, name, routing, parallelism, placement, on_error, timeout
+            See :meth:`keyed`.
+
+        See :class:`weir.operators.Join` for what is guaranteed.
+
+        >>> from weir import source
+        >>> ads = source("ad string, shown timestamp", "ads")
+        >>> clicks = source("ad string, clicked timestamp", "clicks")
+        >>> ads.join(clicks, "ad", within=("0 s", "1 h"), time=("shown", "clicked"), name="seen")
+        Stream(ads → clicks → seen)
+        """
+        _check_stream(other, "join")
+        if within is not None and options.get("ttl") is not None:
+            raise TopologyError("join: rows leave by within=; ttl= is for joins without a bound")
+        bounds = within if isinstance(within, tuple) else (within, within)
+        if within is not None and time is None:
+            declared = declared_time(self.ends), declared_time(other.ends)
+            time = None if None in declared else declared  # type: ignore[assignment]
+        operator = Join(
+            how,
+            None if within is None else _pair(bounds, "within", microseconds),
+            None if time is None else _pair(time if isinstance(time, tuple) else (time, time), "time", str),
+            microseconds(lateness),
+            suffix,
+        )
+        return self._then(operator, "join", JoinOptions, {"key": on, **options}, other)
+
+    def lookup(
+        self,
+        table: Stream,
+        on: Key,
+        *,
+        how: str = "left",
+        latest: str | None = None,
+        deleted: str | None = None,
+        suffix: str = "_right",
+        **options: Unpack[JoinOptions],
+    ) -> Stream:
+        """Add to each row what a table says about its key: the latest row that the stream ``table`` has brought.
+
+        ``how`` is ``"left"`` (rows without an answer go on, with nulls) or ``"inner"``; ``latest`` a column of the
+        table by which the latest row is told, ``deleted`` a boolean one that removes a key. See
+        :class:`weir.operators.Lookup`; the other parameters are those of :meth:`join`.
+        """
+        _check_stream(table, "lookup")
+        if options.get("ttl") is not None:
+            raise TopologyError("lookup: rows of a table stay until they change; it takes no ttl=")
+        operator = Lookup(how, latest, deleted, suffix)
+        return self._then(operator, "lookup", JoinOptions, {"key": on, **options}, table)
+
+    def deduplicate(
+        self,
+        key: Key,
+        *,
+        within: Duration | None = None,
+        time: str | None = None,
+        lateness: Duration = 0,
+        **options: Unpack[JoinOptions],
+    ) -> Stream:
+        """Pass on one row of a key, and drop those that follow less than ``within`` before or after it.
+
+        ``time`` is the event-time column, and ``lateness`` how late rows may be; without ``time`` the wall clock
+        counts, without ``within`` a key passes once for ever. See :class:`weir.operators.Deduplicate` for what is
+        guaranteed, and :meth:`keyed` for the other parameters.
+        """
+        if options.get("ttl") is not None:
+            raise TopologyError("deduplicate: say within= instead of ttl=")
+        bound = None if within is None else microseconds(within)
+        operator = Deduplicate(bound, time, microseconds(lateness))
+        if within is not None and time is None:
+            options["ttl"] = within
+        return self._then(operator, "deduplicate", JoinOptions, {"key": key, **options})
 
     def event_time(
         self,
@@ -384,7 +500,7 @@ class Application:
         if not streams:
             raise TopologyError("an application needs at least one stream: weir.Application(stream, …)")
         for stream in streams:
-            check_stream(stream, "Application")
+            _check_stream(stream, "Application")
         ends = [end for stream in streams for end in stream.ends]
         self._parts = assemble(ends, [sink for stream in streams for sink in stream.sinks])
 
@@ -456,3 +572,15 @@ def _columns(key: Any) -> tuple[str, ...]:
     if not all(isinstance(column, str) and column for column in columns):
         raise TopologyError(f'key {key!r}: expected a column\'s name or a list of names, e.g. count("topic")')
     return columns
+
+
+def _pair(given: Any, name: str, read: Callable[[Any], Any]) -> tuple[Any, Any]:
+    if len(given) != 2:
+        raise TopologyError(f"join: {name}={given!r}: expected one, or a pair of them")
+    return read(given[0]), read(given[1])
+
+
+def _check_stream(stream: Any, where: str) -> None:
+    """Refuse anything but a stream."""
+    if not isinstance(stream, Stream):
+        raise TopologyError(f"{where}(…) takes streams, made by weir.source or weir.files, not {stream!r}")

@@ -23,6 +23,21 @@ FORGET = ("undelivered", "positions")
 ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint", "watch")
 
 
+# the type of an option, and how it is said; those below may be None, too
+KINDS: dict[str, tuple[Any, str]] = {
+    "prune": (bool, "True or False"),
+    "parcels": (bool, "True or False"),
+    "trigger": (Mapping, 'what writeStream.trigger takes, e.g. {"availableNow": True}'),
+    "clock": (Callable, "a function that returns microseconds since 1970"),
+    "autoscale": (Autoscale, "weir.Autoscale(target_lag=…, min=…, max=…)"),
+    "name": (str, "a text"),
+    "source_checkpoint": (str, "a folder or a URI"),
+    "watch": (int, "True, or the port to serve the page on"),
+    "forget": (Mapping, '{"undelivered": [operators], "positions": [sources]}'),
+}
+NULLABLE = {"trigger", "clock", "autoscale", "name", "source_checkpoint", "watch"}
+
+
 class Settings(TypedDict, total=False):
     """The keyword arguments of ``start`` and ``run``: the fields of :class:`Options`."""
 
@@ -152,10 +167,6 @@ class Options:
         if self.servers != "auto":
             check_count("servers", self.servers, ', or "auto"')
         check_count("retain", self.retain)
-        if microseconds(self.clock_jump) <= 0:
-            raise TopologyError(f"clock_jump={self.clock_jump!r}: expected a positive duration")
-        if self.target_batch is not None and microseconds(self.target_batch) <= 0:
-            raise TopologyError(f"target_batch={self.target_batch!r}: expected a positive duration")
         object.__setattr__(self, "routing", to_grouping(self.routing))
         for option in ("sink", "late", "dead_letters"):
             given = getattr(self, option)
@@ -164,41 +175,29 @@ class Options:
                     sinks_of([None] if sink is None else sink, f"{option} of {name!r}")
             else:
                 sinks_of(given, option)
-        for flag in ("prune", "parcels"):
-            if not isinstance(getattr(self, flag), bool):
-                raise TopologyError(f"{flag}={getattr(self, flag)!r}: expected True or False")
+        for name, (kind, expected) in KINDS.items():
+            value = getattr(self, name)
+            fits = isinstance(value, kind) or (value is None and name in NULLABLE)
+            if fits and name == "watch":
+                fits = 0 <= (value or 0) < 1 << 16
+            if fits and name == "forget":
+                fits = value.keys() <= {*FORGET}
+            if not fits:
+                raise TopologyError(f"{name}={value!r}: expected {expected}")
+        for name in ("clock_jump", "target_batch"):
+            value = getattr(self, name)
+            if not (value is None and name == "target_batch") and microseconds(value) <= 0:
+                raise TopologyError(f"{name}={value!r}: expected a positive duration")
         if self.execution not in EXECUTIONS:
             raise TopologyError(
                 f"execution={self.execution!r}; {did_you_mean(str(self.execution), EXECUTIONS)}"
-            )
-        if self.trigger is not None and not isinstance(self.trigger, Mapping):
-            raise TopologyError(
-                f'trigger={self.trigger!r}: expected what writeStream.trigger takes, e.g. {{"availableNow": True}}'
             )
         for key in self.trigger or ():
             if key not in TRIGGERS:
                 raise TopologyError(
                     f"trigger={self.trigger!r}: no {key!r}; {did_you_mean(str(key), TRIGGERS)}"
                 )
-        if self.clock is not None and not callable(self.clock):
-            raise TopologyError(
-                f"clock={self.clock!r}: expected a function that returns microseconds since 1970"
-            )
-        if self.autoscale is not None and not isinstance(self.autoscale, Autoscale):
-            raise TopologyError(
-                f"autoscale={self.autoscale!r}: expected weir.Autoscale(target_lag=…, min=…, max=…)"
-            )
-        if self.name is not None and not isinstance(self.name, str):
-            raise TopologyError(f"name={self.name!r}: expected a text")
-        if self.source_checkpoint is not None and not isinstance(self.source_checkpoint, str):
-            raise TopologyError(f"source_checkpoint={self.source_checkpoint!r}: expected a folder or a URI")
-        if self.watch is not None and not (isinstance(self.watch, int) and 0 <= self.watch < 1 << 16):
-            raise TopologyError(f"watch={self.watch!r}: expected True, or the port to serve the page on")
         object.__setattr__(self, "drop_state", _names("drop_state", self.drop_state))
-        if not isinstance(self.forget, Mapping) or not self.forget.keys() <= {*FORGET}:
-            raise TopologyError(
-                f'forget={self.forget!r}: expected {{"undelivered": [operators], "positions": [sources]}}'
-            )
         names = {what: _names(f"forget[{what!r}]", self.forget.get(what, ())) for what in FORGET}
         object.__setattr__(self, "forget", names)
 

@@ -83,15 +83,15 @@ def test_servers_come_and_go_asked_for_here_and_from_another_terminal(
 
     try:
         query.process_all_available()
-        assert main(["scale", checkpoint, "--out", "1", "--dry-run"]) == 0
+        assert main(["scale", checkpoint, "--add", "1", "--dry-run"]) == 0
         assert "would go from 2 to 3 servers" in capsys.readouterr().out
         assert len(query.progress.servers) == 2
         # nobody sends rows: nothing happens, and it is said
-        assert main(["scale", checkpoint, "--out", "1", "--timeout", "0.3"]) == 1
+        assert main(["scale", checkpoint, "--add", "1", "--timeout", "0.3"]) == 1
         assert "withdrawn" in capsys.readouterr().err
         with pytest.raises(EngineError, match="withdrawn"):
             query.scale_in(1, wait=0.1)
-        assert main(["scale", checkpoint, "--in", "5", "--dry-run"]) == 1
+        assert main(["scale", checkpoint, "--remove", "5", "--dry-run"]) == 1
         with pytest.raises(EngineError, match="42 servers need as many task slots") as refused:
             query.scale_out(40)
         assert "share_slots=True" in str(refused.value)
@@ -100,7 +100,7 @@ def test_servers_come_and_go_asked_for_here_and_from_another_terminal(
         answers = {}
 
         def ask():
-            answers["code"] = main(["scale", checkpoint, "--out", "1", "--share-slots", "--json"])
+            answers["code"] = main(["scale", checkpoint, "--add", "1", "--share-slots", "--json"])
 
         terminal = threading.Thread(target=ask)
         terminal.start()

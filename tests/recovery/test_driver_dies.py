@@ -75,7 +75,7 @@ def test_dead_at_every_step_of_a_batch_and_started_again(checkpoint):
     assert query.pending_faults == []
     assert query.progress.batch == 2
     # the batch that died twice was one in which state moved
-    assert read_commit(Storage(checkpoint), "000000000001-0000").progress.moved_keys > 0
+    assert read_commit(Storage(checkpoint), "000000000001-0000").progress["moved_keys"] > 0
     assert rows_of(query.state("places")) == counts(tables, "place")
     assert sorted(rows_of(query.state("topics"))) == totals(tables)
     times = check_deliveries([(batch, rows_of(table)) for _, batch, table in query.deliveries], tables)

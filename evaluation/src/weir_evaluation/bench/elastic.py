@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
 
 def _application(source: weir.Stream, process: bool) -> weir.Application:
     kept = {"n": "count", "note": "max(note)"}
-    first = source.keyed("one", weir.Aggregate(**kept), name="one")  # type: ignore[arg-type]
+    first = source.keyed("one", weir.Aggregate(emit="rows", **kept), name="one")  # type: ignore[arg-type]
     ends = [first.keyed("two", weir.Aggregate(**kept), name="two")]  # type: ignore[arg-type]
     if process:
         ends.append(source.keyed("one", Remember(), name="remembered"))

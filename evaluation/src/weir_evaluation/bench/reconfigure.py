@@ -210,11 +210,11 @@ def _measure(
     before = [p for p in progress if args.warm_up <= p.batch < turn]
     after = [p for p in progress if p.batch > turn]
 
-    def phase(part: list[dict[str, Any]]) -> dict[str, float]:
-        local = sum(p["rows_local"] for p in part)
+    def phase(part: list[Any]) -> dict[str, float]:
+        local = sum(p.rows_local for p in part)
         return {
-            **speed([p["rows"] / seconds[p["batch"]] for p in part]),
-            "locality": local / (local + sum(p["rows_exchanged"] for p in part)),
+            **speed([p.rows / seconds[p.batch] for p in part]),
+            "locality": local / (local + sum(p.rows_exchanged for p in part)),
         }
 
     lost, doubled = _check(spark, data, query, name)

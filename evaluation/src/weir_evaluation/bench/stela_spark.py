@@ -370,14 +370,14 @@ def expected(case: Case, instances: Mapping[str, int], execution: str) -> float:
 
 def _emulated(case: Case, rows: int, seen: list[Any]) -> float:
     """Return the part of the time of operators that is the work they were to emulate; the rest is the host's CPU."""
-    busy = sum(p["operators"][name]["busy"] for p in seen for name in case.graph.operators)
+    busy = sum(p.operators[name].busy for p in seen for name in case.graph.operators)
     return len(seen) * rows * sum(_work(case).values()) / busy
 
 
 def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float) -> dict[str, Any]:
     """Return what a run shows: throughput before and after, and what the change cost; no query ran for ``idle`` s."""
-    out = [sum(p["operators"][s]["rows_in"] for s in case.graph.sinks) for p in seen]
-    took = np.array([p["seconds"]["batch"] for p in seen])
+    out = [sum(p.operators[s].rows_in for s in case.graph.sinks) for p in seen]
+    took = np.array([p.seconds.batch for p in seen])
     pace = np.array(out) / took
     settled = slice(CHANGED + SETTLING, None)
     before, after = float(np.median(pace[WARM:CHANGED])), float(np.median(pace[settled]))
@@ -402,7 +402,7 @@ def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float) -> dic
         "silent_batches": sum(n == 0 for n in out[CHANGED:]),
         "rows": out,  # out of all sinks, per batch
         "interruption_s": round(float(np.maximum(extra, 0).sum()) + idle, 2),
-        "servers": [len(p["servers"]) for p in seen],
+        "servers": [len(p.servers) for p in seen],
         "where": "spark",
         # seconds from the scaling to the end of each batch, and its rows per second
         "timeline": [(round(float(t), 2), round(float(r), 1)) for t, r in zip(ends, pace, strict=True)],

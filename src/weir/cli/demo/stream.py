@@ -144,5 +144,5 @@ class Trending(weir.Process):
 
 def application(posts: Any) -> weir.Stream:
     """Return the application over a stream of posts."""
-    places = weir.source(posts).keyed(KEYS["places"], weir.Count("posts"), name="places")
+    places = weir.source(posts).count(KEYS["places"], column="posts", name="places", emit="rows")
     return places.keyed(KEYS["topics"], Trending(), name="topics")

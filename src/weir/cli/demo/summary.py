@@ -17,7 +17,7 @@ from weir.extras import install
 _OWN_DATA = """
 With your own data:
   [bold]weir advise posts.parquet --keys place,topic --servers 4[/]  [dim]# would it help?[/]
-  [bold]app = weir.source(df).keyed("place", weir.Count()).keyed("topic", weir.Count())[/]
+  [bold]app = weir.source(df).count("place", emit="rows").count("topic")[/]
   [bold]app.start("ckpt", servers=4, routing=weir.Locality(), watch=True).page[/]
 """
 

@@ -8,18 +8,31 @@ which servers would otherwise load in the midst of one. Sessions of
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
-from pyspark.daemon import manager
+from pyspark import daemon
 
 import weir.engine.live.worker  # noqa: F401
 from weir.compiled import declared
 
 EVERY_BATCH = ("weir.hashing", "weir.state.index", "weir.operators.grouped", "weir.routing.lookup")
 
+
+def quietly(sock: Any, authenticated: bool) -> int:
+    """Run the tasks of a worker; one whose Spark has gone ends without a traceback: there is nobody to tell."""
+    try:
+        return int(_worker(sock, authenticated))
+    except (ConnectionError, EOFError):
+        return 1
+
+
+_worker, daemon.worker = daemon.worker, quietly
+
 if __name__ == "__main__":
     for function in declared(EVERY_BATCH):
         function.load()
-    manager()
+    daemon.manager()

@@ -53,7 +53,6 @@ MODULES = (
     "weir.operators.deduplicate",
     "weir.operators.pairs",
     "weir.routing.lookup",
-    "weir.routing.cuckoo",
     "weir.routing.partial_key",
     "weir.routing.random_choices",
     "weir.routing.weighted",

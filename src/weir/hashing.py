@@ -1,8 +1,8 @@
 """Spark's ``xxhash64``, bit for bit, over Arrow columns.
 
-The first hop of a stream is routed inside the JVM with ``xxhash64``; every later hop is routed in Python.
-Both must agree on where a key lives, so this module computes the very same number, vectorised over Arrow
-buffers, for every type a key may have. It doubles as the hash behind state look-ups and routing tables.
+Where Spark counts keys (``weir advise``, ``look_ahead=True``) and where Python routes rows, a key must have the same
+hash. So this module computes Spark's very number, vectorised over Arrow buffers, for every type a key may have. It is
+the hash behind state look-ups and routing tables, too.
 
 Reference: Y. Collet, xxHash (XXH64); Spark's ``XxHash64`` expression folds columns by using the hash of one
 as the seed of the next, starts from 42, and passes over nulls.

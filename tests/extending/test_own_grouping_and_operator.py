@@ -91,19 +91,18 @@ def test_its_rule_agrees_with_its_routers():
         assert np.array_equal(by_rule, Halves().router(n).route(keys))
 
 
-def test_routed_in_the_jvm_and_scaled_on_spark(spark, tmp_path, checkpoint):
+def test_scaled_on_spark(spark, tmp_path, checkpoint):
     folder = write_batches(tmp_path / "posts", TABLES[:1])
     app = application(weir.source(stream(spark, folder, POSTS)), Halves(), Modulo())
     query = app.start(checkpoint, servers=2, execution="jobs")
     try:
         query.process_all_available()
-        # rows that the JVM routes have no place that anybody knows: they are counted as coming from the source
-        assert query.progress.distance["source"]["rows"] == len(TABLES[0])
+        assert query.progress.rows == len(TABLES[0])
         query.scale_out(1, share_slots=True)
         write_batches(tmp_path / "posts", TABLES[1:2])
         query.process_all_available()
         assert query.topology.servers == 3
-        assert query.progress.distance["source"]["rows"] == len(TABLES[1])
+        assert query.progress.rows == len(TABLES[1])
         state = {name: query.state(name).toArrow() for name in ("places", "topics")}
         assert as_dict(state["places"], "place") == counts(TABLES[:2], "place")
         assert as_dict(state["topics"], "topic") == peaks(TABLES[:2])

@@ -9,7 +9,7 @@ from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
 
 
 def add_up(progress):
-    return sum(c["rows"] for name, c in progress.distance.items() if name != "source")
+    return sum(c["rows"] for c in progress.distance.values())
 
 
 def test_rows_by_distance_add_up_and_markers_tell_how_old_rows_are(spark, tmp_path, checkpoint):
@@ -27,15 +27,14 @@ def test_rows_by_distance_add_up_and_markers_tell_how_old_rows_are(spark, tmp_pa
     took = time.time() - began
     assert rows_of(query.state("topics")) == counts(tables, "topic")
     for progress in query.recent_progress:
-        distance = progress.distance
-        assert add_up(progress) == progress.rows_local + progress.rows_exchanged == 2 * 3000
-        # the first hop is routed in the JVM, whose readers nobody can place
-        assert distance["source"]["rows"] == progress.rows == 3000
-        assert distance["source"]["bytes"] == progress.bytes_in
+        distance, came = progress.distance, progress.entered["source → places"]["node"]
+        assert progress.rows_local + progress.rows_exchanged == 2 * 3000
+        assert came["rows"] == progress.rows == 3000
+        assert add_up(progress) == 3 * 3000
         # in memory, or through the one host that there is
         assert distance["process"] == {"rows": progress.rows_local, "bytes": 0}
-        assert distance["node"]["rows"] == progress.rows_exchanged
-        assert distance["node"]["bytes"] == progress.bytes_exchanged > 0
+        assert distance["node"]["rows"] == progress.rows_exchanged + came["rows"]
+        assert distance["node"]["bytes"] == progress.bytes_exchanged + came["bytes"] > came["bytes"] > 0
         assert distance["rack"]["rows"] == distance["any"]["rows"] == 0
         for edge in progress.edges.values():
             assert sum(c["rows"] for c in edge.distance.values()) == 3000

@@ -1,4 +1,4 @@
-"""What Spark decides about a query: sources, routing in the JVM, sinks, types, sessions, and wrong use."""
+"""What Spark decides about a query: sources, sinks, types, sessions, and wrong use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def finished(spark, folder, tmp_path_factory):
     return query
 
 
-def test_routed_in_the_jvm_every_row_goes_where_it_goes_in_this_process(spark, tables, folder, finished):
+def test_every_row_goes_where_it_goes_in_this_process(spark, tables, folder, finished):
     here = testing.run(two_counts(), tables, servers=3)
     for name, column in (("places", "place"), ("topics", "topic")):
         assert rows_of(finished.state(name)) == rows_of(here.state(name)) == counted(spark, folder, column)

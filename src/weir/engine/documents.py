@@ -122,7 +122,6 @@ class EdgeReport(msgspec.Struct, array_like=True, gc=False):
     remote: int = 0
     bytes: int = 0
     arrived: dict[int, tuple[int, int]] = {}  # distance → rows, bytes that were sent here
-    entered: tuple[int, int] = (0, 0)  # rows, bytes that the JVM brought here from a source
 
 
 class MadeSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,7 +6,7 @@ through the same routers.
 
 A grouping answers for itself. The engine never asks for its class, only for what is written here: what is in
 force under a plan (:meth:`Grouping.in_force`), whether and how it scales, what it signs into the checkpoint, its
-rule as data (:meth:`Grouping.rule`, which the JVM can route by), what it wants to know about load and distance.
+rule as data (:meth:`Grouping.rule`), what it wants to know about load and distance.
 So a grouping that a user writes gets everything that ours get.
 """
 
@@ -74,17 +74,12 @@ class PlannedRouting:
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """A rule as data, for whoever routes without Python: keys with homes of their own, key groups for all others."""
+    """A rule as data: keys with homes of their own, key groups for all others."""
 
     homes: Instances  # the instance of each key group; see weir.hashing.key_group
     # hashes of keys that live elsewhere than their key group, and the instance of each
     listed: Keys = field(default_factory=lambda: np.empty(0, np.uint64))
     instances: Instances = field(default_factory=lambda: np.empty(0, np.int32))
-    # hashes of keys whose rows are dealt out by content instead of by key
-    spread: Keys = field(default_factory=lambda: np.empty(0, np.uint64))
-    # whether other rules of this edge may list more keys. The generated code then leaves room for them,
-    # so that it does not change its shape in the middle of a stream
-    grows: bool = False
 
 
 class Router(ABC):
@@ -140,7 +135,7 @@ class Grouping(ABC):
     Routers are given a key as its 64-bit hash (Spark's ``xxhash64``), never its value. So a grouping can't go by ranges
     of keys; to route by a range, make it a column and a part of the key.
 
-    A grouping of one's own, that uses two instances at most. It is routed in the JVM by its rule.
+    A grouping of one's own, that uses two instances at most. By its rule, state moves without being read.
 
     >>> from weir.hashing import key_group
     >>> class Halves(Grouping):

@@ -62,7 +62,7 @@ class LocalityAware(Grouping):
         return self.home_rule.make_router(context)
 
     def rule(self, n: int) -> RoutingRule | None:
-        return replace(self.home_rule.rule(n), grows=True)
+        return self.home_rule.rule(n)
 
     def signature(self) -> list[Any]:
         return [self.name]  # states live by tables that a commit names
@@ -108,10 +108,6 @@ class LocalityAwareSplit(LocalityAware):
             hot=self.hot if planned.hot is None else np.sort(planned.hot),
             overflow=None if self.overflow is None else self.overflow.in_force(planned),
         )
-
-    def rule(self, n: int) -> RoutingRule | None:
-        own = super().rule(n)
-        return None if own is None else replace(own, spread=self.hot)
 
     def feedback(self, load: InstanceLoad) -> Feedback | None:
         return None if self.overflow is None else self.overflow.feedback(load)

@@ -31,7 +31,7 @@ from weir.engine.live.sealing import is_available
 from weir.engine.live.source import push
 from weir.engine.live.transport import Address, Generation
 from weir.engine.live.worker import LiveWorker
-from weir.engine.task.batch_context import BatchContext, EntryLayout, Pace
+from weir.engine.task.batch_context import BatchContext, Pace
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of
 from weir.errors import EngineError, LiveFailed
@@ -230,7 +230,7 @@ class LiveRunner(SparkRunner):
             origin, self._origin = self._origin, None
             group.change(origin, self._newcomers(group), START_SECONDS)
             self._say(f"on {self.topology.servers} live servers")
-        job = self._job(plan, manifest, EntryLayout(tagged=True), before)
+        job = self._job(plan, manifest, before)
         job = replace(job, slots=list(range(plan.servers)), pace=self._pace)
         self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.generation.name}"

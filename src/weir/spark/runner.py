@@ -25,7 +25,6 @@ from weir.engine.task import invariants
 from weir.engine.task.batch_context import (
     SOURCE_NUMBER,
     BatchContext,
-    EntryLayout,
     Segments,
     column_name,
     host_name,
@@ -38,8 +37,6 @@ from weir.errors import EngineError, HandoffLost, OperatorError
 from weir.faults import reach
 from weir.graph.model import Edge, Topology
 from weir.locality.stats import BatchStats
-from weir.routing.base import RoutingRule
-from weir.spark import jvm_routing
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
 from weir.spark.failures import translating
 from weir.spark.lookahead_counts import count_ahead
@@ -63,7 +60,6 @@ SETTINGS = {
     MOST_BYTES: "16777216",
 }
 PAUSE = 50  # batches without parcels after one was lost
-LONG_ROWS = 64  # bytes of a source row from which on it is better left in a file than shuffled by the JVM
 
 
 def unite(sources: dict[str, DataFrame], topology: Topology) -> DataFrame:
@@ -97,7 +93,6 @@ class SparkRunner:
         self.template: DataFrame  # what batches come from, set before the first
         self._pause_until = 0
         self._most_bytes = ""  # of an Arrow batch, as the session has been told
-        self._slots: dict[int, tuple[object, Column]] = {}
 
     def start(self, rows: DataFrame, topology: Topology, learning: Learning | None, claim: Claim) -> None:
         """Settle in the session that was given, or in that of the batches: foreachBatch has one of its own."""
@@ -112,7 +107,6 @@ class SparkRunner:
         self._settled_in, self._claim = self.session._jsparkSession, claim
         self._most_bytes = SETTINGS[MOST_BYTES]
         self.affinity = ServerAffinity(self.session, self.topology.servers)
-        self._slots.clear()
         self.hosts = self._hosts_of_one_machine()
 
     def no_rows(self, topology: Topology) -> DataFrame:
@@ -140,7 +134,6 @@ class SparkRunner:
         """Go over to other servers with the next batch."""
         self.affinity = self.affinity.rearranged(self.session, origin)
         self.topology, self.learning = topology, learning
-        self._slots.clear()
         self.hosts = self._hosts_of_one_machine()
 
     def count_ahead(self, rows: DataFrame, ahead: Ahead) -> BatchStats:
@@ -198,21 +191,12 @@ class SparkRunner:
     ) -> BatchResult:
         topology = self.topology
         self._limit_batches(SETTINGS[MOST_BYTES])
-        in_jvm = topology.steps > 0 and self._routable(plan) and not self._stays_in_python(hosts)
-        layout = self._entry_layout() if in_jvm else EntryLayout(tagged=True)
-        job = self._job(plan, manifest, layout, before, hosts)
-        first = sending if topology.steps else answering
-        if in_jvm:
-            entry = self._native(rows, plan, layout)
-        else:
-            entry = first(rows, _source_task(job))
-        shape = f"entry, tagged {layout.tagged}, in the JVM {in_jvm}"
+        job = self._job(plan, manifest, before, hosts)
+        sent = (sending if topology.steps else answering)(rows, _source_task(job))
         for step in range(1, topology.steps + 1):
             stage = sending if step < topology.steps else answering
-            entry = stage(self.affinity.exchange(entry, shape), _step_task(job, step))
-            shape = "wire"
-        answers = self._collect(entry)
-        return result_of(answers)
+            sent = stage(self.affinity.exchange(sent), _step_task(job, step))
+        return result_of(self._collect(sent))
 
     def _limit_batches(self, most_bytes: str) -> None:
         """Tell Spark how long an Arrow batch may be that it hands to a Python task."""
@@ -227,7 +211,6 @@ class SparkRunner:
         self,
         plan: BatchPlan,
         manifest: Manifest,
-        layout: EntryLayout,
         before: Manifest | None = None,
         hosts: list[str] | None = None,
     ) -> BatchContext:
@@ -237,26 +220,12 @@ class SparkRunner:
             Segments(manifest),
             self.storage,
             self.affinity.slots,
-            layout,
             self.learning,
             None if before is None else Segments(before),
-            began=now(),
             query=self.query,
             hosts=hosts,
             invariants=invariants.enabled,
             claim=self._claim,
-        )
-
-    def _entry_layout(self) -> EntryLayout:
-        """Return how rows look that the JVM routes; untagged if all of them are of one source and for one edge."""
-        topology = self.topology
-        several = len(topology.sources) > 1 or any(len(topology.out_edges[s]) > 1 for s in topology.sources)
-        return EntryLayout(
-            tagged=several,
-            native={
-                name: (number, [column_name(number, c) for c in schema.names])
-                for number, (name, schema) in enumerate(topology.sources.items())
-            },
         )
 
     def _collect(self, frame: DataFrame) -> list[tuple[int, bytes]]:
@@ -266,81 +235,6 @@ class SparkRunner:
     def _hosts_of_one_machine(self) -> list[str]:
         """Return the host of each server where that is clear before any of them has run; else none."""
         return [host_name()] * self.topology.servers if on_one_host(self.session) else []
-
-    def _stays_in_python(self, hosts: list[str] | None) -> bool:
-        """Return whether source rows are so long, and servers so near, that Python tasks should leave them in files."""
-        if hosts is None or self.topology.listings:  # what servers read does not come from a source
-            return False
-        return len(set(hosts)) == 1 and self.row_bytes >= LONG_ROWS
-
-    def _routable(self, plan: BatchPlan) -> bool:
-        entry = [e for e in self.topology.edges if e.source in self.topology.sources]
-        return all(jvm_routing.compiles(*self._rule(plan, edge)) for edge in entry)
-
-    def _rule(self, plan: BatchPlan, edge: Edge) -> tuple[RoutingRule | None, int]:
-        """Return the rule in force on an edge, and its number of instances."""
-        n = len(self.topology.by_name[edge.target].placement)
-        return grouping_in_force(self.storage, plan, edge.target, edge.grouping).rule(n), n
-
-    def _native(self, rows: DataFrame, plan: BatchPlan, layout: EntryLayout) -> DataFrame:
-        """Source rows with their slot, computed in the JVM."""
-        topology = self.topology
-        frames: list[DataFrame] = []
-        for name, (number, columns) in layout.native.items():
-            part = rows.where(F.col(SOURCE_NUMBER) == number) if len(topology.sources) > 1 else rows
-            plain = {c: column_name(number, c) for c in topology.sources[name].names}
-            slots = [self._slot(plan, edge, plain, columns) for edge in topology.out_edges[name]]
-            own = [F.col(f"`{c}`") for c in columns]
-            if not layout.tagged:
-                frames.append(part.select(slots[0].alias("slot"), *own))
-                continue
-            edges: Column = F.lit(1)
-            if len(slots) > 1:
-                named = [s.alias(f"__slot{i}") for i, s in enumerate(slots)]
-                part = part.select(*own, *named)
-                places = [F.col(f"__slot{i}") for i in range(len(slots))]
-                # a row that several operators on one server want travels there once
-                part = part.withColumn("slot", F.explode(F.array_distinct(F.array(*places))))
-                edges = F.lit(0)
-                for i, place in enumerate(places):
-                    edges = edges + F.when(place == F.col("slot"), 1 << i).otherwise(0)
-            else:
-                part = part.select(*own, slots[0].alias("slot"))
-            frames.append(
-                part.select(
-                    F.col("slot"),
-                    F.lit(wire.NATIVE + number).alias("kind"),
-                    edges.cast("int").alias("edge"),
-                    F.lit(None).cast("binary").alias("payload"),
-                    *own,
-                )
-            )
-        out = frames[0]
-        for frame in frames[1:]:
-            out = out.unionByName(frame, allowMissingColumns=True)
-        return out
-
-    def _slot(self, plan: BatchPlan, edge: Edge, plain: dict[str, str], columns: list[str]) -> Column:
-        """Return the slot of each row on an edge; the expression is kept until the table or the hot keys change."""
-        table = plan.tables.get(edge.target)
-        key_groups = plan.layout.key_groups.get(edge.target) if plan.layout else None
-        version = (
-            table.files[-1].name if table else "",
-            tuple(plan.hot.get(edge.target, ())),
-            key_groups.name if key_groups else "",
-        )
-        kept = self._slots.get(edge.index)
-        if kept is None or kept[0] != version:
-            node, (rule, _) = self.topology.by_name[edge.target], self._rule(plan, edge)
-            assert rule is not None
-            slots = [self.affinity.slots[server] for server in node.placement]
-            keys = [F.col(f"`{plain[k]}`") for k in node.key]
-            # Spark has no hash of maps
-            nested = {plain[f.name] for f in self.topology.sources[edge.source] if pa.types.is_nested(f.type)}
-            row = [F.col(f"`{c}`").cast("string") if c in nested else F.col(f"`{c}`") for c in columns]
-            kept = (version, jvm_routing.slot_of(rule, slots, keys, row))
-            self._slots[edge.index] = kept
-        return kept[1]
 
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
         """Run a task for each number below ``count``, one Spark task each."""

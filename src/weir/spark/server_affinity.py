@@ -37,7 +37,7 @@ class ServerAffinity:
         self.frame.count()
         added = set(context._jsc.getPersistentRDDs()) - before
         self.rdd = max(added, default=-1)  # the number of the cached blocks in Spark's books
-        self._anchors: dict[str, DataFrame] = {}
+        self._anchor: DataFrame | None = None
 
     def _numbered(self, rows: DataFrame, index: Column, numbers: list[int]) -> DataFrame:
         """Rows with the server that ``numbers`` has at their index, and that server's slot."""
@@ -65,20 +65,16 @@ class ServerAffinity:
         affinity._settle(rows)
         return affinity
 
-    def exchange(self, rows: DataFrame, shape: str) -> DataFrame:
-        """Send each row to the server of its slot, where that server lives.
-
-        Rows of one ``shape`` have the same columns: what is made from them is made once.
-        """
-        anchor = self._anchors.get(shape)
-        if anchor is None:
+    def exchange(self, rows: DataFrame) -> DataFrame:
+        """Send each row to the server of its slot, where that server lives; the columns are always the same."""
+        if self._anchor is None:
             others = {f.name: F.lit(None).cast(f.dataType).alias(f.name) for f in rows.schema.fields}
             columns = list({**others, "slot": F.col("slot")}.values())
             # an empty branch, but one that Spark cannot see to be empty: it brings its place, not its rows
-            anchor = self._anchors[shape] = self.frame.where(F.col("server") < 0).select(*columns)
+            self._anchor = self.frame.where(F.col("server") < 0).select(*columns)
         # A partition goes where most of its inputs are. The rows have one vote: for the host of a task that wrote much
         # of them, if there is one. With two votes the home always wins.
-        return anchor.union(anchor).union(rows.repartition(self.n, F.col("slot")))
+        return self._anchor.union(self._anchor).union(rows.repartition(self.n, F.col("slot")))
 
     def each(self) -> DataFrame:
         """One row per server, in the server's own partition."""

@@ -28,7 +28,7 @@ from weir.engine.documents import (
 from weir.engine.exchange import wire
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.lookahead import Ahead
-from weir.engine.task.batch_context import BatchContext, EntryLayout, Segments
+from weir.engine.task.batch_context import BatchContext, Segments
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of, together
 from weir.graph.model import Node, Topology
@@ -122,7 +122,6 @@ class MadeUpRunner:
             Segments(manifest),
             self.storage,
             list(range(plan.servers)),
-            EntryLayout(tagged=False),
             self.learning,
         )
         # every step of the job is a function of its own to Spark, pickled with all that it needs

@@ -21,7 +21,6 @@ from weir.hashing import mix
 DATA, CONTROL, PARTIAL, STATISTICS = 1, 2, 4, 5
 HANDOFF_KINDS = (DATA, PARTIAL)  # may be left in a file; the others go to the driver in the end
 ADDRESSED = 32  # + kind: the payload is an address, see weir.engine.exchange.host_handoff
-NATIVE = 100  # + number of the source: a row of the user's own columns, routed in the JVM
 
 WIRE = pa.schema(
     [

@@ -18,11 +18,10 @@ from weir.engine.arrays import read_table
 from weir.engine.batch.fence import check_shared
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
-from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.lookahead import Ahead
 from weir.engine.task import invariants
-from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, EntryLayout, Segments, column_name
+from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, Segments, column_name
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of
 from weir.engine.task.server import Server
@@ -140,10 +139,8 @@ class InProcessRunner:
             Segments(manifest),
             self.storage,
             list(range(self.topology.servers)),
-            EntryLayout(tagged=True),
             self.learning,
             None if before is None else Segments(before),
-            began=now(),
             query=self._query,
             invariants=invariants.enabled,
         )

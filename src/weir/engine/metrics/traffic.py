@@ -3,8 +3,7 @@
 Distances are those between the hosts where the two tasks really ran; racks are those that the plan names, and a host
 that it does not name is in none of them. Rows that stay on their server are handed on in memory: they are ``process``
 and weigh no bytes. What goes to another server of the same host is packed, written and read again, within one executor
-too: that is ``node``. Rows that the JVM routes on their way from a source come from readers that nobody can place; they
-are counted apart, as ``source``.
+too: that is ``node``.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from weir.engine.metrics.progress import Traffic
 from weir.graph.model import Topology
 from weir.network.distance import Distance, Place
 
-SOURCE = "source"
-NAMES = [*(d.name.lower() for d in Distance), SOURCE]
+NAMES = [d.name.lower() for d in Distance]
 
 
 def nothing() -> Traffic:
@@ -76,14 +74,11 @@ def by_distance(topology: Topology, reports: Iterable[TaskReport]) -> tuple[dict
     """Return what crossed each edge, by distance, and the same for partial states on their way home."""
     traffic = {index: nothing() for index in (-1, *(edge.index for edge in topology.edges))}
     by_number = {index: [counts[name] for name in NAMES] for index, counts in traffic.items()}
-    at_home, from_source = int(Distance.PROCESS), NAMES.index(SOURCE)
+    at_home = int(Distance.PROCESS)
     for report in reports:
         for index, count in report.edges.items():
             counts = by_number[index]
             counts[at_home]["rows"] += count.local
-            if count.entered[0]:
-                counts[from_source]["rows"] += count.entered[0]
-                counts[from_source]["bytes"] += count.entered[1]
             for far, (rows, size) in count.arrived.items():
                 if far != at_home:  # these waited on their server for a later step, and are counted above
                     counts[far]["rows"] += rows

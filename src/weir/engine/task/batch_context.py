@@ -21,14 +21,6 @@ from weir.state.storage import Storage
 SOURCE_NUMBER = "__source"  # the column that tells the rows of several sources apart
 
 
-@dataclass(frozen=True)
-class EntryLayout:
-    """How the rows of the first exchange look: which columns belong to which source."""
-
-    tagged: bool  # has the columns kind, edge (a set of entry edges, as bits) and payload
-    native: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # source → number, column names
-
-
 class Segments:
     """The segments of all servers, as tasks get them: packed server by server, so that each unpacks what it needs.
 
@@ -99,10 +91,8 @@ class BatchContext:
     segments: Segments
     storage: Storage
     slots: list[int]
-    layout: EntryLayout
     learning: Learning | None = None
     before: Segments | None = None  # the state by the servers' old numbers, in a batch that changes these
-    began: int = 0  # µs; the marker of rows that the JVM takes from a source
     query: str = ""  # a name of this run of the query alone
     hosts: list[str] | None = None  # where servers are expected; None: nobody leaves rows in files
     invariants: bool = True  # whether tasks count what their files change, see weir.engine.task.invariants

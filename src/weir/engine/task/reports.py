@@ -121,7 +121,6 @@ def _edge(parts: Sequence[EdgeReport]) -> EdgeReport:
         remote=sum(p.remote for p in parts),
         bytes=sum(p.bytes for p in parts),
         arrived=_added([p.arrived for p in parts]),
-        entered=(sum(p.entered[0] for p in parts), sum(p.entered[1] for p in parts)),
     )
 
 

@@ -152,44 +152,12 @@ class Server:
                 for edge in self.topology.out_edges[source]:
                     self._route(edge, Rows(whole, source_time=now()))
 
-    def _receive(self, batch: pa.RecordBatch) -> None:
-        layout = self.job.layout
-        if self.step > 1 or not layout.native:
-            self._receive_wire(batch)
-        elif not layout.tagged:
-            (source,) = layout.native
-            self._receive_native(source, batch, None)
-        else:
-            kinds = batch.column("kind").to_numpy()
-            packed = kinds < wire.NATIVE
-            if packed.any():
-                self._receive_wire(batch.select(wire.WIRE.names).filter(pa.array(packed)))
-            for source, (number, _) in layout.native.items():
-                mine = kinds == wire.NATIVE + number
-                if mine.any():
-                    part = batch if mine.all() else batch.filter(pa.array(mine))
-                    self._receive_native(source, part, part.column("edge").to_numpy())
-
-    def _receive_native(self, source: str, batch: pa.RecordBatch, edges: NDArray[np.int32] | None) -> None:
-        schema = self.topology.sources[source]
-        whole = wire.normalised(batch, schema, self.job.layout.native[source][1])
-        self._count_entry(source, whole)
-        for bit, edge in enumerate(self.topology.out_edges[source]):
-            rows = Rows(whole, source_time=self.job.began)
-            if edges is not None:
-                rows = rows.select((edges >> bit) & 1 == 1)
-            kept = self._with_key(edge, rows)
-            count = self._count(edge)
-            size = whole.nbytes * len(kept) // whole.num_rows
-            count.entered = count.entered[0] + len(kept), count.entered[1] + size
-            self._deliver(edge, kept)
-
     def _count_entry(self, source: str, batch: pa.RecordBatch) -> None:
         self.event_times.read(source, Rows(batch))
         self.report.rows += batch.num_rows
         self.report.bytes += batch.nbytes
 
-    def _receive_wire(self, batch: pa.RecordBatch) -> None:
+    def _receive(self, batch: pa.RecordBatch) -> None:
         heads = [batch.column(c).to_pylist() for c in ("kind", "edge", "source_time", "sender")]
         for kind, edge, source_time, sender, payload in zip(*heads, wire.payloads(batch), strict=True):
             self._receive_blob(kind, edge, source_time, payload, sender)

@@ -62,8 +62,6 @@ MODULES = (
     "weir.locality.placement",
     "weir.locality.partition._coarsen",
     "weir.locality.partition._refine",
-    "weir.locality.partition._climb",
-    "weir.locality.partition.relabel",
 )
 FUNCTIONS: dict[str, Compiled] = {}  # by full name
 DIGEST = 12  # characters

@@ -8,10 +8,9 @@ import numpy as np
 
 from weir.errors import EngineError
 from weir.locality.graph import KeyGraph
-from weir.locality.partition.base import Partitioner, Parts, Terms
+from weir.locality.partition.base import Partitioner, Parts, Terms, relabel
 from weir.locality.partition.hierarchy import partition_hierarchy
 from weir.locality.partition.multilevel import partition_multilevel
-from weir.locality.partition.relabel import relabel
 from weir.network.tree import Tree
 
 

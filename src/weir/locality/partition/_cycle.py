@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
-from weir.locality.partition._climb import climb
 from weir.locality.partition._coarsen import cluster, contract
 from weir.locality.partition._refine import Graph, cut_weight, grow, loads, rebalance, refine
 from weir.locality.partition.base import Limits, Parts
 
 _EFFORT = 300_000  # edges that all attempts on the coarsest graph together may look at
-_CLIMBABLE = 5_000  # vertices of a graph that hill climbing can afford
 _LOOSENINGS = (0.5, 0.3, 0.2, 0.1, 0.05)  # how far above the limits servers may be filled for a moment
 
 
@@ -74,12 +72,10 @@ def cycle(
     warm: bool = False,
     other: Parts | None = None,
     clusters: float = 1.5,
-    slack: float = 0.05,
 ) -> Parts:
     """Coarsen and refine once: from nothing, from ``parts`` (if ``warm``), or from what ``parts`` and ``other`` share.
 
-    A server's limit holds ``clusters`` of the largest clusters. ``slack`` is how far hill climbing may go beyond
-    the limits on its way.
+    A server's limit holds ``clusters`` of the largest clusters.
     """
     n = limit.shape[1]
     # clusters keep to one server, to one home, and to one fixed server
@@ -115,19 +111,18 @@ def cycle(
     if warm:
         coarsest = projected
         settle(levels[-1], limit, coarsest, seed, rounds=10)
-        _climb(levels[-1], limit, coarsest, slack)
     else:
         coarsest = np.where(levels[-1].held, projected, -1).astype(np.int32)
-        coarsest = _initial(levels[-1], limit, coarsest, seed, slack)
-    settle(levels[-1], limit, coarsest, seed, rounds=10)
+        coarsest = _initial(levels[-1], limit, coarsest, seed)
+    # keys that only gain if they move together do so here, as one cluster
+    coarsest = exchange(levels[-1], limit, coarsest, seed)
     for level, coarse in zip(levels[-2::-1], maps[::-1], strict=True):
         coarsest = coarsest[coarse]
         settle(level, limit, coarsest, seed, rounds=6)
-        _climb(level, limit, coarsest, slack)
     return coarsest
 
 
-def _initial(level: Level, limit: NDArray[np.float64], given: Parts, seed: int, slack: float) -> Parts:
+def _initial(level: Level, limit: NDArray[np.float64], given: Parts, seed: int) -> Parts:
     tries = int(np.clip(_EFFORT // level.effort, 2, 60))
     best, best_value = given, np.inf
     for attempt in range(tries):
@@ -135,7 +130,6 @@ def _initial(level: Level, limit: NDArray[np.float64], given: Parts, seed: int, 
         order = by_weight(level.weight, limit, seed + attempt, 0.5 if attempt else 0.0)
         grow(level.graph, limit, order, parts)
         settle(level, limit, parts, seed + attempt, rounds=10)
-        _climb(level, limit, parts, slack)
         value = score(level, limit, parts)
         if value < best_value:
             best, best_value = parts, value
@@ -149,11 +143,6 @@ def by_weight(
     if noise:
         size = size * np.exp(noise * np.random.default_rng(seed).standard_normal(len(size)))
     return np.argsort(-size, kind="stable")
-
-
-def _climb(level: Level, limit: NDArray[np.float64], parts: Parts, slack: float) -> None:
-    if len(level) <= _CLIMBABLE:
-        climb(level.graph, level.held, limit, slack, 100, 4, parts)
 
 
 def settle(level: Level, limit: NDArray[np.float64], parts: Parts, seed: int, rounds: int) -> None:

@@ -97,3 +97,29 @@ def check_parts(graph: KeyGraph, n: int, parts: Parts | None, what: str) -> Part
     if len(out) and (out.min() < -1 or out.max() >= n):
         raise ParameterError(f"{what} must name servers 0 … {n - 1}, or −1 for none")
     return out
+
+
+def relabel(
+    parts: NDArray[np.int32],
+    present: NDArray[np.int32],
+    weight: NDArray[np.float64] | None = None,
+    n: int | None = None,
+) -> NDArray[np.int32]:
+    """Return the same partition with its parts renumbered after the servers that hold most of each already.
+
+    ``present`` is the server of each vertex now (−1: none); ``weight`` what moving a vertex costs, one by
+    default. The part and the server that share most come first, then the next two that are both still free.
+
+    >>> relabel(np.array([1, 1, 0], np.int32), np.array([0, 0, 1], np.int32)).tolist()
+    [0, 0, 1]
+    """
+    n = int(max(parts.max(initial=0), present.max(initial=0))) + 1 if n is None else n
+    placed = present >= 0
+    flat = parts[placed].astype(np.int64) * n + present[placed]
+    worth = None if weight is None else weight[placed]
+    shared = np.bincount(flat, weights=worth, minlength=n * n)
+    number, free = np.full(n, -1, np.int32), np.ones(n, np.bool_)
+    for part, server in zip(*divmod(np.argsort(-shared, kind="stable"), n), strict=True):
+        if number[part] < 0 and free[server]:
+            number[part], free[server] = server, False
+    return number[parts]

@@ -7,12 +7,11 @@ from numpy.typing import NDArray
 
 from weir.locality.graph import KeyGraph
 from weir.locality.partition._cycle import Level, bottom_level, by_weight, cycle, exchange, score
-from weir.locality.partition._refine import grow, rebalance
+from weir.locality.partition._refine import grow
 from weir.locality.partition.base import Limits, Parts, Terms
 
 _EFFORT = 1_200_000  # edges, both ways, that all starts together may look at, a vertex counting as eight
 _CLUSTERS = (1.5, 4.0, 10.0)
-_SLACK = (0.05, 0.2)
 _WORTH_EXCHANGING = (
     0.05  # part of the cut that looser limits must bring; 0.17 to 0.36 where exchange has helped
 )
@@ -67,13 +66,10 @@ def partition_multilevel(
     if (start >= 0).any():
         order = by_weight(bottom.weight, limits.limit, seed, 0.0)
         grow(bottom.graph, limits.limit, order, parts)
-        parts = cycle(bottom, limits.limit, parts, seed, warm=True, clusters=4.0, slack=0.2)
+        parts = cycle(bottom, limits.limit, parts, seed, warm=True, clusters=4.0)
         parts = exchange(bottom, limits.limit, parts, seed)
     else:
         parts = _best_of(bottom, limits.limit, parts, seed, terms.starts)
-    if bottom.held.any():
-        # fixed vertices attract without end: what hill climbing put above the limits for them must leave again
-        rebalance(bottom.graph, bottom.held, limits.limit, parts)
     return parts
 
 
@@ -83,17 +79,15 @@ def _best_of(bottom: Level, limit: NDArray[np.float64], given: Parts, seed: int,
     starts = int(np.clip(_EFFORT // bottom.effort, 1, starts))
     results = []
     for i in range(starts):
-        clusters, slack = _CLUSTERS[i % len(_CLUSTERS)], _SLACK[i % len(_SLACK)]
-        parts = cycle(bottom, limit, given.copy(), seed + 104729 * i, clusters=clusters, slack=slack)
+        clusters = _CLUSTERS[i % len(_CLUSTERS)]
+        parts = cycle(bottom, limit, given.copy(), seed + 104729 * i, clusters=clusters)
         results.append((score(bottom, limit, parts), i, parts))
     results.sort(key=lambda entry: entry[:2])
     value, _, best = results[0]
     for _, i, other in results[1:]:
         # keys that two good partitions both keep together move as one: the child is no worse than its parents
-        clusters, slack = _CLUSTERS[i % len(_CLUSTERS)], _SLACK[(i + 1) % len(_SLACK)]
-        child = cycle(
-            bottom, limit, best.copy(), seed + i, warm=True, other=other, clusters=clusters, slack=slack
-        )
+        clusters = _CLUSTERS[i % len(_CLUSTERS)]
+        child = cycle(bottom, limit, best.copy(), seed + i, warm=True, other=other, clusters=clusters)
         if (worth := score(bottom, limit, child)) < value:
             value, best = worth, child
     return exchange(bottom, limit, best, seed, _WORTH_EXCHANGING) if thorough else best

@@ -93,9 +93,7 @@ def test_machines_can_be_named() -> None:
 
 
 def test_what_remains_must_hold_the_parallelism() -> None:
-    with pytest.raises(EngineError, match="no room for 2 instances of 'mid'.*at most 4 instances each"):
-        Stela().scale_in(chain(room=4))
-    assert len(Stela().scale_in(chain(room=6)).after.on("b")) == 6
+    assert len(Stela().scale_in(chain()).after.on("b")) == 6
     with pytest.raises(EngineError, match="no room for 2 instances of 'in'"):
         Stela().scale_in(chain(distinct=True))
     with pytest.raises(EngineError, match="at least one must remain"):

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.locality.counts import count_pairs
-from weir.locality.heavy import HeavyPairs
+from weir.locality.counts import HeavyPairs, count_pairs
 
 pieces = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=12), max_size=12)
 

@@ -21,7 +21,7 @@ from weir.elasticity.decision import Decision, Row, Situation, Step, Strategy
 from weir.elasticity.etp import etp
 from weir.elasticity.explain import drawing, text
 from weir.elasticity.graph import Graph, Placement
-from weir.elasticity.keys import Moved, carried, spread
+from weir.elasticity.keys import regroup, spread
 from weir.elasticity.rates import Meter, Rates, Sample, congested, propagate
 from weir.elasticity.stela import Stela
 
@@ -31,7 +31,6 @@ __all__ = [
     "Decision",
     "Graph",
     "Meter",
-    "Moved",
     "Placement",
     "Rates",
     "Row",
@@ -40,11 +39,11 @@ __all__ = [
     "Stela",
     "Step",
     "Strategy",
-    "carried",
     "congested",
     "drawing",
     "etp",
     "propagate",
+    "regroup",
     "spread",
     "text",
 ]

@@ -24,7 +24,6 @@ class Situation:
     distinct: bool = False  # whether an operator may have at most one instance on a machine
     # operators that live on every machine: theirs come and go with the machines and take no slot
     everywhere: frozenset[str] = frozenset()
-    room: int | None = None  # the most instances that a machine can hold; None for any number
 
     def __post_init__(self) -> None:
         for what, given in (("rates", self.rates), ("instances", self.placement.instances)):
@@ -43,7 +42,7 @@ class Situation:
         return etp(self.graph, sinks, self.congested())
 
     def by_host(self, hosts: Sequence[str]) -> Situation:
-        """Return the same with hosts as machines, whatever room they have: to choose among hosts.
+        """Return the same with hosts as machines: to choose among hosts.
 
         ``hosts`` has the host of each machine.
 
@@ -57,15 +56,11 @@ class Situation:
             name: tuple(host[m] for m in places) for name, places in self.placement.instances.items()
         }
         merged = Placement(tuple(dict.fromkeys(hosts)), instances)
-        return replace(self, placement=merged, distinct=False, room=None)
+        return replace(self, placement=merged, distinct=False)
 
     def fits(self, placement: Placement, operator: str, machine: Machine) -> bool:
         """Return whether one more instance of an operator may live on a machine."""
-        if self.distinct and machine in placement.instances[operator]:
-            return False
-        if self.room is None:
-            return True
-        return sum(name not in self.everywhere for name in placement.on(machine)) < self.room
+        return not (self.distinct and machine in placement.instances[operator])
 
 
 @dataclass(frozen=True)
@@ -186,8 +181,7 @@ def slots(now: Situation, machines: int) -> int:
     counted = sum(k for name, k in now.placement.parallelism().items() if name not in now.everywhere)
     if counted == 0:
         return 0
-    fair = max(machines, machines * counted // len(now.placement.machines))
-    return fair if now.room is None else min(fair, now.room * machines)
+    return max(machines, machines * counted // len(now.placement.machines))
 
 
 def leaving(now: Situation, count: int, machines: Sequence[Machine] | None) -> int:

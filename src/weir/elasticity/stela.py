@@ -149,9 +149,7 @@ def remove(
             if at is None:
                 raise EngineError(
                     f"machine {victim!r} cannot go: the {len(others)} that remain have no room for "
-                    f"{len(places)} instances of {name!r}"
-                    + (f" (at most {now.room} instances each)" if now.room is not None else "")
-                    + "; lower its parallelism or let fewer machines go"
+                    f"{len(places)} instances of {name!r}; lower its parallelism or let fewer machines go"
                 )
             target = others[at % len(others)]
             moved = list(after.instances[name])

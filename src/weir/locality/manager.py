@@ -29,16 +29,18 @@ from weir.locality.history import PairHistory
 from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
 from weir.locality.partition.base import check_shares
 from weir.locality.proposal import Proposal, Snapshot
-from weir.locality.schedule import Schedule
 from weir.locality.stats import BatchStats, Edge
-from weir.network.tree import Tree, check_tree, closeness
+from weir.network.locator import Tree, check_tree, closeness
 from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Moves, Patch, Table
 
 STALLED = 3  # periods without a decision
+_FRESH_EVERY = 4  # reconfigurations of which one tries a fresh partition beside the refined one
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
 # decisions that are kept at hand, and written with every batch; the history of commits goes back further
 _DECISIONS = 100
+
+Counted = tuple[NDArray[np.uint64], NDArray[np.float64]]  # hashes and recent rows, most rows first
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,47 @@ class Plan:
         return sum(len(m) for m in self.moves.values())
 
 
+class Schedule:
+    """Says when a proposal is due: after every period, early in the stream more often, and on request.
+
+    The first proposals come after 1, 2, 4 … batches, until a period is over; without a period they come on request
+    only. For ``young`` batches the stream counts as young, so that moving is cheap.
+
+    >>> schedule, due = Schedule(period=8, young=8), []
+    >>> for batch in range(1, 25):
+    ...     if schedule.due(batch):
+    ...         due.append(batch)
+    ...         _ = schedule.begin(batch)
+    >>> due
+    [1, 2, 4, 8, 16, 24]
+    """
+
+    def __init__(self, period: int | None, young: int) -> None:
+        self.period, self.young = period, young
+        self.last = 0  # the batch after which the latest one began
+        self.count = 0
+        self.requested = False
+        self.resized = False  # the number of servers has changed since
+
+    def due(self, batch: int) -> bool:
+        """Return whether a proposal is due after this batch, the first being number 1."""
+        if not batch:
+            return False
+        if self.period is None or self.requested:
+            return self.requested
+        return batch - self.last >= min(self.period, max(1, self.last)) or self.last < self.period <= batch
+
+    def begin(self, batch: int) -> tuple[bool, bool]:
+        """Note that a proposal begins; return whether the stream is young and whether to try a fresh partition."""
+        early = self.last < self.young
+        # for another number of servers the present homes are no good start
+        fresh = early or self.resized or self.count % _FRESH_EVERY == _FRESH_EVERY - 1
+        self.requested = self.resized = False
+        self.last = batch
+        self.count += 1
+        return early, fresh
+
+
 class LocalityManager:
     """Decides, batch after batch, on which server each key lives.
 
@@ -69,8 +112,6 @@ class LocalityManager:
         positions) that rows pass one after the other.
     shares
         Relative capacity of each of the ``servers``; equal by default.
-    topology
-        Fingerprint of the application, written into its tables.
     fixed
         Operators (by position) whose keys live where a given function says, such as partitions of a source that
         are read on given servers. Their keys never move, and attract the keys of the others.
@@ -101,11 +142,10 @@ class LocalityManager:
         servers: int,
         *,
         shares: NDArray[np.float64] | None = None,
-        topology: str = "",
         fixed: Mapping[int, Where] | None = None,
         free: Iterable[int] = (),
     ) -> None:
-        self.config, self.operators, self.topology = config, list(operators), topology
+        self.config, self.operators = config, list(operators)
         position: dict[Any, Any] = {name: i for i, name in enumerate(self.operators)}
         self.edges: list[Edge] = sorted((position.get(a, a), position.get(b, b)) for a, b in edges)
         self.servers = servers
@@ -329,14 +369,8 @@ class LocalityManager:
         """Return the table of an operator as it is now."""
         homes = self._homes[operator]
         listed = np.flatnonzero(homes.homes >= 0)
-        return Table(
-            homes.counts.index.left[listed],
-            homes.homes[listed],
-            self.servers,
-            self.operators[operator],
-            self.version,
-            self.topology,
-        )
+        hashes = homes.counts.index.left[listed]
+        return Table(hashes, homes.homes[listed], self.servers, self.operators[operator], self.version)
 
     def listed(self, operator: int) -> int:
         """Return how many keys the table of an operator lists."""
@@ -472,3 +506,47 @@ class LocalityManager:
         self._pairs.restore(state, about["recent"])
         self._proposal = None
         self._unplanned = []
+
+
+def hottest(saved: Mapping[str, Any], operator: str, count: int) -> Counted:
+    """Return the keys of an operator with most recent rows; ``saved`` is ``LocalityManager.state()``.
+
+    >>> saved = {"about": {"operators": ["a"]}, "keys.0.left": np.array([7, 8], np.uint64)}
+    >>> hashes, rows = hottest(saved | {"keys.0.count": np.array([1.0, 5.0])}, "a", 1)
+    >>> hashes.tolist(), rows.tolist()
+    ([8], [5.0])
+    """
+    operators = list(saved["about"]["operators"])
+    if operator not in operators:
+        return np.empty(0, np.uint64), np.empty(0)
+    start = f"keys.{operators.index(operator)}."
+    return _most(saved[f"{start}left"], saved[f"{start}count"], count)
+
+
+def affinity(saved: Mapping[str, Any], operator: str, key: int, count: int) -> dict[str, Counted]:
+    """Return the keys of neighbouring operators that a key was seen with most, by operator."""
+    about, out = saved["about"], {}
+    operators = list(about["operators"])
+    for i, edge in enumerate(about["edges"]):
+        for side, (own, other) in (("left", edge), ("right", edge[::-1])):
+            if operators[own] != operator:
+                continue
+            them = "right" if side == "left" else "left"
+            parts = [
+                f"history.{i}.",
+                *(f"recent.{batch}.{i}." for batch in range(about["recent"])),
+            ]
+            seen, rows = [], []
+            for part in parts:
+                ours = np.flatnonzero(saved[f"{part}{side}"] == np.uint64(key))
+                seen.append(saved[f"{part}{them}"][ours])
+                rows.append(saved[f"{part}count"][ours])
+            hashes, at = np.unique(np.concatenate(seen), return_inverse=True)
+            together = np.bincount(at, np.concatenate(rows), len(hashes)).astype(np.float64)
+            out[operators[other]] = _most(hashes, together, count)
+    return out
+
+
+def _most(hashes: NDArray[np.uint64], rows: NDArray[np.float64], count: int) -> Counted:
+    first = np.argsort(-rows, kind="stable")[:count]
+    return hashes[first], rows[first]

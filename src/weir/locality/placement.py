@@ -37,8 +37,8 @@ def place(
 
     ``servers`` and ``rows`` are the :class:`~weir.locality.key_affinity.KeyAffinity` of keys, ``weight`` its
     rows, ``load`` and ``limit`` the rows of each server now and the most it may get, ``near`` how close any two
-    servers are (:func:`~weir.network.tree.closeness`), ``present`` the home of each key (−1: none), ``cost`` how many
-    rows that leave their server weigh as much as the state of a settled key.
+    servers are (:func:`~weir.network.locator.closeness`), ``present`` the home of each key (−1: none), ``cost`` how
+    many rows that leave their server weigh as much as the state of a settled key.
 
     >>> servers, rows = np.array([[0, 1], [0, 1], [-1, -1]], np.int32), np.array([[5, 1], [4, 3], [0, 0]], np.float32)
     >>> keys = np.array([7, 8, 9], np.uint64)

@@ -3,15 +3,13 @@
 * :mod:`~weir.network.distance`: process, host and rack of an instance; the distance of two of them
 * :mod:`~weir.network.profile`: latency, bandwidth and serialisation by distance, and the weights that follow
 * :mod:`~weir.network.racks`: the rack of each host
-* :mod:`~weir.network.locator`: the process, host and rack of every server of a query, as servers move
-* :mod:`~weir.network.tree`: racks, hosts and servers as a tree
+* :mod:`~weir.network.locator`: the process, host and rack of every server of a query, as servers move, and as a tree
 """
 
 from weir.network.distance import Distance, Place, distances
-from weir.network.locator import Locator, tree_of
+from weir.network.locator import Locator, Tree, tree_of
 from weir.network.profile import PAPER, Profile, initial_weights
 from weir.network.racks import Racks
-from weir.network.tree import Tree
 
 __all__ = [
     "PAPER",

@@ -1,4 +1,4 @@
-"""The network locator: which process, host and rack each server is in, kept up to date as servers move."""
+"""Where servers are: their processes, hosts and racks as servers move, and these as a tree."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.errors import ParameterError
 from weir.network.distance import Place, distances
 from weir.network.racks import Racks
-from weir.network.tree import Tree
+
+Tree = int | Sequence["Tree"]  # racks, hosts and servers as nested lists: [[[0, 1], [2]], [[3]]]
 
 
 class Locator:
@@ -96,3 +98,41 @@ def _nest(servers: list[int], places: Sequence[Place], levels: tuple[str, ...]) 
     groups = [list(g) for _, g in groupby(servers, key=lambda i: getattr(places[i], levels[0]))]
     branches = [_nest(g, places, levels[1:]) for g in groups]
     return branches[0] if len(branches) == 1 else branches
+
+
+def servers_of(tree: Tree) -> list[int]:
+    """Return the servers below a node of the tree.
+
+    >>> servers_of([[[0, 1], [2]], [[3]]])
+    [0, 1, 2, 3]
+    """
+    return [tree] if isinstance(tree, int) else [s for branch in tree for s in servers_of(branch)]
+
+
+def depth_of(tree: Tree) -> int:
+    """Return the number of levels between the root and the deepest server."""
+    return 0 if isinstance(tree, int) else 1 + max((depth_of(branch) for branch in tree), default=0)
+
+
+def closeness(tree: Tree, n: int) -> NDArray[np.float64]:
+    """Return, for any two servers, the number of levels (rack, host …) that they share below the root.
+
+    >>> closeness([[0, 1], [2, 3]], 4)[0].tolist()
+    [2.0, 1.0, 0.0, 0.0]
+    """
+    shared = np.zeros((n, n))
+
+    def descend(place: Tree) -> None:
+        below = servers_of(place)
+        shared[np.ix_(below, below)] += 1
+        for branch in [] if isinstance(place, int) else place:
+            descend(branch)
+
+    descend(tree)
+    return shared - 1
+
+
+def check_tree(tree: Tree, n: int) -> None:
+    """Raise unless a tree names each of the n servers once."""
+    if sorted(servers_of(tree)) != list(range(n)):
+        raise ParameterError(f"racks must name each server 0 … {n - 1} once, got {servers_of(tree)}")

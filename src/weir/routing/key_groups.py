@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from weir.errors import GroupingError
 from weir.hashing import key_group
@@ -53,9 +52,9 @@ class KeyGroups(Grouping):
         object.__setattr__(self, "homes", homes)
 
     @classmethod
-    def like_hash(cls, n: int, key_groups: int = KEY_GROUPS, listed: Table | None = None) -> KeyGroups:
-        """Return key groups that route to ``n`` instances exactly as the plain hash does (or a table with it)."""
-        return cls(np.repeat(np.arange(n, dtype=np.int32), -(-key_groups // n)), listed)
+    def like_hash(cls, n: int, key_groups: int = KEY_GROUPS) -> KeyGroups:
+        """Return key groups that route to ``n`` instances exactly as the plain hash does."""
+        return cls(np.repeat(np.arange(n, dtype=np.int32), -(-key_groups // n)))
 
     @classmethod
     def of_rule(cls, rule: RoutingRule, key_groups: int = KEY_GROUPS) -> KeyGroups:
@@ -75,17 +74,6 @@ class KeyGroups(Grouping):
 
     def __hash__(self) -> int:
         return hash((self.homes.tobytes(), self.listed))
-
-    def group(self, keys: Keys) -> NDArray[np.int32]:
-        """The key group of each key."""
-        return key_group(keys, len(self.homes))
-
-    def count(self, keys: Keys, weights: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Keys, or their weights, per key group, without those that have a home of their own."""
-        load = np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64)
-        if self.listed is not None:
-            load = np.where(self.listed.find(keys) < 0, load, 0.0)
-        return np.bincount(self.group(keys), load, minlength=len(self.homes)).astype(np.float64)
 
     def check(self, n: int, where: str) -> None:
         """Raises unless every named instance exists."""
@@ -117,7 +105,7 @@ class _KeyGroupRouter(Router):
         self._rule = rule
 
     def route(self, keys: Keys) -> Instances:
-        home = self._rule.homes[self._rule.group(keys)]
+        home = self._rule.homes[key_group(keys, len(self._rule.homes))]
         if self._rule.listed is None:
             return home
         own = self._rule.listed.find(keys)

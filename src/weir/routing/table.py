@@ -60,8 +60,8 @@ class Table(Grouping):
     n
         How many instances the table was made for, if that is known: :meth:`route` and :meth:`diff` then know where
         keys live that are not listed.
-    operator, version, topology
-        Whose table it is, its place in the sequence of that operator's tables, and the application's fingerprint.
+    operator, version
+        Whose table it is, and its place in the sequence of that operator's tables.
     keys
         The readable key columns, if known: an Arrow table with one row per hash.
     key_groups
@@ -87,7 +87,6 @@ class Table(Grouping):
     n: int | None = None
     operator: str = ""
     version: int = 0
-    topology: str = ""
     keys: pa.Table | None = field(default=None, repr=False)
     key_groups: Instances | None = field(default=None, repr=False)
 
@@ -129,7 +128,6 @@ class Table(Grouping):
         n: int | None = None,
         operator: str = "",
         version: int = 0,
-        topology: str = "",
     ) -> Table:
         """Make a table from ``{key: instance}``; a key of several columns is a tuple.
 
@@ -144,7 +142,7 @@ class Table(Grouping):
                 for i, values in enumerate(zip(*keys, strict=True))
             ]
             hashes = hash_columns(columns)
-        return cls(hashes, np.array(list(homes.values()), np.int32), n, operator, version, topology)
+        return cls(hashes, np.array(list(homes.values()), np.int32), n, operator, version)
 
     @classmethod
     def from_keys(
@@ -155,7 +153,6 @@ class Table(Grouping):
         n: int | None = None,
         operator: str = "",
         version: int = 0,
-        topology: str = "",
     ) -> Table:
         """Make a table from readable keys, one column per key column and one row per key; they stay readable.
 
@@ -166,32 +163,30 @@ class Table(Grouping):
         [2, 0]
         """
         homes = np.asarray(instances, np.int32)
-        return cls(hash_columns(keys.columns), homes, n, operator, version, topology, keys)
+        return cls(hash_columns(keys.columns), homes, n, operator, version, keys)
 
     @classmethod
     def from_file(
         cls,
         path: str | Path,
         *,
-        topology: str | None = None,
         n: int | None = None,
         filesystem: pafs.FileSystem | None = None,
     ) -> Table:
-        """Read a saved table; with ``topology`` or ``n``, only one made for that application or server count."""
-        entries, keys, about = read_table(path, topology=topology, n=n, filesystem=filesystem)
+        """Read a saved table; with ``n``, only one made for that number of servers."""
+        entries, keys, about = read_table(path, n=n, filesystem=filesystem)
         return cls(
             entries.column(HASH).to_numpy(),
             entries.column(SERVER).to_numpy(),
             n if about["n"] is None else int(about["n"]),
             about["operator"],
             int(about["version"]),
-            about["topology"],
             keys,
         )
 
     def save(self, path: str | Path, filesystem: pafs.FileSystem | None = None) -> None:
         """Write the table as one Arrow file, whole or not at all (local files are renamed into place)."""
-        about = {name: getattr(self, name) for name in ("n", "operator", "version", "topology")}
+        about = {name: getattr(self, name) for name in ("n", "operator", "version")}
         write_table(self.to_arrow(), about, path, filesystem)
 
     def to_arrow(self) -> pa.Table:
@@ -290,13 +285,6 @@ class Table(Grouping):
         moved = before != after
         return Moves(both[moved], before[moved], after[moved])
 
-    def changes(self, other: Table) -> Patch:
-        """Return the patch that turns this table into ``other``."""
-        both = np.union1d(self.hashes, other.hashes)
-        after = other.find(both)
-        changed = self.find(both) != after
-        return Patch(both[changed], after[changed])
-
     def patch(self, patch: Patch, *, version: int | None = None) -> Table:
         """Return the next table: entries of the patch added, replaced, or (instance −1) removed."""
         stays = ~np.isin(self.hashes, patch.hashes)
@@ -307,7 +295,6 @@ class Table(Grouping):
             self.n,
             self.operator,
             self.version + 1 if version is None else version,
-            self.topology,
             key_groups=self.key_groups,
         )
 

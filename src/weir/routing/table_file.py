@@ -37,14 +37,13 @@ def write_table(
 def read_table(
     path: str | Path,
     *,
-    topology: str | None = None,
     n: int | None = None,
     filesystem: pafs.FileSystem | None = None,
 ) -> tuple[pa.Table, pa.Table | None, dict[str, Any]]:
     """Return the hashes and homes of a table, its readable keys if it has any, and its metadata.
 
     Raises :class:`~weir.errors.CheckpointError` for a file that is missing, damaged or too new, and
-    :class:`~weir.errors.CheckpointMismatch` for one of another application or number of servers.
+    :class:`~weir.errors.CheckpointMismatch` for one of another number of servers.
     """
     files, place = _open(path, filesystem)
     try:
@@ -66,11 +65,6 @@ def read_table(
         )
     if not sound:
         raise CheckpointError(f"{path} is damaged, its checksum doesn't match: restore or make it again")
-    if topology is not None and about["topology"] != topology:
-        raise CheckpointMismatch(
-            f"{path} is the table of another application (topology {about['topology'] or 'unnamed'}, "
-            f"this one is {topology}): make a table from this application's data"
-        )
     if n is not None and about["n"] not in (None, n):
         raise CheckpointMismatch(
             f"{path} is for {about['n']} servers, not for {n}: "

@@ -37,16 +37,12 @@ class Weighted(CountingGrouping):
     """Any grouping, bent towards near and fast receivers by shares per round.
 
     Every channel from an upstream instance to a receiver has a weight: its share, in rows, of a round. A row
-    takes the channel that the default grouping wants if that has share left in this round; else the first in
-    order of priority that has. When all shares are used up, a new round begins. So receivers get rows in
-    proportion to their weights, whatever the keys; the default grouping only decides who gets which.
+    takes the channel that the default grouping wants if that has share left in this round, else the nearest that
+    has. When all shares are used up, a new round begins. So receivers get rows in proportion to their weights,
+    whatever the keys. Weights begin with distance (:func:`~weir.network.profile.initial_weights`) and follow load
+    (:class:`BalancedWeights`).
 
-    Weights begin with distance (:func:`~weir.network.profile.initial_weights`: the closer, the heavier) and follow
-    load (:class:`BalancedWeights`).
-    Priority is distance, then weight.
-
-    With a default by key, the overflow of a key goes elsewhere: the operator must be mergeable, and a plan
-    with any other operator is refused.
+    With a default by key, the overflow of a key goes elsewhere, so the operator must merge.
 
     Parameters
     ----------

@@ -38,9 +38,17 @@ from weir.errors import EngineError, LiveFailed
 from weir.extras import install
 from weir.graph.model import Topology
 from weir.spark.executors import ensure_slots, executors, settled_slots, slots
-from weir.spark.runner import MOST_BYTES, SETTINGS, SparkRunner, local_folder, partition, settle
+from weir.spark.runner import (
+    MOST_BYTES,
+    SETTINGS,
+    SparkRunner,
+    Task,
+    answering,
+    local_folder,
+    partition,
+    settle,
+)
 from weir.spark.sources import fetched
-from weir.spark.stages import Task, answering
 from weir.state.storage import Storage
 
 logger = logging.getLogger("weir.spark")

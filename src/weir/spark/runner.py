@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from weir.engine.batch.fence import check_shared
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
-from weir.engine.exchange import wire
-from weir.engine.metrics.latency import now
+from weir.engine.exchange.wire import WIRE
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.lookahead import Ahead
 from weir.engine.task import invariants
@@ -32,18 +32,15 @@ from weir.engine.task.batch_context import (
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of
 from weir.engine.task.server import Server
-from weir.engine.task.tables import grouping_in_force
 from weir.errors import EngineError, HandoffLost, OperatorError
 from weir.faults import reach
-from weir.graph.model import Edge, Topology
+from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
 from weir.spark.failures import translating
-from weir.spark.lookahead_counts import count_ahead
 from weir.spark.server_affinity import ServerAffinity
 from weir.spark.session import own_session
-from weir.spark.sources import collected, without
-from weir.spark.stages import Task, answering, sending
+from weir.spark.sources import collected, count_ahead, without
 from weir.spark.state import output_frame
 from weir.state.storage import Storage
 
@@ -60,6 +57,33 @@ SETTINGS = {
     MOST_BYTES: "16777216",
 }
 PAUSE = 50  # batches without parcels after one was lost
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+# types are given as such: to parse a schema takes Spark some ten milliseconds, with every batch
+_TYPES = {
+    pa.int32(): T.IntegerType(),
+    pa.int64(): T.LongType(),
+    pa.string(): T.StringType(),
+    pa.binary(): T.BinaryType(),
+}
+_SENT = T.StructType([T.StructField(field.name, _TYPES[field.type]) for field in WIRE])
+_ANSWERED = T.StructType([_SENT[name] for name in ("kind", "payload")])
+
+
+def sending(frame: DataFrame, task: Task) -> DataFrame:
+    """Return what a task sends on to servers."""
+    return frame.mapInArrow(task, _SENT)
+
+
+def answering(frame: DataFrame, task: Task) -> DataFrame:
+    """Return what a task of the last stage tells the driver: kinds and payloads."""
+
+    def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in task(batches):
+            yield batch.select(_ANSWERED.names)
+
+    return frame.mapInArrow(answers, _ANSWERED)
 
 
 def unite(sources: dict[str, DataFrame], topology: Topology) -> DataFrame:

@@ -14,7 +14,7 @@ from weir.engine.documents import Commit, TableRef
 from weir.engine.inspect.saved_state import described_operator, readable_state, state_schema
 from weir.errors import ParameterError
 from weir.hashing import hash_columns
-from weir.locality.saved import affinity, hottest
+from weir.locality.manager import affinity, hottest
 from weir.state.columns import H1
 from weir.state.storage import Storage
 from weir.state.view import StateView

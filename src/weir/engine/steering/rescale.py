@@ -173,6 +173,6 @@ def _rehomed(
     k = len(node.placement)
     weights = weigh(node.name, hashes) if weigh is not None else np.ones(len(hashes))
     if not grouping.learnt:
-        return spread(homes, k, weights=weights).homes
+        return spread(homes, k, weights=weights)
     # where learning places keys, balance is its business: it knows which of them belong together
-    return spread(homes, k, weights=weights, slack=float(k)).homes
+    return spread(homes, k, weights=weights, slack=float(k))

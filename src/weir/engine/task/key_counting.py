@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from weir.graph.model import Node
 from weir.locality.config import Locality
-from weir.locality.heavy import HeavyPairs
+from weir.locality.counts import HeavyPairs
 from weir.locality.stats import BatchStats
 from weir.rows import Rows
 
@@ -51,7 +51,7 @@ class Learning:
 
 
 class KeyCounter:
-    """Counts keys and pairs of keys in one task, in bounded memory (see :class:`~weir.locality.heavy.HeavyPairs`).
+    """Counts keys and pairs of keys in one task, in bounded memory (see :class:`~weir.locality.counts.HeavyPairs`).
 
     Statistics of a server's earlier steps are added, so that one server sends the driver one summary.
     """

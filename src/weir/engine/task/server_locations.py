@@ -6,9 +6,8 @@ from weir.engine.documents import Network, TaskReport
 from weir.engine.metrics.traffic import server_locations
 from weir.graph.model import Topology
 from weir.network.distance import Place
-from weir.network.locator import Locator, tree_of
+from weir.network.locator import Locator, Tree, tree_of
 from weir.network.racks import Racks
-from weir.network.tree import Tree
 
 
 class ServerLocations:

@@ -11,7 +11,7 @@ from weir.locality.graph import KeyGraph
 from weir.locality.partition.base import Partitioner, Parts, Terms, relabel
 from weir.locality.partition.hierarchy import partition_hierarchy
 from weir.locality.partition.multilevel import partition_multilevel
-from weir.network.tree import Tree
+from weir.network.locator import Tree
 
 
 def partition(

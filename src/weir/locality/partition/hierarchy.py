@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from weir.locality.graph import KeyGraph
 from weir.locality.partition.base import Limits, Parts, Terms
 from weir.locality.partition.multilevel import partition_multilevel
-from weir.network.tree import Tree, check_tree, depth_of, servers_of
+from weir.network.locator import Tree, check_tree, depth_of, servers_of
 
 
 def partition_hierarchy(graph: KeyGraph, tree: Tree, terms: Terms = Terms()) -> Parts:  # noqa: B008 - it is frozen

@@ -63,10 +63,12 @@ def test_guests_who_stay_are_left_alone():
 
 
 def test_a_place_for_every_hour_is_no_change():
-    places = np.random.default_rng(0).integers(PLACES, size=(4, GUESTS))
-    locality, moved = play(lambda batch: places[batch % 4])
-    assert locality > 0.4
-    assert moved < 0.1
+    played = []
+    for seed in range(3):  # of one stream, chance alone may move a tenth
+        places = np.random.default_rng(seed).integers(PLACES, size=(4, GUESTS))
+        played.append(play(lambda batch, places=places: places[batch % 4]))
+    assert min(locality for locality, _ in played) > 0.4
+    assert np.mean([moved for _, moved in played]) < 0.1
 
 
 def company_of(home, rows):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from support import counts, dicts
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.inspect.saved_state import state_schema
 from weir.state.segment import H1
 from weir.state.storage import Storage
@@ -30,7 +30,7 @@ def count_and_top_by(tables: Sequence[pa.Table], *columns: str) -> list[tuple[An
 def homes_of(checkpoint: str, name: str) -> dict[int, int]:
     """Return the server of each key's hash, from the committed segments; fail if a key lives on two."""
     storage = Storage(checkpoint)
-    commit = latest_commit(storage)
+    commit = CheckpointLayout(storage).latest_commit()
     assert commit is not None
     schema = state_schema(commit.signature["operators"][name])
     homes: dict[int, int] = {}

@@ -12,7 +12,7 @@ import pytest
 import weir
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, two_counts
 from truth import count_and_top_by, homes_of
-from weir.engine.batch.ledger import read_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.routing.table import Table
 from weir.state.storage import Storage
 from weir.testing import run, start
@@ -157,7 +157,7 @@ def test_tables_made_offline_are_there_from_the_first_batch(tables, checkpoint, 
     query = run(two_counts(), tables, checkpoint, servers=3, routing=weir.Locality(tables=str(tmp_path)))
     assert query.recent_progress[0].locality > 0.7
     assert rows_of(query.state("topics")) == counts(tables, "topic")
-    assert read_commit(Storage(checkpoint), "000000000000-0000").table_version == 1
+    assert CheckpointLayout(Storage(checkpoint)).read_commit("commits/000000000000-0000").table_version == 1
 
 
 def test_reconfigure_without_learning_is_refused(tables):

@@ -15,8 +15,8 @@ import pytest
 
 import weir
 from support import POSTS, counts, places_and_topics, rows_of, sums, write_parts
-from weir.engine.batch.ledger import read_commit
 from weir.engine.batch.source_batching import SourceBatching, next_input
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import BatchPlan, Input
 from weir.faults import watching
 from weir.flow import parts_of
@@ -144,7 +144,10 @@ def test_a_crash_while_partitions_are_read_at_new_places(tmp_path, checkpoint, f
     plan = Storage(checkpoint).read_document("plans/000000000001-0000", "plan")
     planned = msgspec.convert(plan, BatchPlan)
     assert planned.tables["files"].files[0].rows == 4
-    assert read_commit(Storage(checkpoint), "000000000001-0000").tables == planned.tables
+    assert (
+        CheckpointLayout(Storage(checkpoint)).read_commit("commits/000000000001-0000").tables
+        == planned.tables
+    )
     assert [p.rows for p in query.recent_progress][-2:] == [1200, 1200]
     assert len(query.routing_table("files")) == 4
 

@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from support import NOW, POSTS, counts, posts, rows_of, stream, two_counts, watch_fsync, write_batches
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.hashing import hash_columns
 from weir.state.storage import Storage
 from weir.testing import run, start
@@ -157,11 +157,11 @@ def test_added_operators_start_empty_and_changed_groupings_move_state(checkpoint
 
 def test_two_writers_and_leftovers_of_a_dead_one(copy):
     storage = Storage(str(copy))
-    last = latest_commit(storage)
+    last = CheckpointLayout(storage).latest_commit()
     with pytest.raises(weir.errors.CheckpointError, match="Two queries share this checkpoint"):
         storage.write_document(f"commits/{last.batch:012d}-{last.epoch:04d}", "commit", last)
     (copy / "commits/000000000009-0000.dead.tmp").write_bytes(b"half a comm")
-    assert latest_commit(storage).batch == last.batch
+    assert CheckpointLayout(storage).latest_commit().batch == last.batch
 
 
 def test_old_files_are_deleted_and_everything_named_stays(checkpoint):

@@ -20,7 +20,7 @@ from killed_app import Totals
 
 import weir
 from support import POSTS, counts, dicts, grouped, posts, rows_of, run_app, two_counts, write_batches
-from weir.engine.batch.ledger import latest_commit, read_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import BatchPlan
 from weir.state.storage import Storage
 from weir.testing import Crash, start
@@ -75,7 +75,10 @@ def test_dead_at_every_step_of_a_batch_and_started_again(checkpoint):
     assert query.pending_faults == []
     assert query.progress.batch == 2
     # the batch that died twice was one in which state moved
-    assert read_commit(Storage(checkpoint), "000000000001-0000").progress["moved_keys"] > 0
+    assert (
+        CheckpointLayout(Storage(checkpoint)).read_commit("commits/000000000001-0000").progress["moved_keys"]
+        > 0
+    )
     assert rows_of(query.state("places")) == counts(tables, "place")
     assert sorted(rows_of(query.state("topics"))) == totals(tables)
     times = check_deliveries([(batch, rows_of(table)) for _, batch, table in query.deliveries], tables)
@@ -147,7 +150,7 @@ def test_killed_while_state_moves_and_after_a_server_has_come(tmp_path):
     for fault, servers in (("job-done:1", 2), ("commit-written:2", 3)):
         died = run_app(*arguments, fault=fault, timeout=240)
         assert died.returncode == -signal.SIGKILL, died.stderr[-2000:]
-        assert latest_commit(Storage(checkpoint)).servers == servers
+        assert CheckpointLayout(Storage(checkpoint)).latest_commit().servers == servers
     done = run_app(*arguments, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     answer = json.loads(done.stdout.splitlines()[-1])
@@ -159,7 +162,7 @@ def test_killed_while_state_moves_and_after_a_server_has_come(tmp_path):
     # the batch that died was one in which keys moved and files were read by a learnt table; its replay used the same
     storage = Storage(checkpoint)
     plan = msgspec.convert(storage.read_document("plans/000000000001-0000", "plan"), BatchPlan)
-    commit = read_commit(storage, "000000000001-0000")
+    commit = CheckpointLayout(storage).read_commit("commits/000000000001-0000")
     assert plan.tables["files"].files[0].rows == 4
     assert commit.tables == plan.tables
     assert commit.progress["moved_keys"] > 0

@@ -19,7 +19,7 @@ from old_checkpoints import DATA, SCHEMA, START, STORIES, Total, posts
 
 import weir
 import weir.testing
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.inspect.inspection import inspect
 from weir.errors import CheckpointMismatch
 from weir.state.storage import Storage
@@ -178,7 +178,7 @@ def test_a_scaled_checkpoint_keeps_its_servers_and_scales_on(story: str, tmp_pat
 
 def test_waiting_partial_states_are_merged(tmp_path: Path) -> None:
     def waiting() -> int:
-        last = latest_commit(Storage(str(tmp_path)))
+        last = CheckpointLayout(Storage(str(tmp_path))).latest_commit()
         assert last is not None
         return sum(ref.rows for refs in last.manifest["places~held"] for ref in refs)
 

@@ -13,7 +13,7 @@ import pytest
 
 import weir
 from support import counts, posts, rows_of, run_app, two_counts, write_batches
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.faults import watching
 from weir.state.storage import Storage
 from weir.testing import start
@@ -32,7 +32,7 @@ def test_a_driver_that_dies_around_the_commit_point(checkpoint):
 
     def go_on(fault):
         """Feed batches until the driver dies, as a process would, and start it again."""
-        last = latest_commit(Storage(checkpoint))
+        last = CheckpointLayout(Storage(checkpoint)).latest_commit()
         for batch in range(0 if last is None else last.batch + 1, 5):
             try:
                 with watching(partial(die, fault)):
@@ -46,7 +46,7 @@ def test_a_driver_that_dies_around_the_commit_point(checkpoint):
     # (where it dies, servers by then): until the plan is written nothing has changed; after that it is completed
     for fault, then in (("plan-written:1", 2), ("job-done:1", 2), ("commit-written:3", 3)):
         go_on(fault)
-        assert latest_commit(Storage(checkpoint)).servers == then
+        assert CheckpointLayout(Storage(checkpoint)).latest_commit().servers == then
     go_on("none")
     assert len(query.progress.servers) == 3
     for name, column in (("places", "place"), ("topics", "topic")):

@@ -11,7 +11,7 @@ import pytest
 import weir
 from support import POSTS, counts, posts, rows_of, two_counts
 from truth import told_time
-from weir.engine.batch.ledger import read_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.local.in_process import InProcessRunner
 from weir.engine.metrics.progress import Progress
 from weir.faults import watching
@@ -142,7 +142,9 @@ def test_overflow_of_a_hot_key_is_dealt_out_by_weights():
 
 def sent(checkpoint, name):
     """Return who sent how many rows to whom, and with which weights, in a batch."""
-    progress = Progress.from_dict(read_commit(Storage(str(checkpoint)), name).progress)
+    progress = Progress.from_dict(
+        CheckpointLayout(Storage(str(checkpoint))).read_commit(f"commits/{name}").progress
+    )
     edge = progress.edges["spread → topics"]
     return edge.local, edge.remote, progress.weights, progress.operators["topics"].pairs
 

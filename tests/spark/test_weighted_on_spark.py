@@ -8,7 +8,7 @@ import pytest
 
 import weir
 from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
-from weir.engine.batch.ledger import read_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.metrics.progress import Progress
 from weir.faults import watching
 from weir.state.storage import Storage
@@ -18,7 +18,9 @@ SCALE = weir.Weighted().scale
 
 def sent(checkpoint, name):
     """Return who sent how many rows to whom, and with which weights, in a batch."""
-    progress = Progress.from_dict(read_commit(Storage(str(checkpoint)), name).progress)
+    progress = Progress.from_dict(
+        CheckpointLayout(Storage(str(checkpoint))).read_commit(f"commits/{name}").progress
+    )
     edge = progress.edges["spread → topics"]
     return edge.local, edge.remote, progress.weights, progress.operators["topics"].pairs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weir
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.inspect.inspection import inspect
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
@@ -78,7 +78,7 @@ def test_requests_that_fail_at_random_change_no_result(bucket, unreliable, relia
     proxy.outages = (90, 30)
     rows, stops = batches(3 + seed, 4), []
     while len(stops) < 30:
-        last = latest_commit(Storage(bucket, reliable))
+        last = CheckpointLayout(Storage(bucket, reliable)).latest_commit()
         try:
             with start(application(), bucket, servers=2, storage_options=options) as query:
                 for batch in rows[0 if last is None else last.batch + 1 :]:

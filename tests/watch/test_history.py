@@ -18,7 +18,7 @@ from weir.engine.batch.history import (
     downsample,
     read_chunk,
 )
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 from weir.testing import start
@@ -29,7 +29,7 @@ from weir.watch.reader import CheckpointReader
 def commit():
     with start(two_counts(), servers=2) as query:
         query.feed(posts(100, 0))
-        return latest_commit(query._driver.storage)
+        return CheckpointLayout(query._driver.storage).latest_commit()
 
 
 def numbered(commit, batch):

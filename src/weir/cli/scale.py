@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.steering.requests import Request, await_answer, foretell, submit
 from weir.errors import CheckpointError, EngineError, WeirError
 from weir.state.storage import Storage
@@ -45,7 +45,7 @@ def _renamed(old: str, new: str) -> Callable[[str], None]:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Ask the query to scale and return its answer, or decide here with ``--dry-run``."""
     storage = Storage(args.checkpoint)
-    commit = latest_commit(storage)
+    commit = CheckpointLayout(storage).latest_commit()
     if commit is None:
         raise CheckpointError(f"{storage.root}: no batch has been committed there yet")
     request = Request(

@@ -219,20 +219,6 @@ class Commit(msgspec.Struct, kw_only=True):
         """The source's number of the last batch of which this commit knows."""
         return self.batch if self.source_batch is None else self.source_batch
 
-    @property
-    def files(self) -> set[str]:
-        """The names of all files that this commit stands on."""
-        files: set[str] = {r.name for servers in self.manifest.values() for refs in servers for r in refs}
-        files.update(f.name for refs in self.outputs.values() for f in refs)
-        files.update(f.name for f in self.counters.values())
-        files.update(f.name for t in self.tables.values() for f in t.files)
-        files.update(side.file.name for side in self.sides.values())
-        if self.layout is not None:
-            files.update(f.name for f in [*self.layout.key_groups.values(), *self.layout.buckets.values()])
-        if self.manager is not None:
-            files.add(self.manager.name)
-        return files
-
 
 def plan_of(document: dict[str, Any]) -> BatchPlan:
     """Return the plan that a document of the checkpoint holds."""

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from weir.engine.arrays import read_table
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import Commit, FileRef
 from weir.engine.inspect.saved_state import (
     described_operator,
@@ -52,7 +52,7 @@ def read_state(
     if session is None:
         raise EngineError("read_state needs a Spark session; create one first or pass spark=")
     storage = Storage(checkpoint, storage_options)
-    commit = latest_commit(storage)
+    commit = CheckpointLayout(storage).latest_commit()
     if commit is None:
         raise CheckpointError(f"{storage.root}: no batch has been committed there yet")
     return state_frame(session, storage, commit, name)

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from weir.engine.batch.fence import DRIVERS, ENDED, PREPARING, began
+from weir.engine.batch.fence import began
 from weir.engine.batch.history import (
-    HISTORY,
     Chunk,
     ChunkName,
     Point,
@@ -21,7 +20,7 @@ from weir.engine.batch.history import (
     read_chunk,
     seconds_of,
 )
-from weir.engine.batch.ledger import HEAD, read_commit
+from weir.engine.checkpoint import COMMITS, ENDED, HISTORY, PREPARING, CheckpointLayout
 from weir.engine.documents import Commit
 from weir.engine.inspect.inspection import open_checkpoint
 from weir.engine.task.batch_context import host_name
@@ -42,7 +41,8 @@ class CheckpointReader:
 
     def __init__(self, checkpoint: str | Storage, on_commit: Callable[[Commit], None] | None = None) -> None:
         self.storage = open_checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
-        self.head: dict[str, Any] = self.storage.read_document(HEAD, "checkpoint")
+        self.layout = CheckpointLayout(self.storage)
+        self.head = self.layout.head()
         self.latest: Commit | None = None
         self.poll = LOCAL_POLL if self.storage.is_local else REMOTE_POLL
         self._on_commit = on_commit
@@ -56,11 +56,10 @@ class CheckpointReader:
     def refresh(self) -> bool:
         """Read what is new; return whether anything is."""
         with self._lock:
-            names = [name for name in self.storage.names("commits") if not name.endswith(".tmp")]
-            new = [name for name in names if name > self._seen]
+            new = [name for name in self.layout.documents(COMMITS) if name > self._seen]
             if not new:
                 return False
-            if not self._seen or int(new[0].split("-")[0]) > self.last + 1 or len(self._points) > RECENT:
+            if not self._seen or self.layout.batch_of(new[0]) > self.last + 1 or len(self._points) > RECENT:
                 self._read_history()
             first = not self._seen
             for name in new:
@@ -94,23 +93,25 @@ class CheckpointReader:
         A driver on this machine is looked for by its process. Of one elsewhere it is only known that it has not
         said that it ended.
         """
-        turns = [name for name in self.storage.names(DRIVERS) if name.isdigit()]
-        if not turns:
+        turn = max(self.layout.turns(), default=0)
+        if not turn:
             return {"state": "stopped", "since": None, "text": "nobody has driven it yet"}
         try:
-            driver = self.storage.read_document(f"{DRIVERS}/{turns[-1]}", "driver")
-            if self.storage.exists(f"{DRIVERS}/{turns[-1]}{ENDED}"):
-                end = self.storage.read_document(f"{DRIVERS}/{turns[-1]}{ENDED}", "end")
+            driver = self.storage.read_document(self.layout.driver(turn), "driver")
+            ended = self.layout.driver(turn, ENDED)
+            if self.storage.exists(ended):
+                end = self.storage.read_document(ended, "end")
                 if end["batch"] >= self.last:  # otherwise a batch has succeeded since
-                    ended = "finished" if end.get("finished") else "stopped"
-                    state = ended if end["error"] is None else "failed"
+                    state = "finished" if end.get("finished") else "stopped"
+                    state = state if end["error"] is None else "failed"
                     return {"state": state, "since": end["time"], "text": end["error"] or ""}
         except CheckpointError as error:  # another driver has just taken over, or the document is damaged
             return {"state": "presumed running", "since": None, "text": str(error)}
         who = f"process {driver['process']} on {driver['host']}"
         with contextlib.suppress(CheckpointError):
-            if self.storage.exists(f"{DRIVERS}/{turns[-1]}{PREPARING}"):
-                preparing = self.storage.read_document(f"{DRIVERS}/{turns[-1]}{PREPARING}", "preparing")
+            name = self.layout.driver(turn, PREPARING)
+            if self.storage.exists(name):
+                preparing = self.storage.read_document(name, "preparing")
                 who += f", {preparing['what']}"
         if driver["host"] == host_name() and driver.get("began"):
             if began(driver["process"]) != driver["began"]:
@@ -124,9 +125,9 @@ class CheckpointReader:
 
     def _read(self, name: str, first: bool) -> None:
         try:
-            commit = read_commit(self.storage, name)
+            commit = self.layout.read_commit(name)
         except CheckpointError as error:
-            if self.storage.exists(f"commits/{name}"):
+            if self.storage.exists(name):
                 logger.warning("passed over: %s", error)
             return  # cleaned away meanwhile: the history has it
         if commit.progress and commit.batch > self.last:

@@ -8,7 +8,7 @@ import pytest
 
 import weir
 import weir.testing
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.exchange import wire
 from weir.engine.local import in_process
 from weir.engine.task.state_keeper import StateKeeper
@@ -99,7 +99,7 @@ def test_the_keys_of_every_server_are_on_record(checkpoint):
                 query.scale_out(1)
             elif batch == 9:
                 query.scale_in(1)
-            commit = latest_commit(Storage(checkpoint))
+            commit = CheckpointLayout(Storage(checkpoint)).latest_commit()
             for name in ("places", "topics"):
                 assert commit.keys[name] == query.state(name).num_rows
                 # who owns slices of others' segments has not counted its keys, until they are merged

@@ -11,7 +11,7 @@ import pytest
 import weir
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, two_counts
 from truth import eventually, homes_of, told_time
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.errors import EngineError
 from weir.state.storage import Storage
 from weir.testing import start
@@ -151,7 +151,7 @@ def test_a_restart_goes_on_with_the_servers_there_are(tables, checkpoint):
     query.restart(servers=4)
     scaled(query, tables[5:], {})
     assert len(query.progress.servers) == 4
-    assert latest_commit(Storage(checkpoint)).layout is None
+    assert CheckpointLayout(Storage(checkpoint)).latest_commit().layout is None
     assert rows_of(query.state("topics")) == counts(tables, "topic")
 
 

@@ -26,7 +26,7 @@ import weir
 import weir.testing
 from weir.cli.drawing import size, table
 from weir.engine.batch.history import add
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import Commit
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
@@ -112,7 +112,7 @@ def _checkpoint(folder: str, batches: int, servers: int) -> tuple[Storage, Commi
     with weir.testing.start(app, folder, **options) as query:
         query.feed(rows)
     storage = Storage(folder)
-    commit = latest_commit(storage)
+    commit = CheckpointLayout(storage).latest_commit()
     assert commit is not None
     begin = time.time() - batches
     for first in range(1, batches - RETAIN, RETAIN):
@@ -134,7 +134,7 @@ def _numbered(commit: Commit, batch: int, begin: float, rng: np.random.Generator
 
 
 def _write(storage: Storage, commit: Commit) -> None:
-    storage.write_document(f"commits/{commit.batch:012d}-{commit.epoch:04d}", "commit", commit)
+    storage.write_document(CheckpointLayout.commit(commit.batch, commit.epoch), "commit", commit)
 
 
 def _paint(url: str) -> dict[str, float]:

@@ -22,7 +22,7 @@ from weir.cli.demo.stream import KEYS, SCHEMA, Posts, application
 from weir.cli.demo.summary import busiest, show
 from weir.cli.drawing import share_bar
 from weir.engine.batch.driver import COMPILING
-from weir.engine.batch.ledger import latest_commit
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.metrics.progress import Progress
 from weir.errors import EngineError
 from weir.state.storage import Storage
@@ -136,7 +136,7 @@ class Demo:
 
         storage = Storage(self.checkpoint)
         # one commit for both sides: a batch that was cancelled at the end may still be on its way
-        commit = latest_commit(storage)
+        commit = CheckpointLayout(storage).latest_commit()
         assert commit is not None
         files = [str(self.posts / f"{number:05d}.parquet") for number in range(commit.batch + 1)]
         posts = self.spark.read.schema(SCHEMA).parquet(*files)

@@ -11,8 +11,9 @@ import msgspec
 from weir.durations import microseconds
 from weir.engine.batch.clock import Clock
 from weir.engine.batch.driver import Driver, Runner
-from weir.engine.batch.ledger import FOREVER, Ledger, latest_commit
+from weir.engine.batch.ledger import FOREVER, Ledger
 from weir.engine.batch.source_batching import SourceBatching, SplittableSource
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import Layout
 from weir.engine.steering.rescale import Build
 from weir.errors import TopologyError
@@ -77,7 +78,7 @@ def _placed(
 
     They are as scaling has left them, unless the application has changed. ``"auto"`` keeps the checkpoint's servers.
     """
-    last = latest_commit(storage)
+    last = CheckpointLayout(storage).latest_commit()
     layout = None if last is None else last.layout
     if last is not None and layout is not None and servers == "auto":
         topology = build(layout.servers, layout.placements)

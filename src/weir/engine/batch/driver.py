@@ -22,6 +22,7 @@ from weir.engine.batch.lifecycle import Lifecycle, QueryStatus
 from weir.engine.batch.restart_checks import check_names, check_next, check_source
 from weir.engine.batch.retry import Retry
 from weir.engine.batch.source_batching import SourceBatching, next_input
+from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress, Seconds
@@ -377,8 +378,7 @@ class Driver:
     def _keep_offsets(self, batch: int) -> None:
         """Flush what Spark wrote down about the batch's input: it must not be lost where our commit of it is not."""
         if self.storage.is_local:
-            names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]
-            self.storage.keep(*(f"source/{where}/{n}" for where in ("offsets", "sources/*") for n in names))
+            self.storage.keep(*CheckpointLayout.offsets(batch))
 
     def _scaling(self, pending: Pending) -> Change | None:
         """Return what a request to scale changes; None if it is refused."""

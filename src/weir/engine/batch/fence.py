@@ -8,13 +8,12 @@ import time
 import uuid
 from collections.abc import Callable
 
+from weir.engine.checkpoint import DRIVERS, ENDED, PREPARING, CheckpointLayout
 from weir.engine.documents import Claim
 from weir.engine.task.batch_context import host_name
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 
-DRIVERS = "drivers"
-ENDED, PREPARING = "-ended", "-preparing"
 VISIBLE_WITHIN = 2.0  # seconds within which a file system that is shared shows a new file everywhere
 _seen: set[tuple[str, str]] = set()  # location and nonce of claims that this process has seen
 
@@ -27,7 +26,7 @@ class Fence:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self._storage, self._checkpoint = storage, CheckpointLayout(storage)
         self.turn = self._claim()
 
     def _claim(self) -> int:
@@ -40,11 +39,11 @@ class Fence:
             "time": int(time.time()),
         }
         while True:
-            turn = max(self._turns(), default=0) + 1
+            turn = max(self._checkpoint.turns(), default=0) + 1
             try:
-                self._storage.write_document(f"{DRIVERS}/{turn:08d}", "driver", claim)
+                self._storage.write_document(self._checkpoint.driver(turn), "driver", claim)
             except CheckpointError:
-                if turn not in self._turns():
+                if turn not in self._checkpoint.turns():
                     raise
                 continue  # another one was faster
             return turn
@@ -54,14 +53,11 @@ class Fence:
         """What others need to find this driver's claim."""
         return Claim(self.turn, self._nonce)
 
-    def _turns(self) -> list[int]:
-        return [int(name) for name in self._storage.names(DRIVERS) if name.isdigit()]
-
     def check(self) -> None:
         """Raise a CheckpointError unless this is still the driver of the checkpoint."""
-        latest = max(self._turns(), default=0)
+        latest = max(self._checkpoint.turns(), default=0)
         if latest > self.turn:
-            other = self._storage.read_document(f"{DRIVERS}/{latest:08d}", "driver")
+            other = self._storage.read_document(self._checkpoint.driver(latest), "driver")
             raise CheckpointError(
                 f"{self._storage.root}: another driver has taken over this checkpoint (process {other['process']} on "
                 f"{other['host']}). This one stops; nothing that it has not committed counts. Stop one of the two."
@@ -74,21 +70,19 @@ class Fence:
         """
         body = {"batch": batch, "error": error, "finished": finished, "time": int(time.time())}
         with contextlib.suppress(CheckpointError):  # noted already, or the storage is what has failed
-            self._storage.write_document(f"{DRIVERS}/{self.turn:08d}{ENDED}", "end", body)
+            self._storage.write_document(self._checkpoint.driver(self.turn, ENDED), "end", body)
 
     def preparing(self, what: str) -> Callable[[], None]:
         """Note what keeps this driver from its first batch, for those who look; return how to take it back."""
-        name = f"{DRIVERS}/{self.turn:08d}{PREPARING}"
+        name = self._checkpoint.driver(self.turn, PREPARING)
         with contextlib.suppress(CheckpointError):
             self._storage.write_document(name, "preparing", {"what": what})
         return lambda: self._storage.delete(name)
 
     def forget_older(self) -> None:
         """Delete the claims of drivers before this one."""
-        for name in self._storage.names(DRIVERS):
-            turn = name.removesuffix(ENDED).removesuffix(PREPARING)
-            if turn.isdigit() and int(turn) < self.turn:
-                self._storage.delete(f"{DRIVERS}/{name}")
+        names = self._checkpoint.documents(DRIVERS)
+        self._storage.delete(*(name for name in names if name < self._checkpoint.driver(self.turn)))
 
 
 def began(process: int) -> str:
@@ -113,11 +107,12 @@ def check_shared(storage: Storage, claim: Claim) -> None:
     proof = storage.location, claim.nonce
     if proof in _seen:
         return
-    name = f"{DRIVERS}/{claim.turn:08d}"
+    checkpoint = CheckpointLayout(storage)
+    name = checkpoint.driver(claim.turn)
     end = time.monotonic() + VISIBLE_WITHIN
     while not storage.exists(name):
         if time.monotonic() > end:
-            if any(int(n) > claim.turn for n in storage.names(DRIVERS) if n.isdigit()):
+            if max(checkpoint.turns(), default=0) > claim.turn:
                 raise CheckpointError(f"{storage.location}: another driver has taken over this checkpoint.")
             raise _unshared(storage, f"{name}, which the driver has written, is not there")
         time.sleep(0.05)

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weir.engine.documents import Commit, commit_of
+from weir.engine.checkpoint import HISTORY, CheckpointLayout
+from weir.engine.documents import Commit
 from weir.engine.metrics.progress import Progress, Seconds
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 
-HISTORY = "history"
 PHASES = ("waiting", "plan", "job", "commit", "deliver")
 FAN = (
     16  # chunks that become one, and from the second level on the batches that a point stands for, per level
@@ -214,11 +214,13 @@ def add(storage: Storage, commits: Iterable[Commit], following: Commit) -> None:
         _compact(storage, [*chunks, name])
 
 
-def readable(storage: Storage, names: Sequence[str], at_hand: Mapping[str, Commit]) -> Iterator[Commit]:
+def readable(
+    checkpoint: CheckpointLayout, names: Sequence[str], at_hand: Mapping[str, Commit]
+) -> Iterator[Commit]:
     """Yield commits; pass over damaged ones, as nothing but the history depends on them any more."""
     for name in names:
         try:
-            yield at_hand.get(name) or commit_of(storage.read_document(f"commits/{name}", "commit"))
+            yield at_hand.get(name) or checkpoint.read_commit(name)
         except CheckpointError as error:
             logger.warning("a batch will be missing from the history: %s", error)
 

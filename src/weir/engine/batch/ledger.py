@@ -1,29 +1,8 @@
 """The checkpoint's book-keeping: what has happened, what is about to, and what may be thrown away.
 
 Per batch two small documents are written: the *plan* before anything runs, and the *commit* when everything the
-tasks wrote is known. A batch has happened exactly when its commit exists. Nothing else decides anything.
-
-============================  ======================================================================
-``weir``                      written once: the checkpoint's identity and mode
-``plans/B-E``                 what batch B will do (E counts changes of the topology)
-``commits/B-E``               what batch B did: names every file of the state from then on
-``delivered/B``               the sinks have had batch B
-``state/OPERATOR/B/…``        segments; those that no commit names don't count
-``outputs/OPERATOR/B/…``      rows for sinks, dead letters included
-``tables/OPERATOR/B/…``       where keys live: learnt routing tables (bases and patches), and key groups of
-                              keys once scaling has moved some
-``routers/B/…``               counters of routers that have some
-``side/OPERATOR/B/…``         side inputs, as of batch B
-``moves/OPERATOR/B/…``        which keys' state moves where at the beginning of batch B
-``manager/B/…``               what the locality manager remembers
-``requests/ID``               what ``weir scale`` asks of the running query
-``answers/ID…``               its answer: accepted or withdrawn, the decision, what came of it
-``drivers/N``                 who drives: the driver with the highest number
-``history/LEVEL-FIRST-LAST``  what commits that are deleted leave behind, see :mod:`weir.engine.batch.history`
-``source/``                   Spark's own record of the source's offsets (streaming queries only)
-============================  ======================================================================
-
-Names of batches have twelve digits, so that they sort.
+tasks wrote is known. A batch has happened exactly when its commit exists. Nothing else decides anything. See
+:mod:`weir.engine.checkpoint` for where they are.
 """
 
 from __future__ import annotations
@@ -39,6 +18,7 @@ from weir.engine.batch import history
 from weir.engine.batch.clock import Clock
 from weir.engine.batch.fence import Fence
 from weir.engine.batch.restart_checks import compare
+from weir.engine.checkpoint import COMMITS, CheckpointLayout
 from weir.engine.documents import (
     BatchPlan,
     Commit,
@@ -51,8 +31,6 @@ from weir.engine.documents import (
     Network,
     TableRef,
     TaskReport,
-    commit_of,
-    plan_of,
 )
 from weir.engine.metrics.progress import Progress
 from weir.engine.task.event_times import heard, watermarks
@@ -67,7 +45,6 @@ from weir.operators.instance import END_OF_TIME
 from weir.state.segment import SegmentRef, run_to_merge
 from weir.state.storage import Storage
 
-HEAD = "weir"
 # the mode of weir.testing: it is fed batches by hand, and so goes on from a checkpoint of any mode
 IN_PROCESS = "in process"
 FOREVER = (1 << 63) - 1
@@ -88,7 +65,7 @@ class Ledger:
         layout: Layout | None = None,
         identity: str | None = None,
     ) -> None:
-        self.storage = storage
+        self.storage, self.checkpoint = storage, CheckpointLayout(storage)
         self.topology = topology
         self.fingerprint = self._planner = fingerprint(topology)
         self._flow = flow_fingerprint(topology)
@@ -96,7 +73,7 @@ class Ledger:
         self._changed: Manifest | None = None  # the state by its new owners, while these change
         self.retain = max(1, retain)
         self._clock = clock or Clock(None, FOREVER)
-        self.last = latest_commit(storage)
+        self.last = self.checkpoint.latest_commit()
         self.identity = self._open(mode, identity)
         saved = self.last.signature if self.last else topology.signature()
         # whether owners of state change: the first plan says how
@@ -117,7 +94,7 @@ class Ledger:
 
     def _check_still(self, layout: Layout | None) -> None:
         """Refuse to start from a commit that is not the last one any more, now that nobody else can add one."""
-        last, now = self.last, latest_commit(self.storage)
+        last, now = self.last, self.checkpoint.latest_commit()
         moved = last and layout and last.layout and last.layout.key_groups != layout.key_groups
         if moved or (last and (last.batch, last.epoch)) != (now and (now.batch, now.epoch)):
             raise CheckpointError(
@@ -125,21 +102,16 @@ class Ledger:
             )
 
     def _open(self, mode: str, identity: str | None) -> str:
-        storage = self.storage
-        if not storage.exists(HEAD):
-            if self.last is not None:
-                raise CheckpointError(
-                    f"{storage.path(HEAD)}: missing, although there are commits. Restore it."
-                )
+        if not self.checkpoint.check_head(self.last is not None):
             head = {"id": identity or uuid.uuid4().hex, "mode": mode, "created": int(time.time())}
             # what sinks know the query by: no two checkpoints share it, even if they share the seed of their routers
             head["query"] = uuid.uuid4().hex if identity else head["id"]
-            storage.write_document(HEAD, "checkpoint", head)
-        head = storage.read_document(HEAD, "checkpoint")
+            self.storage.write_document(self.checkpoint.HEAD, "checkpoint", head)
+        head = self.checkpoint.head()
         self.query = str(head.get("query", head["id"]))
         if mode not in (head["mode"], IN_PROCESS):
             raise CheckpointMismatch(
-                f"{storage.root}: belongs to a {head['mode']} run, this is a {mode} one; their batches count "
+                f"{self.storage.root}: belongs to a {head['mode']} run, this is a {mode} one; their batches count "
                 "differently. Use another checkpoint folder."
             )
         return str(head["id"])
@@ -197,7 +169,7 @@ class Ledger:
     ) -> BatchPlan:
         """Plan a batch, and save that. See :meth:`planned` for one that was planned before."""
         self.fence.check()
-        name = f"plans/{batch:012d}-{self.epoch:04d}"
+        name = self.checkpoint.plan(batch, self.epoch)
         # a plan that no longer fits, and was never committed: nothing of it counts
         self.storage.delete(name)
         last = self.last
@@ -270,10 +242,10 @@ class Ledger:
 
         ``end_of_input`` says whether it is to end the input; None: either way.
         """
-        name = f"plans/{batch:012d}-{self.epoch:04d}"
+        name = self.checkpoint.plan(batch, self.epoch)
         if not self.storage.exists(name):
             return None
-        plan = plan_of(self.storage.read_document(name, "plan"))
+        plan = self.checkpoint.read_plan(name)
         # a plan whose servers have been taken over: there is no way back in this run
         if self._changed is None and end_of_input not in (None, plan.end_of_input):
             return None
@@ -354,19 +326,19 @@ class Ledger:
 
     def _write_commit(self, commit: Commit) -> None:
         self.fence.check()
-        name = f"{commit.batch:012d}-{commit.epoch:04d}"
-        self.storage.write_document(f"commits/{name}", "commit", commit)
+        name = self.checkpoint.commit(commit.batch, commit.epoch)
+        self.storage.write_document(name, "commit", commit)
         self.last = self._recent[name] = commit
 
     # ------------------------------------------------------------------ sinks
 
     def was_delivered(self, batch: int) -> bool:
-        return batch in self._delivered or self.storage.exists(f"delivered/{batch:012d}")
+        return batch in self._delivered or self.storage.exists(self.checkpoint.delivered(batch))
 
     def delivered(self, batch: int) -> None:
         self.fence.check()
         self._delivered.add(batch)
-        self.storage.write_document(f"delivered/{batch:012d}", "delivery", {"batch": batch})
+        self.storage.write_document(self.checkpoint.delivered(batch), "delivery", {"batch": batch})
         reach("sink-delivered", batch)
 
     # ------------------------------------------------------------------ cleaning
@@ -374,43 +346,13 @@ class Ledger:
     def clean(self) -> int:
         """Delete what no retained commit names; return the number of files."""
         self.fence.check()
-        storage = self.storage
         self.fence.forget_older()
-        for folder in ("commits", "plans", "delivered", history.HISTORY):
-            for name in storage.names(folder):
-                if name.endswith(".tmp"):  # of a driver that died while writing it
-                    storage.delete(f"{folder}/{name}")
-        names = storage.names("commits")
-        keep, old = names[-self.retain :], names[: -self.retain]
-        if not keep:
+        self.checkpoint.delete_unfinished()
+        names = self.checkpoint.documents(COMMITS)
+        if not names:
             return 0
-        horizon = int(keep[-1].split("-")[0])
-        oldest = int(keep[0].split("-")[0])
-        at_hand = self._recent
-        self._recent = {name: at_hand.get(name) or read_commit(storage, name) for name in keep}
-        living = set().union(*(commit.files for commit in self._recent.values()))
-        history.add(storage, history.readable(storage, old, at_hand), self._recent[keep[0]])
-        dead: list[str] = []
-        for folder in ("state", "outputs", "tables", "routers", "moves", "manager", "side"):
-            for file in storage.files(folder):
-                batch = file.rsplit("/", 2)[-2]
-                if file not in living and not (batch.isdigit() and int(batch) > horizon):
-                    dead.append(file)
-        storage.delete(*dead)
-        for name in old:
-            storage.delete(f"commits/{name}")
-        for folder in ("plans", "delivered"):
-            for name in storage.names(folder):
-                if int(name.split("-")[0].split(".")[0]) < oldest:
-                    storage.delete(f"{folder}/{name}")
-        return len(dead)
-
-
-def read_commit(storage: Storage, name: str) -> Commit:
-    return commit_of(storage.read_document(f"commits/{name}", "commit"))
-
-
-def latest_commit(storage: Storage) -> Commit | None:
-    """Return the last commit of a checkpoint; None if there is none."""
-    names = [n for n in storage.names("commits") if not n.endswith(".tmp")]
-    return read_commit(storage, names[-1]) if names else None
+        kept, at_hand = names[-self.retain :], self._recent
+        self._recent = {name: at_hand.get(name) or self.checkpoint.read_commit(name) for name in kept}
+        old = history.readable(self.checkpoint, names[: -self.retain], at_hand)
+        history.add(self.storage, old, self._recent[kept[0]])
+        return self.checkpoint.delete_older(self._recent)

@@ -7,34 +7,20 @@ the query runs: nothing here writes, locks or deletes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.batch.ledger import HEAD, read_commit
-from weir.engine.documents import BatchPlan, Commit, FileRef, plan_of
+from weir.engine.checkpoint import COMMITS, PLANS, CheckpointLayout, files_of
+from weir.engine.documents import BatchPlan, Commit, FileRef
 from weir.engine.task.tables import load_table
 from weir.errors import CheckpointError
 from weir.state.segment import DEAD, H1, H2, SegmentRef
 from weir.state.storage import FORMAT, Storage
-
-# Spark's own files, and documents, which are verified when they are parsed
-_NOT_DATA = (
-    "source/",
-    "commits/",
-    "plans/",
-    "delivered/",
-    "drivers/",
-    "requests/",
-    "answers/",
-    "probe/",  # of version 0.2
-    "history/",
-)
 
 _COUNTERS = ("rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality")
 
@@ -58,10 +44,11 @@ def inspect(
     Raise a CheckpointError if there is no checkpoint, or its head or latest commit cannot be read.
     """
     storage = open_checkpoint(checkpoint)
-    head = storage.read_document(HEAD, "checkpoint")
-    commits, damaged = _read_commits(storage)
+    layout = CheckpointLayout(storage)
+    head = layout.head()
+    commits, damaged = _read_commits(layout)
     latest = commits[-1] if commits else None
-    plans = _read_plans(storage, damaged)
+    plans = _read_plans(layout, damaged)
     files = _Files(storage, latest, verify, advance)
     damaged += files.damaged
     return {
@@ -86,8 +73,8 @@ def inspect(
             "damaged": damaged,
             "wrong": files.wrong,
             "planned": _planned(plans, latest),
-            "undelivered": _undelivered(storage, latest),
-            **_unnamed(storage, commits, plans),
+            "undelivered": _undelivered(layout, latest),
+            **_unnamed(layout, commits, plans),
         },
     }
 
@@ -95,55 +82,39 @@ def inspect(
 def open_checkpoint(location: str) -> Storage:
     """Return the storage of a checkpoint; refuse a folder that is not one."""
     storage = Storage(location)
-    if storage.exists(HEAD):
+    if CheckpointLayout(storage).check_head(storage.exists(COMMITS)):
         return storage
-    if storage.exists("commits"):
-        raise CheckpointError(f"{storage.path(HEAD)}: missing, although there are commits. Restore it.")
     if not storage.exists(""):
         raise CheckpointError(f"{storage.root}: no such folder")
     raise CheckpointError(
-        f"{storage.root}: not a Weir checkpoint (it has no file '{HEAD}'). "
+        f"{storage.root}: not a Weir checkpoint (it has no file '{CheckpointLayout.HEAD}'). "
         "Name the folder that the query was started with."
     )
 
 
-def files_of(document: Any) -> Iterator[Ref]:
-    """Yield every file that a commit or plan names, at any depth."""
-    if isinstance(document, (SegmentRef, FileRef)):
-        yield document
-    elif isinstance(document, msgspec.Struct):
-        for field in document.__struct_fields__:
-            yield from files_of(getattr(document, field))
-    elif isinstance(document, (dict, list, tuple)):
-        for value in document.values() if isinstance(document, dict) else document:
-            yield from files_of(value)
-
-
-def _read_commits(storage: Storage) -> tuple[list[Commit], Damage]:
+def _read_commits(layout: CheckpointLayout) -> tuple[list[Commit], Damage]:
     """Return the readable commits, oldest first, and the damaged ones; raise if the latest is damaged."""
-    names = [name for name in storage.names("commits") if not name.endswith(".tmp")]
+    names = layout.documents(COMMITS)
     commits: list[Commit] = []
     damaged: Damage = []
     for name in names:
         try:
-            commits.append(read_commit(storage, name))
+            commits.append(layout.read_commit(name))
         except CheckpointError as error:
             if name == names[-1]:
                 raise  # the latest commit names the files that count: without it there is nothing to report
-            damaged.append({"file": f"commits/{name}", "problem": str(error)})
+            damaged.append({"file": name, "problem": str(error)})
     return commits, damaged
 
 
-def _read_plans(storage: Storage, damaged: Damage) -> list[BatchPlan]:
+def _read_plans(layout: CheckpointLayout, damaged: Damage) -> list[BatchPlan]:
     """Return the readable plans, and add the others to ``damaged``."""
     plans = []
-    for name in storage.names("plans"):
-        if name.endswith(".tmp"):
-            continue
+    for name in layout.documents(PLANS):
         try:
-            plans.append(plan_of(storage.read_document(f"plans/{name}", "plan")))
+            plans.append(layout.read_plan(name))
         except CheckpointError as error:
-            damaged.append({"file": f"plans/{name}", "problem": str(error)})
+            damaged.append({"file": name, "problem": str(error)})
     return plans
 
 
@@ -300,14 +271,16 @@ def _planned(plans: list[BatchPlan], commit: Commit | None) -> int | None:
     return next((plan.batch for plan in plans if (plan.batch, plan.epoch) == following), None)
 
 
-def _undelivered(storage: Storage, commit: Commit | None) -> int | None:
+def _undelivered(layout: CheckpointLayout, commit: Commit | None) -> int | None:
     """Return the last batch if it has rows for a sink and their delivery is not on record."""
-    if commit is None or not commit.outputs or storage.exists(f"delivered/{commit.batch:012d}"):
+    if commit is None or not commit.outputs or layout.storage.exists(layout.delivered(commit.batch)):
         return None
     return commit.batch
 
 
-def _unnamed(storage: Storage, commits: list[Commit], plans: list[BatchPlan]) -> dict[str, dict[str, int]]:
+def _unnamed(
+    layout: CheckpointLayout, commits: list[Commit], plans: list[BatchPlan]
+) -> dict[str, dict[str, int]]:
     """Count the files that no commit and no plan names.
 
     Those of a batch that is not committed yet may still become part of a commit. The others were left behind by
@@ -316,11 +289,9 @@ def _unnamed(storage: Storage, commits: list[Commit], plans: list[BatchPlan]) ->
     named = {ref.name for ref in files_of([*commits, *plans])}
     latest = max((commit.batch for commit in commits), default=-1)
     counts = {"in_flight": {"files": 0, "bytes": 0}, "orphans": {"files": 0, "bytes": 0}}
-    for file in storage.files(""):
-        if file == HEAD or file.startswith(_NOT_DATA) or file in named:
-            continue
-        batch = file.split("/")[-2] if "/" in file else ""
-        kind = "in_flight" if batch.isdigit() and int(batch) > latest else "orphans"
-        counts[kind]["files"] += 1
-        counts[kind]["bytes"] += storage.size(file)
+    for file in layout.data_files():
+        if file not in named:
+            kind = "in_flight" if layout.batch_of(file) > latest else "orphans"
+            counts[kind]["files"] += 1
+            counts[kind]["bytes"] += layout.storage.size(file)
     return counts

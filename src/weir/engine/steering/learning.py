@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import threading
-import uuid
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, save_arrays
+from weir.engine.checkpoint import MANAGER, CheckpointLayout
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
 from weir.engine.metrics.progress import RoutingProgress
 from weir.engine.steering.lookahead import Ahead
@@ -375,7 +375,7 @@ class Learner:
 
 
 def _memory_file(batch: int) -> str:
-    return f"manager/{batch:012d}/state-{uuid.uuid4().hex[:12]}.arrow"
+    return CheckpointLayout.new_file(MANAGER, batch, "state")
 
 
 def _given(grouping: Grouping) -> Where:

@@ -17,13 +17,13 @@ from typing import Any
 from weir.elasticity.decision import Decision, Situation, Strategy
 from weir.elasticity.explain import text
 from weir.elasticity.stela import Stela
+from weir.engine.checkpoint import DECISION, DONE, CheckpointLayout
 from weir.engine.documents import Commit
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.load import situation
 from weir.errors import CheckpointError, EngineError, did_you_mean
 from weir.state.storage import Storage
 
-REQUESTS, ANSWERS = "requests", "answers"
 RECONFIGURE = "reconfigure"  # asks for other homes of keys instead of other servers
 SLOT_WAIT = 60.0  # seconds that executors get to come
 
@@ -94,30 +94,31 @@ def foretell(commit: Commit, request: Request) -> dict[str, Any]:
 def submit(storage: Storage, request: Request) -> str:
     """Leave a request for the query that runs on a checkpoint; return its name, to wait for."""
     name = f"{int(time.time() * 1000):015d}-{uuid.uuid4().hex[:8]}"
-    storage.write_document(f"{REQUESTS}/{name}", "request", asdict(request))
+    storage.write_document(CheckpointLayout.request(name), "request", asdict(request))
     return name
 
 
 def await_answer(storage: Storage, name: str, timeout: float) -> dict[str, Any]:
     """Wait for what became of a request; give it up if no batch takes it up in time."""
     end = time.monotonic() + timeout
+    taken_up, decided, done = (CheckpointLayout.answer(name, what) for what in ("", DECISION, DONE))
     accepted = False
     while True:
-        if storage.exists(f"{ANSWERS}/{name}-done"):
-            answer: dict[str, Any] = storage.read_document(f"{ANSWERS}/{name}-done", "answer")
-            if storage.exists(f"{ANSWERS}/{name}-decision"):
-                answer["text"] = storage.read_document(f"{ANSWERS}/{name}-decision", "answer")["text"]
+        if storage.exists(done):
+            answer: dict[str, Any] = storage.read_document(done, "answer")
+            if storage.exists(decided):
+                answer["text"] = storage.read_document(decided, "answer")["text"]
             return answer
-        accepted = accepted or storage.exists(f"{ANSWERS}/{name}")
+        accepted = accepted or storage.exists(taken_up)
         if time.monotonic() > end:
             if not accepted:
                 try:
-                    storage.write_document(f"{ANSWERS}/{name}", "answer", {"state": "withdrawn"})
+                    storage.write_document(taken_up, "answer", {"state": "withdrawn"})
                 except CheckpointError:
                     accepted = True  # a batch took it up in this very moment
                     end += timeout
                     continue
-                storage.delete(f"{REQUESTS}/{name}")
+                storage.delete(CheckpointLayout.request(name))
                 raise EngineError(
                     f"no batch began within {timeout:g} s, so the request was withdrawn and nothing has changed. Is "
                     "the query running, and does its source have data?"

@@ -12,7 +12,6 @@ which is asked for at once.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from weir.elasticity.decision import Decision
 from weir.elasticity.graph import Graph
 from weir.elasticity.keys import regroup, spread
 from weir.engine.arrays import save_arrays
+from weir.engine.checkpoint import TABLES, CheckpointLayout
 from weir.engine.documents import Commit, Layout, Move, TableRef
 from weir.engine.task.ownership import known, listed_before, owners_before, transfer, write_moves
 from weir.engine.task.tables import load_table, whole_table
@@ -152,7 +152,7 @@ def change(
                 moved_keys += last.keys.get(node.name, 0)
             continue
         if layout is not None and (grouping.scales_by_key_group or grouping.splits_keys):
-            name = f"tables/{node.name}/{batch:012d}/key-groups-{uuid.uuid4().hex[:12]}.arrow"
+            name = CheckpointLayout.new_file(TABLES, batch, "key-groups", node.name)
             groups = regroup(instance[before.groups], k)
             layout.key_groups[node.name] = save_arrays(storage, name, {"homes": groups})
         owners = transfer(storage, last, layout, tables, origin, node, topology)

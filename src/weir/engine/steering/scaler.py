@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from weir.elasticity.autoscale import Autoscale
 from weir.elasticity.decision import Decision
 from weir.elasticity.explain import text
+from weir.engine.checkpoint import ANSWERS, DECISION, DONE, REQUESTS, CheckpointLayout
 from weir.engine.steering.load import Load
-from weir.engine.steering.requests import ANSWERS, RECONFIGURE, REQUESTS, Request, decide
+from weir.engine.steering.requests import RECONFIGURE, Request, decide
 from weir.engine.steering.rescale import check
 from weir.errors import CheckpointError, EngineError, WeirError
 from weir.state.storage import Storage
@@ -182,11 +183,11 @@ class Scaler:
 
     def _read_requests(self) -> None:
         for name in self.storage.names(REQUESTS):
-            if name.endswith(".tmp") or self.storage.exists(f"{ANSWERS}/{name}"):
+            if name.endswith(".tmp") or self.storage.exists(CheckpointLayout.answer(name)):
                 continue
             try:
-                asked = self.storage.read_document(f"{REQUESTS}/{name}", "request")
-                self.storage.write_document(f"{ANSWERS}/{name}", "answer", {"state": "accepted"})
+                asked = self.storage.read_document(CheckpointLayout.request(name), "request")
+                self.storage.write_document(CheckpointLayout.answer(name), "answer", {"state": "accepted"})
             except CheckpointError:
                 continue  # withdrawn in this very moment
             self._forget_old(name)
@@ -211,7 +212,9 @@ class Scaler:
             now = self.load.situation()
             decision = decide(request, now, self.hosts)
             pending = Pending(request, decision, text(decision, now), answer=name)
-            self.storage.write_document(f"{ANSWERS}/{name}-decision", "answer", {"text": pending.why})
+            self.storage.write_document(
+                CheckpointLayout.answer(name, DECISION), "answer", {"text": pending.why}
+            )
             self._queue(pending)
         except WeirError as error:
             self._refuse({"operation": request.operation, "servers": request.machines}, error)
@@ -219,8 +222,8 @@ class Scaler:
 
     def _tell(self, name: str | None, body: dict[str, Any]) -> None:
         if name is not None:
-            self.storage.write_document(f"{ANSWERS}/{name}-done", "answer", body)
-            self.storage.delete(f"{REQUESTS}/{name}")
+            self.storage.write_document(CheckpointLayout.answer(name, DONE), "answer", body)
+            self.storage.delete(CheckpointLayout.request(name))
 
     def _forget_old(self, name: str) -> None:
         day = 86_400_000

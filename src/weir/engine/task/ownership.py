@@ -14,7 +14,6 @@ until this batch's commit nothing has moved.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.arrays import read_table, write_table
+from weir.engine.checkpoint import MOVES, CheckpointLayout
 from weir.engine.documents import BatchPlan, Commit, Layout, Manifest, Move, TableRef
 from weir.engine.task.batch_context import BatchContext
 from weir.engine.task.tables import grouping_in_force, homes_of, key_groups_in_force, load_table
@@ -193,8 +193,9 @@ class Transfer:
 def write_moves(storage: Storage, operator: str, batch: int, moves: Moves) -> Move:
     """Write moves to a file; a plan may name the result from then on."""
     table = pa.table(dict(zip(("h1", "from", "to", "stale"), moves, strict=True)))
-    name = f"moves/{operator}/{batch:012d}/moves-{uuid.uuid4().hex[:12]}.arrow"
-    return Move(operator, write_table(storage, name, table))
+    return Move(
+        operator, write_table(storage, CheckpointLayout.new_file(MOVES, batch, "moves", operator), table)
+    )
 
 
 def read_moves(storage: Storage, move: Move) -> Moves:

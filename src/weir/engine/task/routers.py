@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, save_arrays
+from weir.engine.checkpoint import ROUTERS
 from weir.engine.task.batch_context import BatchContext
 from weir.engine.task.server_locations import places_of
 from weir.engine.task.tables import grouping_in_force
@@ -99,5 +100,5 @@ class Routers:
         for edge, router in self._routers.items():
             counters = router.counters()
             if counters:
-                ref = save_arrays(files.storage, files.name("routers"), counters)
+                ref = save_arrays(files.storage, files.name(ROUTERS), counters)
                 files.report.counters[f"{edge}/{self._source}"] = ref

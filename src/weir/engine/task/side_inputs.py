@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 import zlib
 from typing import Any
 
 import pyarrow as pa
 
 from weir.engine.arrays import read_table, write_table
+from weir.engine.checkpoint import SIDE, CheckpointLayout
 from weir.engine.documents import SideRef
 from weir.graph.model import Node, Topology
 from weir.state.cache import BYTES
@@ -33,7 +33,7 @@ def refresh(
         if before is not None and before.content == content:
             out[node.name] = SideRef(before.file, content, clock)
             continue
-        name = f"side/{node.name}/{batch:012d}/table-{uuid.uuid4().hex[:12]}.arrow"
+        name = CheckpointLayout.new_file(SIDE, batch, "table", node.name)
         out[node.name] = SideRef(write_table(storage, name, table), content, clock)
     return out
 

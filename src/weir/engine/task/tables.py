@@ -6,7 +6,6 @@ applies one small patch to get the next.
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, read_table, write_table
+from weir.engine.checkpoint import TABLES, CheckpointLayout
 from weir.engine.documents import BatchPlan, Commit, FileRef, Layout, TableRef
 from weir.graph.model import Node
 from weir.routing.base import Grouping, PlannedRouting
@@ -44,7 +44,7 @@ def changed_table(
         whole = load_table(storage, before).patch(Patch(hashes, servers))
         return whole_table(storage, before, operator, batch, whole.hashes, whole.instances)
     version = before.version + 1
-    name = f"tables/{operator}/{batch:012d}/{version:08d}-patch-{uuid.uuid4().hex[:12]}.arrow"
+    name = CheckpointLayout.new_file(TABLES, batch, f"{version:08d}-patch", operator)
     return TableRef(version, [*before.files, _write_entries(storage, name, hashes, servers)])
 
 
@@ -58,7 +58,7 @@ def whole_table(
 ) -> TableRef:
     """Write a table that takes the place of the one before."""
     version = before.version + 1 if before else 1
-    name = f"tables/{operator}/{batch:012d}/{version:08d}-base-{uuid.uuid4().hex[:12]}.arrow"
+    name = CheckpointLayout.new_file(TABLES, batch, f"{version:08d}-base", operator)
     return TableRef(version, [_write_entries(storage, name, hashes, servers)])
 
 

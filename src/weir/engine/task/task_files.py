@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from weir.engine.arrays import write_table
+from weir.engine.checkpoint import OUTPUTS, STATE, CheckpointLayout
 from weir.engine.documents import MadeSegment, TaskReport
 from weir.engine.metrics.latency import count_age
 from weir.errors import OperatorError, said
@@ -33,23 +33,21 @@ class TaskFiles:
         self._batch = batch
         self._who = f"s{report.server}" if report.server >= 0 else f"t{task}"
 
-    def name(self, folder: str, what: str = "") -> str:
-        """Return a new name in a folder of this batch."""
-        suffix = f"-{what}" if what else ""
-        attempt = uuid.uuid4().hex[:12]
-        return f"{folder}/{self._batch:012d}/{self._who}-{self.report.step}{suffix}-{attempt}.arrow"
+    def name(self, kind: str, operator: str = "", what: str = "") -> str:
+        """Return a name for a new file of this task."""
+        return CheckpointLayout.new_file(kind, self._batch, f"{self._who}-{self.report.step}{what}", operator)
 
     def segment(self, name: str, table: pa.Table) -> SegmentRef | None:
         """Write entries of an operator's state, if there are any."""
         if not table.num_rows:
             return None
-        ref = write_segment(self.storage, self.name(f"state/{name}"), table)
+        ref = write_segment(self.storage, self.name(STATE, name), table)
         self.report.segments.append(MadeSegment(name, ref))
         return ref
 
     def merge(self, name: str, refs: Sequence[SegmentRef], run: tuple[int, int], schema: pa.Schema) -> None:
         """Write one segment in the place of a run of an operator's segments, while operators work."""
-        path = self.name(f"state/{name}", "merged")
+        path = self.name(STATE, name, "-merged")
 
         def work(storage: Storage) -> None:
             ref = merge_segments(storage, refs[run[0] : run[1]], schema, path, keep_dead=run[0] > 0)
@@ -59,7 +57,7 @@ class TaskFiles:
 
     def output(self, sink: str, table: pa.Table) -> None:
         """Write rows for a sink."""
-        ref = write_table(self.storage, self.name(f"outputs/{sink}"), table.combine_chunks())
+        ref = write_table(self.storage, self.name(OUTPUTS, sink), table.combine_chunks())
         self.report.outputs.setdefault(sink, []).append(ref)
 
 

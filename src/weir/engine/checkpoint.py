@@ -1,0 +1,195 @@
+"""Where everything is in a checkpoint, what a commit names, and what may be thrown away.
+
+============================  ======================================================================
+``weir``                      written once: the checkpoint's identity and mode
+``plans/B-E``                 what batch B will do (E counts changes of the topology)
+``commits/B-E``               what batch B did: names every file of the state from then on
+``delivered/B``               the sinks have had batch B
+``state/OPERATOR/B/…``        segments; those that no commit names don't count
+``outputs/OPERATOR/B/…``      rows for sinks, dead letters included
+``tables/OPERATOR/B/…``       where keys live: learnt routing tables (bases and patches), and key groups of
+                              keys once scaling has moved some
+``routers/B/…``               counters of routers that have some
+``side/OPERATOR/B/…``         side inputs, as of batch B
+``moves/OPERATOR/B/…``        which keys' state moves where at the beginning of batch B
+``manager/B/…``               what the locality manager remembers
+``requests/ID``               what ``weir scale`` asks of the running query
+``answers/ID…``               its answer: accepted or withdrawn, the decision, what came of it
+``drivers/N``                 who drives: the driver with the highest number
+``history/LEVEL-FIRST-LAST``  what commits that are deleted leave behind, see :mod:`weir.engine.batch.history`
+``source/``                   Spark's own record of the source's offsets (streaming queries only)
+============================  ======================================================================
+
+Names of batches have twelve digits, so that they sort.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from weir.engine.documents import BatchPlan, Commit, FileRef, commit_of, plan_of
+from weir.errors import CheckpointError
+from weir.state.refs import SegmentRef
+from weir.state.storage import Storage
+
+PLANS, COMMITS, DELIVERED, HISTORY = "plans", "commits", "delivered", "history"
+REQUESTS, ANSWERS, DRIVERS, SOURCE = "requests", "answers", "drivers", "source"
+STATE, OUTPUTS, TABLES, ROUTERS = "state", "outputs", "tables", "routers"
+SIDE, MOVES, MANAGER = "side", "moves", "manager"
+DATA = (STATE, OUTPUTS, TABLES, ROUTERS, MOVES, MANAGER, SIDE)  # files that count if a commit names them
+ENDED, PREPARING, DECISION, DONE = "-ended", "-preparing", "-decision", "-done"
+_PLAIN = {"progress", "graph", "signature", "counts", "feedback"}  # fields without files, some of them long
+
+
+class CheckpointLayout:
+    """The parts of a checkpoint by name, and its plans and commits.
+
+    >>> CheckpointLayout.plan(7, 0), CheckpointLayout.driver(3, ENDED)
+    ('plans/000000000007-0000', 'drivers/00000003-ended')
+    >>> CheckpointLayout.new_file(MOVES, 7, "moves", "words").rpartition("-")[0]
+    'moves/words/000000000007/moves'
+    """
+
+    HEAD = "weir"
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    # ------------------------------------------------------------------ names
+
+    @staticmethod
+    def plan(batch: int, epoch: int) -> str:
+        return f"{PLANS}/{batch:012d}-{epoch:04d}"
+
+    @staticmethod
+    def commit(batch: int, epoch: int) -> str:
+        return f"{COMMITS}/{batch:012d}-{epoch:04d}"
+
+    @staticmethod
+    def delivered(batch: int) -> str:
+        return f"{DELIVERED}/{batch:012d}"
+
+    @staticmethod
+    def driver(turn: int, what: str = "") -> str:
+        """Return the claim of a driver; ``what``: that it has :data:`ENDED`, or is :data:`PREPARING`."""
+        return f"{DRIVERS}/{turn:08d}{what}"
+
+    @staticmethod
+    def request(name: str) -> str:
+        return f"{REQUESTS}/{name}"
+
+    @staticmethod
+    def answer(request: str, what: str = "") -> str:
+        """Return who has taken a request up; ``what``: the :data:`DECISION`, or what came of it (:data:`DONE`)."""
+        return f"{ANSWERS}/{request}{what}"
+
+    @staticmethod
+    def offsets(batch: int) -> list[str]:
+        """Return what Spark writes down about a batch's input, as patterns."""
+        names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]
+        return [f"{SOURCE}/{where}/{name}" for where in ("offsets", "sources/*") for name in names]
+
+    @staticmethod
+    def new_file(kind: str, batch: int, what: str, operator: str = "") -> str:
+        """Return a name in a folder of a batch that no other attempt has."""
+        folder = f"{kind}/{operator}" if operator else kind
+        return f"{folder}/{batch:012d}/{what}-{uuid.uuid4().hex[:12]}.arrow"
+
+    @staticmethod
+    def batch_of(name: str) -> int:
+        """Return the batch of a plan, a commit, a delivery or a file; −1 where the name has none.
+
+        >>> [CheckpointLayout.batch_of(n) for n in ("plans/000000000007-0000", "side/a/000000000012/x.arrow")]
+        [7, 12]
+        """
+        parts = name.split("/")
+        return next((int(p) for p in (*parts[-2:-1], parts[-1].split("-")[0]) if p.isdigit()), -1)
+
+    def documents(self, folder: str) -> list[str]:
+        """Return the documents of a folder, in order, without those that are being written."""
+        return [f"{folder}/{name}" for name in self.storage.names(folder) if not name.endswith(".tmp")]
+
+    def turns(self) -> list[int]:
+        """Return the numbers of all drivers that have claimed the checkpoint."""
+        return [int(name) for name in self.storage.names(DRIVERS) if name.isdigit()]
+
+    def data_files(self) -> Iterator[str]:
+        """Yield all files that are neither documents nor Spark's own."""
+        others = tuple(
+            f"{folder}/"
+            # documents are verified when they are parsed; version 0.2 had probe
+            for folder in (PLANS, COMMITS, DELIVERED, HISTORY, REQUESTS, ANSWERS, DRIVERS, SOURCE, "probe")
+        )
+        for file in self.storage.files(""):
+            if file != self.HEAD and not file.startswith(others):
+                yield file
+
+    # ------------------------------------------------------------------ plans and commits
+
+    def head(self) -> dict[str, Any]:
+        """Return the checkpoint's identity and mode."""
+        return dict(self.storage.read_document(self.HEAD, "checkpoint"))
+
+    def read_plan(self, name: str) -> BatchPlan:
+        return plan_of(self.storage.read_document(name, "plan"))
+
+    def read_commit(self, name: str) -> Commit:
+        return commit_of(self.storage.read_document(name, "commit"))
+
+    def latest_commit(self) -> Commit | None:
+        """Return the last commit; None if there is none."""
+        names = self.documents(COMMITS)
+        return self.read_commit(names[-1]) if names else None
+
+    def check_head(self, commits: bool) -> bool:
+        """Return whether the checkpoint has begun; raise if only its head is gone, although it has ``commits``."""
+        if self.storage.exists(self.HEAD):
+            return True
+        if commits:
+            path = self.storage.path(self.HEAD)
+            raise CheckpointError(f"{path}: missing, although there are commits. Restore it.")
+        return False
+
+    # ------------------------------------------------------------------ cleaning
+
+    def delete_unfinished(self) -> None:
+        """Delete documents that a driver was writing when it died."""
+        for folder in (COMMITS, PLANS, DELIVERED, HISTORY):
+            half = [name for name in self.storage.names(folder) if name.endswith(".tmp")]
+            self.storage.delete(*(f"{folder}/{name}" for name in half))
+
+    def delete_older(self, kept: Mapping[str, Commit]) -> int:
+        """Delete what none of the last commits names, and documents before these; return how many files that were.
+
+        Files of a batch after them may still become part of a commit.
+        """
+        batches = [commit.batch for commit in kept.values()]
+        living = {ref.name for ref in files_of(list(kept.values()))}
+        dead = [
+            file
+            for folder in DATA
+            for file in self.storage.files(folder)
+            if file not in living and self.batch_of(file) <= max(batches)
+        ]
+        self.storage.delete(*dead)
+        old = [name for name in self.documents(COMMITS) if name < min(kept)]
+        others = [name for folder in (PLANS, DELIVERED) for name in self.documents(folder)]
+        self.storage.delete(*old, *(name for name in others if self.batch_of(name) < min(batches)))
+        return len(dead)
+
+
+def files_of(document: Any) -> Iterator[SegmentRef | FileRef]:
+    """Yield every file that a commit or plan names, at any depth."""
+    if isinstance(document, (SegmentRef, FileRef)):
+        yield document
+    elif isinstance(document, msgspec.Struct):
+        for field in document.__struct_fields__:
+            if field not in _PLAIN:
+                yield from files_of(getattr(document, field))
+    elif isinstance(document, (dict, list, tuple)):
+        for value in document.values() if isinstance(document, dict) else document:
+            yield from files_of(value)

@@ -37,7 +37,7 @@ $(VENV)/spark.jsa: | setup
 setup: $(STAMP)
 	@scripts/with-java true
 
-$(STAMP): pyproject.toml evaluation/pyproject.toml requirements.lock scripts/setup
+$(STAMP): pyproject.toml evaluation/pyproject.toml requirements.lock scripts/setup $(wildcard evaluation/src/weir_evaluation/jars/*.xml)
 	@scripts/setup "$(PYTHON)" "$(VENV)"
 	@touch $(STAMP)
 

@@ -121,11 +121,35 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def brokers() -> Iterator[object]:
-    """Kafka's brokers, as far as librdkafka mocks them."""
-    from topics import Brokers
+    """A broker of Apache Kafka that the whole run shares; without its jars, one of this process that is mocked."""
+    from weir_evaluation.brokers import Mock
+    from weir_evaluation.brokers.kafka import shared
+    from weir_evaluation.jars import NoJars
 
-    with Brokers() as running:
-        yield running
+    run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    try:
+        yield shared(Path(tempfile.gettempdir()) / f"weir-tests-{run}", run)
+    except NoJars:
+        with Mock() as running:
+            yield running
+
+
+@pytest.fixture
+def kafka(brokers: Any) -> Any:
+    """Apache Kafka itself, for what mock brokers don't do."""
+    if not brokers.real:
+        from topics import own_kafka
+
+        own_kafka()
+    return brokers
+
+
+@pytest.fixture
+def results(brokers: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Topics that keep transactions, to deliver to: Apache Kafka's, else some in memory."""
+    from topics import InKafka, InMemory
+
+    return InKafka(brokers, monkeypatch) if brokers.real else InMemory(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -203,24 +203,28 @@ def check_deliveries(code: str, names: dict[str, Any], runs: Runs, outside: dict
         assert list(names["sink"].batches.values()) == [2]
 
 
+TOPICS = {"posts": 2, "places": 1}  # and how many partitions they have
 CHECKS = {"sources-and-sinks.md": check_deliveries}
 
 
 @pytest.fixture
-def outside(request: pytest.FixtureRequest, page: Path) -> dict[str, str]:
+def outside(request: pytest.FixtureRequest, page: Path) -> Iterator[dict[str, str]]:
     """What addresses on the page stand for, if it has any."""
     addresses, text = {}, page.read_text()
     if "broker:9092" in text:
         brokers = request.getfixturevalue("brokers")
         addresses["broker:9092"] = brokers.servers
-        for topic, partitions in (("posts", 2), ("places", 1)):
-            brokers.do(f"topic {topic} {partitions}")
+        for topic, partitions in TOPICS.items():
+            brokers.create(topic, partitions)
         rows = [{"place": "FR", "topic": "x", "n": 1}, {"place": "US", "topic": "y", "n": 2}]
         brokers.send("posts", rows, 0)
         brokers.send("posts", [{"place": "FR", "topic": "y", "n": 3}], 1)
     if "postgresql://" in text:
         addresses["postgresql://weir@db/shop"] = request.getfixturevalue("postgres")
-    return addresses
+    yield addresses
+    if "broker:9092" in text and brokers.real:  # the next page finds them anew
+        for topic in TOPICS:
+            brokers.delete(topic)
 
 
 WITH_PYTHON = [p for p in PAGES if p.name != "README.md" and blocks(p, "python")]

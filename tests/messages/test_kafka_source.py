@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import weir
 import weir.testing
 from support import counts, posts, rows_of
-from topics import Brokers
 from weir.errors import SourceError, SourceUnavailable, TopologyError
 from weir.messages.feed import TopicFeed
 from weir.messages.payloads import Payload
 from weir.messages.topics import Range, Topics
+from weir_evaluation import brokers as kafka_brokers
 
 SCHEMA = "place string, topic string, n long"
 FAULTS = ("plan-written", "job-done", "commit-written", "sink-delivered")
@@ -177,7 +177,9 @@ def test_messages_that_the_brokers_have_deleted_stop_the_query_or_are_skipped(br
         weir.kafka(**source).keyed("place", weir.Count()), checkpoint, servers=2
     ) as query:
         query.feed()
-        brokers.send(topic, [{"place": "x" * 100_000}] * 80)  # these brokers keep 5 MB
+        brokers.send(topic, [{"place": "x" * 100_000}] * 80)  # mock brokers keep 5 MB
+        if brokers.real:
+            brokers.expire(topic, before=40)
         (low, high) = Topics(brokers.servers, (topic,)).offsets([f"{topic}/0"])[f"{topic}/0"]
         assert 1 < low < high == 81
         with pytest.raises(SourceError, match="have expired"):
@@ -192,20 +194,20 @@ def test_messages_that_the_brokers_have_deleted_stop_the_query_or_are_skipped(br
 def test_a_broker_that_is_away_is_waited_for(caplog, monkeypatch):
     monkeypatch.setattr("weir.engine.batch.retry.FIRST_PAUSE", 0.05)
     monkeypatch.setattr("weir.messages.topics.CALL", 0.3)
-    with Brokers() as own:
+    with kafka_brokers.start() as own:
         topic = own.topic(1)
         own.send(topic, [{"place": "FR"}])
         app = weir.kafka(own.servers, topic, "place string").keyed("place", weir.Count())
         with weir.testing.start(app, servers=1) as query:
             query.feed()
-            own.do("down 1")
+            own.kill(1)
             real = query._driver.retry._say
 
             def repair(message):
                 real(message)
                 if message:
                     assert "waiting for the sources" in query.status["message"]
-                    own.do("up 1")
+                    own.start(1)
 
             monkeypatch.setattr(query._driver.retry, "_say", repair)
             query.feed()

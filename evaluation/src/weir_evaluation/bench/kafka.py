@@ -18,9 +18,8 @@ from rich.table import Table as RichTable
 import weir
 from weir.messages.payloads import Payload
 
-HELP = "the same rows through weir.kafka (mock brokers) and weir.files: rows per second, first hop's locality"
+HELP = "the same rows through weir.kafka and weir.files: rows per second, first hop's locality"
 SCHEMA = pa.schema([("k1", pa.string()), ("k2", pa.string()), ("n", pa.int64())])
-KEEP = 4 << 20  # bytes of a partition that mock brokers are sure to keep
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +36,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from weir.spark.session import embedded
-    from weir_evaluation.brokers import Brokers
+    from weir_evaluation import jars
+    from weir_evaluation.brokers import Kafka
 
     work = Path(tempfile.mkdtemp(prefix="weir-kafka-"))
     spark = embedded(args.master, **{"spark.driver.memory": "2g"})
     result: dict[str, Any] = {n: getattr(args, n) for n in ("rows", "batches", "servers", "strays")}
     answers = []
     try:
-        with Brokers() as brokers:
+        jars.fetch("kafka")
+        with Kafka() as brokers:
             for name in ("files", "json", "arrow"):
                 source = (
                     _Files(spark, work / "data", args) if name == "files" else _Topic(brokers, name, args)
@@ -120,10 +121,7 @@ class _Topic:
     def write(self, batch: int) -> None:
         for partition, table in enumerate(_rows(self.args, batch)):
             whole = table.combine_chunks().to_batches()[0]
-            messages = list(self.payload.encode(whole))
-            if sum(map(len, messages)) > KEEP:
-                raise SystemExit("mock brokers forget what exceeds 5 MB of a partition: use fewer --rows")
-            self.brokers.send(self.topic, messages, partition)
+            self.brokers.send(self.topic, self.payload.encode(whole), partition)
 
 
 def _measure(source: Any, checkpoint: Path, args: argparse.Namespace) -> tuple[dict[str, Any], Any]:

@@ -1,7 +1,8 @@
 """What stands outside of a query: brokers that its rows come from, and tables, topics and a database for its results.
 
-Brokers are librdkafka's own mock cluster, over TCP; they keep no transactions, so a topic that results go to is in
-memory. The database is a PostgreSQL of its own. Each is started when a story first needs it.
+Brokers are Apache Kafka's where its jars are. Else they are librdkafka's mock cluster, which keeps no transactions, so
+that a topic that results go to is in memory. The database is a PostgreSQL of its own. Each is started when a story
+first needs it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import pyarrow.parquet as pq
 import weir
 from weir.messages.payloads import Payload
 from weir.sinks import Delta, Iceberg, Kafka, Parquet, Postgres
+from weir_evaluation import brokers
 from weir_evaluation.bench.chaos.cases import SCHEMA
-from weir_evaluation.brokers import Brokers
 from weir_evaluation.transactions import MemoryCluster
 
 PARTITIONS = 3
@@ -34,7 +35,7 @@ CLUSTER = MemoryCluster("memory:0")
 
 @contextlib.contextmanager
 def reachable() -> Iterator[None]:
-    """Let sinks reach the topics in memory."""
+    """Let sinks reach the topics in memory, if results go there."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in CLUSTER.replacements():
             stack.enter_context(mock.patch.object(owner, name, value))
@@ -50,8 +51,15 @@ class Kind:
 
 
 def _of_topic(sink: Kafka, schema: pa.Schema) -> pa.Table:
-    decoded = Payload("json", schema).decode(CLUSTER.values(sink.topic))
-    return pa.Table.from_batches([decoded.rows])
+    values = _brokers().values(sink.topic) if _brokers().real else CLUSTER.values(sink.topic)
+    return pa.Table.from_batches([Payload("json", schema).decode(values).rows])
+
+
+def _topic(folder: str, name: str) -> Kafka:
+    if not _brokers().real:
+        return Kafka("memory:0", name)
+    _brokers().create(name, PARTITIONS)
+    return Kafka(_brokers().servers, name)
 
 
 def _of_delta(sink: Delta, schema: pa.Schema) -> pa.Table:
@@ -87,7 +95,7 @@ def kinds() -> dict[str, Kind]:
             lambda sink, schema: pq.read_table(sink.path).select(schema.names),
         ),
         "Delta": Kind(lambda folder, name: Delta(f"{folder}/delta"), _of_delta),
-        "Kafka": Kind(lambda folder, name: Kafka("memory:0", name), _of_topic),
+        "Kafka": Kind(_topic, _of_topic),
     }
     if importlib.util.find_spec("pyiceberg"):
         out["Iceberg"] = Kind(_iceberg, _of_iceberg)
@@ -118,8 +126,8 @@ class Topic:
 
 
 @functools.cache
-def _brokers() -> Brokers:
-    started = Brokers().__enter__()
+def _brokers() -> brokers.Cluster:
+    started = brokers.start().__enter__()
     atexit.register(started.__exit__)
     return started
 

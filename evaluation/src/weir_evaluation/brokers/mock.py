@@ -1,45 +1,40 @@
 """Kafka's brokers as librdkafka mocks them, in a process of their own: the real protocol over TCP.
 
-``python -m weir_evaluation.brokers BROKERS`` prints where they listen, and takes commands, one per line, each answered
-by a line: ``topic NAME PARTITIONS``, ``down BROKER``, ``up BROKER``. It ends with its stdin.
+``python -m weir_evaluation.brokers.mock BROKERS`` prints where they listen, and takes commands, one per line, each
+answered by a line: ``topic NAME PARTITIONS``, ``down BROKER``, ``up BROKER``. It ends with its stdin.
 
 What they don't do: transactions are accepted, but nothing is hidden or aborted; offsets are not looked up by time; a
-partition keeps 5 MB, and forgets what is older.
+partition keeps 5 MB, and forgets what is older. They serve where Apache Kafka can't be had.
 """
 
 from __future__ import annotations
 
 import ctypes
 import glob
-import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import confluent_kafka
 
-_names = itertools.count()
+from weir_evaluation.brokers.cluster import Cluster
 
 
-class Brokers:
+class Mock(Cluster):
     """Mock brokers while a ``with`` block lasts; ``servers`` is where they listen."""
 
-    def __init__(self, brokers: int = 1) -> None:
-        self._command = [sys.executable, "-m", "weir_evaluation.brokers", str(brokers)]
+    real = False
 
-    def __enter__(self) -> Brokers:
+    def __init__(self, brokers: int = 1) -> None:
+        self.brokers = brokers
+
+    def __enter__(self) -> Mock:
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        self._process = subprocess.Popen(self._command, text=True, stdin=pipe, stdout=pipe, stderr=nowhere)
-        self.servers = self._line()
-        self.do("topic weir-deliveries 1")  # these brokers let clients make no topics
-        settings = {
-            "bootstrap.servers": self.servers,
-            "log_level": 2,
-            "queue.buffering.max.messages": 1_000_000,
-        }
-        self._producer = confluent_kafka.Producer(settings)
+        command = [sys.executable, "-m", __name__, str(self.brokers)]
+        self._process = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=nowhere)
+        super().__init__(self._line(), self.brokers)
+        self.create("weir-deliveries")  # these brokers let clients make no topics
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,29 +42,27 @@ class Brokers:
         self._process.stdin.close()
         self._process.wait(10)
 
-    def do(self, command: str) -> None:
-        """Carry a command out."""
+    def create(self, name: str, partitions: int = 1, **config: Any) -> None:
+        self._do(f"topic {name} {partitions}")
+
+    def delete(self, name: str) -> None:
+        raise NotImplementedError("mock brokers delete no topics")
+
+    def kill(self, broker: int) -> None:
+        """Let a broker no longer answer."""
+        self._do(f"down {broker}")
+
+    def start(self, broker: int) -> None:
+        """Let a broker answer again."""
+        self._do(f"up {broker}")
+
+    def _do(self, command: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
         answer = self._line()
         if answer != "0":
             raise RuntimeError(f"{command}: {answer}")
-
-    def topic(self, partitions: int = 2) -> str:
-        """Make a topic, and return its name."""
-        name = f"topic-{next(_names)}"
-        self.do(f"topic {name} {partitions}")
-        return name
-
-    def send(
-        self, topic: str, values: Iterable[bytes | None], partition: int = 0, key: bytes | None = None
-    ) -> None:
-        """Write messages, and wait until they are there."""
-        for value in values:
-            self._producer.produce(topic, value, key, partition)
-        if self._producer.flush(60):
-            raise RuntimeError("the brokers do not take messages")
 
     def _line(self) -> str:
         assert self._process.stdout is not None

@@ -125,8 +125,18 @@ def column_names(option: str, names: Any) -> tuple[str, ...]:
     return listed
 
 
+def check_column(
+    name: str, schema: pa.Schema, where: str, role: str = "", timestamp: bool = False, side: str = ""
+) -> None:
+    """Raise unless a schema has a column, in some role, and it is a timestamp if it must be one."""
+    if name not in schema.names:
+        has, what = f"its {side} has " if side else "", f" for its {role}" if role else ""
+        raise UnknownColumn(f"{where}: {has}no column {name!r}{what}; {did_you_mean(name, schema.names)}")
+    if timestamp and not pa.types.is_timestamp(schema.field(name).type):
+        raise TopologyError(f"{where}: {role} column {name!r} is {schema.field(name).type}, not a timestamp")
+
+
 def check_columns(names: Iterable[str], schema: pa.Schema, where: str) -> None:
     """Raise an UnknownColumn unless a schema has all of these columns."""
     for name in names:
-        if name not in schema.names:
-            raise UnknownColumn(f"{where}: no column {name!r}; {did_you_mean(name, schema.names)}")
+        check_column(name, schema, where)

@@ -51,7 +51,7 @@ MODULES = (
     "weir.operators.aggregate.distinct",
     "weir.operators.windows",
     "weir.operators.deduplicate",
-    "weir.operators.pairs",
+    "weir.operators.join",
     "weir.routing.lookup",
     "weir.routing.partial_key",
     "weir.routing.random_choices",

@@ -48,8 +48,16 @@ from weir.operators.deduplicate import Deduplicate
 from weir.operators.join import Join
 from weir.operators.lookup import Lookup
 from weir.operators.process import Process, ProcessBatch
-from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows, RowFunction, check_function
-from weir.operators.stateless import ArrowFunction, Filter, Map
+from weir.operators.stateless import (
+    ArrowFunction,
+    Filter,
+    FilterRows,
+    FlatMapRows,
+    Map,
+    MapRows,
+    RowFunction,
+    check_function,
+)
 from weir.operators.windows import event_time
 from weir.options import OneSink, Options, Settings, check_checkpoint, sinks_of
 

@@ -18,8 +18,7 @@ from weir.flow import Stream
 from weir.graph.declare import LISTED, Source, check_count, operator_step
 from weir.messages.feed import RANGES, TopicFeed
 from weir.messages.topics import Topics
-from weir.operators.listing import base_of, check_partition, columns_of, list_files
-from weir.operators.read import LISTING, PARTITION, Read
+from weir.operators.read import LISTING, PARTITION, Read, base_of, check_partition, columns_of, list_files
 from weir.operators.read_topic import ReadTopic
 from weir.routing.base import Grouping
 from weir.routing.hash import Hash

@@ -21,10 +21,7 @@ from weir.engine.documents import BatchPlan, Input
 from weir.faults import watching
 from weir.flow import parts_of
 from weir.graph.declare import LISTED
-from weir.operators.file_feed import FileFeed
-from weir.operators.file_reader import CHUNK_ROWS, read_file
-from weir.operators.listing import list_files
-from weir.operators.read import Read
+from weir.operators.read import CHUNK_ROWS, FileFeed, Read, list_files, read_file
 from weir.state.storage import Storage
 from weir.testing import run, start
 

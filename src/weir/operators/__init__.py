@@ -4,16 +4,14 @@ To write an operator of your own, subclass :class:`Operator` and :class:`Instanc
 """
 
 from weir.operators.aggregate import Aggregate, Count
-from weir.operators.aggregate.aggregate_functions import AggregateFunction
-from weir.operators.aggregate.python_aggregate import PythonAggregate
+from weir.operators.aggregate.aggregate_functions import AggregateFunction, PythonAggregate
 from weir.operators.base import Operator
 from weir.operators.deduplicate import Deduplicate
 from weir.operators.instance import Context, Instance, keyed_schema
 from weir.operators.join import Join
 from weir.operators.lookup import Lookup
 from weir.operators.process import KeyedBatch, Process, ProcessBatch
-from weir.operators.rowwise import FilterRows, FlatMapRows, MapRows
-from weir.operators.stateless import Filter, Map
+from weir.operators.stateless import Filter, FilterRows, FlatMapRows, Map, MapRows
 from weir.operators.timers import Timer, Timers
 from weir.operators.windows import Window
 from weir.rows import Rows

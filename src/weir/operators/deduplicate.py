@@ -9,15 +9,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from weir.columns import check_column
 from weir.compiled import compiled
-from weir.errors import TopologyError, UnknownColumn, did_you_mean
-from weir.hashing import SECOND_SEED, hash_columns
+from weir.errors import TopologyError
 from weir.operators.base import Operator
-from weir.operators.instance import NO_TIME, Context, Instance, conformed
+from weir.operators.instance import BufferingInstance, Context, Instance, conformed, hashes_of
+from weir.operators.timers import second_hash
 from weir.operators.windows import on_time
-from weir.rows import Rows, one_batch, row_hashes
+from weir.rows import Rows, row_hashes
 from weir.state.index import group_rows
-from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
+from weir.state.segment import H1, NEVER, entries, tombstones
 
 KEY2, TIME = "__key", "passed_at"
 
@@ -78,15 +79,8 @@ class Deduplicate(Operator):
         return True
 
     def check(self, schema: pa.Schema, where: str) -> None:
-        if self.time is None:
-            return
-        if self.time not in schema.names:
-            raise UnknownColumn(
-                f"{where}: no column {self.time!r} for its time; {did_you_mean(self.time, schema.names)}"
-            )
-        kind = schema.field(self.time).type
-        if not pa.types.is_timestamp(kind):
-            raise TopologyError(f"{where}: time column {self.time!r} is {kind}, not a timestamp")
+        if self.time is not None:
+            check_column(self.time, schema, where, "time", timestamp=True)
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
         return schema
@@ -95,57 +89,38 @@ class Deduplicate(Operator):
         return pa.schema([(KEY2, pa.uint64()), (TIME, pa.int64())])
 
     def instance(self, context: Context) -> Instance:
-        return _DeduplicateInstance(self, context)
+        return _DeduplicateInstance(context)
 
     def signature(self) -> dict[str, Any]:
         return {"kind": "Deduplicate", "within": self.within, "time": self.time}
 
 
-class _DeduplicateInstance(Instance):
-    buffers_rows = True
-
-    def __init__(self, operator: Deduplicate, context: Context) -> None:
-        super().__init__(context)
-        self.operator = operator
-        self.batches: list[pa.RecordBatch] = []
-        self._written: pa.Table | None = None
-
-    def push(self, rows: Rows) -> Iterator[Rows]:
-        if len(rows):
-            self.batches.append(rows.to_batch(self.node.input))
-        return iter(())
-
-    def written(self) -> pa.Table | None:
-        return self._written
-
+class _DeduplicateInstance(BufferingInstance):
     def finish(self) -> Iterator[Rows]:
         if self.context.step != self.node.level:
             return
         written = []
-        if self.batches:
-            batch, times = self._on_time(one_batch(self.batches))
-            passed, table = self._pass(batch, times)
+        if len(rows := self.arrived()):
+            passed, table = self._pass(*self._on_time(rows))
             written.append(table)
             self.report.keys_delta += table.num_rows
-            if passed.num_rows:
-                self.report.rows_out += passed.num_rows
-                yield Rows(passed)
-        written += self._forget(written)
+            yield from self.emitted(passed)
+        if self.operator.within is not None:  # times that no row can be near to any more
+            gone = self.due(self.operator.time is not None, written)
+            self.report.keys_delta -= gone.num_rows
+            written.append(tombstones(*hashes_of(gone), self.node.state))
         self._written = pa.concat_tables(written) if written else None
 
-    def _on_time(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-        context, operator = self.context, self.operator
-        if operator.within is None:
-            return batch, np.zeros(batch.num_rows, np.int64)
-        if operator.time is None:
-            return batch, np.full(batch.num_rows, context.clock)
-        rows, times = on_time(context, operator.time, Rows(batch), lambda t: t + 1)
-        return rows.to_batch(self.node.input), times
+    def _on_time(self, rows: Rows) -> tuple[Rows, NDArray[np.int64]]:
+        operator, clock = self.operator, self.context.clock
+        if operator.time is not None:
+            return on_time(self.context, operator.time, rows, lambda t: t + 1)
+        return rows, np.full(len(rows), 0 if operator.within is None else clock)
 
-    def _pass(self, batch: pa.RecordBatch, times: NDArray[np.int64]) -> tuple[pa.RecordBatch, pa.Table]:
+    def _pass(self, rows: Rows, times: NDArray[np.int64]) -> tuple[pa.RecordBatch, pa.Table]:
         """Return the rows that pass, and an entry for each."""
         node, within = self.node, self.operator.within or 1
-        rows = Rows(batch)
+        batch = rows.to_batch(node.input)
         key_hash, key_check = rows.hash(node.key), rows.second_hash(node.key)
         saved = self.context.view().all_of(np.unique(key_hash))
         both = [
@@ -167,25 +142,6 @@ class _DeduplicateInstance(Instance):
         passed = batch.take(pa.array(at))
         columns = [passed.column(k) for k in node.key]
         table = conformed([*columns, pa.array(key_check[at]), pa.array(times[at])], node.state)
-        identity = hash_columns([pa.array(key_check[at].view(np.int64)), pa.array(times[at])], SECOND_SEED)
+        identity = second_hash(key_check[at], times[at])
         deadline = np.full(len(at), NEVER) if self.operator.within is None else times[at] + within
         return passed, entries(table, key_hash[at], identity, deadline=deadline)
-
-    def _forget(self, written: list[pa.Table]) -> list[pa.Table]:
-        """Return what marks times as gone that no row can be near to any more."""
-        context, operator = self.context, self.operator
-        if operator.within is None:
-            return []
-        after, until = context.previous_clock, context.clock
-        if operator.time is not None:
-            if context.watermark is None:
-                return []
-            after = NO_TIME if context.previous_watermark is None else context.previous_watermark
-            until = context.watermark
-        due = context.view().due(after, until, (H1, H2))
-        fresh = [table.filter(pa.array(table[DEADLINE].to_numpy() <= until)) for table in written]
-        gone = pa.concat_tables([due, *(table.select([H1, H2]) for table in fresh)])
-        if not gone.num_rows:
-            return []
-        self.report.keys_delta -= gone.num_rows
-        return [tombstones(gone[H1].to_numpy(), gone[H2].to_numpy(), self.node.state)]

@@ -8,6 +8,8 @@ What it must remember it returns as state entries; the server saves them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -24,11 +26,12 @@ from numpy.typing import NDArray
 from weir.errors import OperatorError, WeirError, said
 from weir.rows import Rows, one_batch
 from weir.state.index import positions_among
-from weir.state.segment import H1, H2
+from weir.state.segment import DEADLINE, H1, H2
 from weir.state.view import StateView
 
 if TYPE_CHECKING:
     from weir.graph.model import Node
+
 
 _PACKAGE = str(Path(__file__).parents[1])
 KEYED = (pa.field(H1, pa.uint64(), nullable=False), pa.field(H2, pa.uint64(), nullable=False))
@@ -108,6 +111,7 @@ class Instance(ABC):
         self.node = context.node
         self.operator: Any = context.node.operator
         self.report = context.report
+        self._written: pa.Table | None = None
 
     @contextlib.contextmanager
     def spending(self, what: str) -> Iterator[None]:
@@ -166,7 +170,59 @@ class Instance(ABC):
 
     def written(self) -> pa.Table | None:
         """Return the state entries this step makes."""
-        return None
+        return self._written
+
+
+class BufferingInstance(Instance):
+    """Puts rows by until the step ends, those of each side for themselves."""
+
+    buffers_rows = True
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.schemas = self.node.sides or (self.node.input,)
+        self._batches: list[list[pa.RecordBatch]] = [[] for _ in self.schemas]
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        return self.push_side(rows, 0)
+
+    def push_side(self, rows: Rows, side: int) -> Iterator[Rows]:
+        if len(rows):
+            self._batches[side].append(rows.to_batch(self.schemas[side]))
+        return iter(())
+
+    def arrived(self, side: int = 0) -> Rows:
+        """Return the rows of a side that were put by."""
+        schema, parts = self.schemas[side], self._batches[side]
+        return Rows(one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema))
+
+    def emitted(self, batch: pa.RecordBatch | None) -> Iterator[Rows]:
+        """Yield and count rows that go on, if there are any."""
+        if batch is not None and batch.num_rows:
+            self.report.rows_out += batch.num_rows
+            yield Rows(batch)
+
+    def due(
+        self,
+        by_watermark: bool,
+        written: Sequence[pa.Table],
+        replaced: Sequence[pa.Table] = (),
+        columns: Sequence[str] | None = (H1, H2),
+    ) -> pa.Table:
+        """Return entries whose time is up by the watermark or the clock: saved ones, and those just written.
+
+        ``replaced`` are entries of which what is saved no longer counts.
+        """
+        context = self.context
+        after, until = context.previous_clock, context.clock
+        if by_watermark:
+            before, now = context.previous_watermark, context.watermark
+            after, until = (NO_TIME if mark is None else mark for mark in (before, now))
+        due = context.view().due(after, until, columns)
+        if replaced:
+            due = due.filter(pa.array(~among(due, *hashes_of(pa.concat_tables(replaced)))))
+        fresh = [table.filter(pa.array(table[DEADLINE].to_numpy() <= until)) for table in written]
+        return pa.concat_tables([due, *(table.select(due.column_names) for table in fresh)])
 
 
 @contextlib.contextmanager
@@ -208,9 +264,14 @@ def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
     )
 
 
+def hashes_of(table: pa.Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return both hashes of the keys of entries."""
+    return table[H1].to_numpy(), table[H2].to_numpy()
+
+
 def among(table: pa.Table, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return which entries of a table belong to the given keys."""
-    return positions_among(table[H1].to_numpy(), table[H2].to_numpy(), key_hash, key_check) >= 0
+    return positions_among(*hashes_of(table), key_hash, key_check) >= 0
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -236,3 +297,52 @@ def conformed(columns: Sequence[pa.Array | pa.ChunkedArray], schema: pa.Schema) 
         [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)],
         schema=schema,
     )
+
+
+POLL_SECONDS = 1.0
+_watched: dict[int, TimeLimit] = {}
+_watcher: threading.Thread | None = None
+
+
+class TimeLimit:
+    """Ends a call that does not return: within ``with``, a TimeoutError is raised in this thread.
+
+    ``calls`` is to be increased with every call; if it stays the same for so many microseconds, the call is stuck.
+    Python code is interrupted between two bytecodes, so a call that blocks in native code is not.
+    """
+
+    def __init__(self, micros: int) -> None:
+        self.seconds = micros / 1e6
+        self.calls = 0
+        self._seen = (0, 0.0)  # calls, when that number was first seen
+        self._thread = 0
+
+    def __enter__(self) -> TimeLimit:
+        global _watcher
+        self._thread, self._seen = threading.get_ident(), (self.calls, time.monotonic())
+        _watched[id(self)] = self
+        if _watcher is None or not _watcher.is_alive():  # threads do not survive a fork
+            _watcher = threading.Thread(target=_watch, name="weir-time-limit", daemon=True)
+            _watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _watched.pop(id(self), None)
+
+    def check(self, at: float) -> None:
+        """Interrupt the call if it has lasted too long at a time."""
+        if self.calls != self._seen[0]:
+            self._seen = (self.calls, at)
+        elif at - self._seen[1] > self.seconds:
+            self._seen = (self.calls, at)  # one that ignores it is interrupted again
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self._thread), ctypes.py_object(TimeoutError)
+            )
+
+
+def _watch() -> None:
+    while True:
+        limits = list(_watched.values())
+        for limit in limits:
+            limit.check(time.monotonic())
+        time.sleep(min([POLL_SECONDS, *(limit.seconds / 4 for limit in limits)]))

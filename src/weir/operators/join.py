@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,20 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.columns import check_column
+from weir.compiled import compiled
+from weir.errors import TopologyError
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.base import Operator, side_schema
-from weir.operators.instance import (
-    NO_TIME,
-    Context,
-    Instance,
-    among,
-    conformed,
-    record_batch,
-)
-from weir.operators.pairs import pairs
+from weir.operators.instance import BufferingInstance, Context, Instance, conformed, hashes_of, record_batch
 from weir.operators.windows import on_time
-from weir.rows import Rows, one_batch, row_hashes
+from weir.rows import Rows, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 
@@ -95,14 +89,7 @@ class Join(Operator):
     def check(self, schema: pa.Schema, where: str) -> None:
         for side, column in enumerate(self.times or ()):
             own = side_schema(schema, side, key_columns(schema))
-            if column not in own.names:
-                raise UnknownColumn(
-                    f"{where}: its {('left', 'right')[side]} side has no column {column!r} for its time; "
-                    f"{did_you_mean(column, own.names)}"
-                )
-            kind = own.field(column).type
-            if not pa.types.is_timestamp(kind):
-                raise TopologyError(f"{where}: time column {column!r} is {kind}, not a timestamp")
+            check_column(column, own, where, "time", timestamp=True, side=f"{('left', 'right')[side]} side")
         check_joined(self.emits(schema), where)
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
@@ -118,7 +105,7 @@ class Join(Operator):
         return pa.schema([*(pa.field(*one) for one in about), *named])
 
     def instance(self, context: Context) -> Instance:
-        return _JoinInstance(self, context)
+        return _JoinInstance(context)
 
     def signature(self) -> dict[str, Any]:
         return {
@@ -165,39 +152,29 @@ class _Side:
         return self.rows.num_rows
 
 
-class _JoinInstance(Instance):
+class _JoinInstance(BufferingInstance):
     """Joins the rows of a step with each other and with what is saved, at the end of the step."""
 
-    buffers_rows = True
-
-    def __init__(self, operator: Join, context: Context) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.operator = operator
-        self.before, self.after = operator.bounds or (0, 0)
-        self.batches: tuple[list[pa.RecordBatch], ...] = ([], [])
-        self._written: pa.Table | None = None
-
-    def push(self, rows: Rows) -> Iterator[Rows]:
-        raise NotImplementedError("a join tells its sides apart")
+        bounds: tuple[int, int] = self.operator.bounds or (0, 0)
+        self.before, self.after = bounds
 
     def push_side(self, rows: Rows, side: int) -> Iterator[Rows]:
         missing = rows.nulls(self.node.key)
         if missing is not None:  # as in SQL, null equals nothing: no partner will ever come
-            batch = rows.select(missing).to_batch(self.node.sides[side])
-            alone = self._entries(batch, np.zeros(batch.num_rows, np.int64), side)
-            positions = np.arange(batch.num_rows)
+            positions = np.arange(int(missing.sum()))
+            alone = self._entries(rows.select(missing), np.zeros(len(positions), np.int64), side)
             at, partner = (positions, None) if side == 0 else (None, positions)
-            self.report.rows_out += batch.num_rows
-            yield Rows(self._batch(alone, at, alone, partner))
+            yield from self.emitted(self._batch(alone, at, alone, partner))
             rows = rows.select(~missing)
-        if len(rows):
-            self.batches[side].append(rows.to_batch(self.node.sides[side]))
+        yield from super().push_side(rows, side)
 
     def finish(self) -> Iterator[Rows]:
         context, node = self.context, self.node
-        new = [self._arrived(side) for side in (0, 1)]
+        new = [self._new(side) for side in (0, 1)]
         written: list[pa.Table] = []
-        met: list[tuple[U64, U64]] = []  # saved rows that found their first partner now
+        met: list[pa.Table] = []  # saved rows that found their first partner now
         if new[0].num_rows or new[1].num_rows:
             keys = np.unique(np.concatenate([table[H1].to_numpy() for table in new]))
             saved = context.view().all_of(keys)
@@ -206,43 +183,34 @@ class _JoinInstance(Instance):
             of = saved[SIDE].to_numpy()
             sides = [_Side(saved.filter(pa.array(of == side)), new[side]) for side in (0, 1)]
             for batch in self._joined(sides[0], sides[1]):
-                self.report.rows_out += batch.num_rows
-                yield Rows(batch)
+                yield from self.emitted(batch)
             for side in sides:
                 written.append(self._remembered(side))
-                first = written[-1].slice(0, written[-1].num_rows - (len(side) - side.saved))
-                met.append((first[H1].to_numpy(), first[H2].to_numpy()))
-                self.report.keys_delta += len(side) - side.saved
+                fresh = len(side) - side.saved
+                met.append(written[-1].slice(0, written[-1].num_rows - fresh))
+                self.report.keys_delta += fresh
             self.report.pairs += len(keys)
-        if context.step == node.state_level:
-            alone, gone = self._expired(written, met)
-            written += gone
-            if alone is not None and alone.num_rows:
-                self.report.rows_out += alone.num_rows
-                yield Rows(alone)
+        timed, outer = self.operator.bounds is not None, self.operator.outer_sides
+        if context.step == node.state_level and (timed or node.ttl is not None):
+            # rows that no partner can come for any more; only those that may have to go on alone are read
+            due = self.due(timed, written, met, None if outer else (H1, H2))
+            self.report.keys_delta -= due.num_rows
+            written.append(tombstones(*hashes_of(due), node.state))
+            for side in outer:
+                rows = np.flatnonzero((due[SIDE].to_numpy() == side) & ~due[MATCHED].to_numpy())
+                at, partner = (rows, None) if side == 0 else (None, rows)
+                yield from self.emitted(self._batch(due, at, due, partner))
         self._written = pa.concat_tables(written) if written else None
-
-    def written(self) -> pa.Table | None:
-        return self._written
 
     # ------------------------------------------------------------------ rows that arrive
 
-    def _arrived(self, side: int) -> pa.Table:
+    def _new(self, side: int) -> pa.Table:
         """Return the new rows of a side as entries, without those that come too late or are not believed."""
-        schema, operator = self.node.sides[side], self.operator
-        parts = self.batches[side]
-        batch = one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)
-        time = np.zeros(batch.num_rows, np.int64)
-        if operator.times is not None:
-            rows, time = on_time(
-                self.context,
-                operator.times[side],
-                Rows(batch),
-                lambda t: t + 1,
-                partial(self._as_input, side),
-            )
-            batch = rows.to_batch(schema)
-        return self._entries(batch, time, side)
+        rows, times = self.arrived(side), self.operator.times
+        if times is None:
+            return self._entries(rows, np.zeros(len(rows), np.int64), side)
+        as_input = partial(self._as_input, side)
+        return self._entries(*on_time(self.context, times[side], rows, lambda t: t + 1, as_input), side)
 
     def _as_input(self, side: int, rows: Rows) -> Rows:
         """Return rows of one side with the columns of both, for those who take rows that are not joined."""
@@ -255,9 +223,9 @@ class _JoinInstance(Instance):
         ]
         return Rows(pa.RecordBatch.from_arrays(columns, schema=self.node.input), source_time=rows.source_time)
 
-    def _entries(self, batch: pa.RecordBatch, time: NDArray[np.int64], side: int) -> pa.Table:
-        node, n = self.node, batch.num_rows
-        rows = Rows(batch)
+    def _entries(self, rows: Rows, time: NDArray[np.int64], side: int) -> pa.Table:
+        node, n = self.node, len(rows)
+        batch = rows.to_batch(self.schemas[side])
         key_hash, key_check = rows.hash(node.key), rows.second_hash(node.key)
         own, other = (LEFT, RIGHT) if side == 0 else (RIGHT, LEFT)
         columns = []
@@ -340,38 +308,68 @@ class _JoinInstance(Instance):
             rows = rows.set_column(at, rows.schema.field(at), pa.array(before | side.matched))
         return rows.take(pa.array(changed))
 
-    def _expired(
-        self, written: list[pa.Table], met: Sequence[tuple[U64, U64]]
-    ) -> tuple[pa.RecordBatch | None, list[pa.Table]]:
-        """Return the rows that no partner can come for any more and that had none, and what marks them as gone."""
-        context, node = self.context, self.node
-        if self.operator.bounds is not None:
-            after, until = context.previous_watermark, context.watermark
-        elif node.ttl is not None:
-            after, until = context.previous_clock, context.clock
-        else:
-            return None, []
-        if until is None:
-            return None, []
-        # only rows that may have to go on alone are read
-        columns = None if self.operator.outer_sides else (H1, H2)
-        due = context.view().due(NO_TIME if after is None else after, until, columns)
-        if met:
-            changed = tuple(np.concatenate(part) for part in zip(*met, strict=True))
-            due = due.filter(pa.array(~among(due, *changed)))
-        fresh = [table.filter(pa.array(table[DEADLINE].to_numpy() <= until)) for table in written]
-        due = pa.concat_tables([due, *(table.select(due.column_names) for table in fresh)])
-        if not due.num_rows:
-            return None, []
-        self.report.keys_delta -= due.num_rows
-        gone = tombstones(due[H1].to_numpy(), due[H2].to_numpy(), node.state)
-        return self._alone(due) if self.operator.outer_sides else None, [gone]
 
-    def _alone(self, due: pa.Table) -> pa.RecordBatch | None:
-        of, matched = due[SIDE].to_numpy(), due[MATCHED].to_numpy()
-        rows = [np.flatnonzero((of == side) & ~matched) for side in self.operator.outer_sides]
-        parts = [self._batch(due, rows[0], due, None)]
-        if len(self.operator.outer_sides) == 2:
-            parts.append(self._batch(due, None, due, rows[1]))
-        parts = [part for part in parts if part.num_rows]
-        return one_batch(parts) if parts else None
+I64 = NDArray[np.int64]
+AT_ONCE = 1 << 19  # pairs that are handed over together
+
+
+@compiled(*["int64[]"] * 5, "int64", "int64", "out int64[]", "out int64[]")
+def _ranges(groups, times, starts, ends, others, before, after, low, high):  # type: ignore[no-untyped-def]
+    """For each row: where in the sorted other side those begin and end whose time is within its bounds."""
+    for i in range(len(groups)):
+        lo, hi = starts[groups[i]], ends[groups[i]]
+        least, most = times[i] - before, times[i] + after
+        end = hi
+        while lo < hi:
+            mid = (lo + hi) >> 1
+            if others[mid] < least:
+                lo = mid + 1
+            else:
+                hi = mid
+        low[i] = lo
+        hi = end
+        while lo < hi:
+            mid = (lo + hi) >> 1
+            if others[mid] <= most:
+                lo = mid + 1
+            else:
+                hi = mid
+        high[i] = lo
+
+
+def pairs(
+    groups: tuple[I64, I64], times: tuple[I64, I64], before: int, after: int
+) -> Iterator[tuple[I64, I64]]:
+    """Yield positions of rows, left and right, of equal group where ``left − before ≤ right ≤ left + after``.
+
+    Costs a sort of the right side, two binary searches per left row, and the pairs themselves, in bounded portions.
+
+    >>> left, right = np.array([0, 0, 1]), np.array([0, 1, 1])
+    >>> ten = np.array([10, 20, 10]), np.array([12, 10, 30])
+    >>> [[p.tolist() for p in both] for both in pairs((left, right), ten, before=0, after=5)]
+    [[[0, 2], [0, 1]]]
+    """
+    left, right = groups
+    if not len(left) or not len(right):
+        return
+    order = np.lexsort((times[1], right))
+    sorted_groups = right[order]
+    numbers = np.arange(int(max(left.max(), right.max())) + 1)
+    starts = np.searchsorted(sorted_groups, numbers, "left")
+    ends = np.searchsorted(sorted_groups, numbers, "right")
+    low, high = np.empty(len(left), np.int64), np.empty(len(left), np.int64)
+    _ranges(left, times[0], starts, ends, times[1][order], before, after, low, high)
+    counts = high - low
+    total = np.cumsum(counts)
+    first = 0
+    while first < len(left):
+        done = total[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(total, done + AT_ONCE, "right")))
+        here = counts[first:last]
+        if here.sum():
+            offsets = np.arange(here.sum()) - np.repeat(np.cumsum(here) - here, here)
+            yield (
+                np.repeat(np.arange(first, last), here),
+                order[np.repeat(low[first:last], here) + offsets],
+            )
+        first = last

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from weir.errors import TopologyError, UnknownColumn, did_you_mean
+from weir.columns import check_column
+from weir.errors import TopologyError
 from weir.operators.aggregate.aggregate_functions import is_ordered
 from weir.operators.base import Operator, side_schema
-from weir.operators.instance import Context, Instance, conformed, record_batch
+from weir.operators.instance import BufferingInstance, Context, Instance, conformed, record_batch
 from weir.operators.join import check_joined, joined_schema, key_columns
-from weir.rows import Rows, one_batch, row_hashes
+from weir.rows import Rows, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import entries
 
@@ -67,10 +68,7 @@ class Lookup(Operator):
     def check(self, schema: pa.Schema, where: str) -> None:
         table = side_schema(schema, 1, key_columns(schema))
         for column in filter(None, (self.latest, self.deleted)):
-            if column not in table.names:
-                raise UnknownColumn(
-                    f"{where}: its table has no column {column!r}; {did_you_mean(column, table.names)}"
-                )
+            check_column(column, table, where, side="table")
         if self.latest is not None and not is_ordered(table.field(self.latest).type):
             raise TopologyError(
                 f"{where}: latest={self.latest!r} is {table.field(self.latest).type}, not a value to order by"
@@ -86,7 +84,7 @@ class Lookup(Operator):
         return side_schema(schema, 1, ())
 
     def instance(self, context: Context) -> Instance:
-        return _LookupInstance(self, context)
+        return _LookupInstance(context)
 
     def signature(self) -> dict[str, Any]:
         return {"kind": "Lookup", "latest": self.latest}
@@ -95,31 +93,12 @@ class Lookup(Operator):
         return f"Lookup({self.how})"
 
 
-class _LookupInstance(Instance):
-    buffers_rows = True
-
-    def __init__(self, operator: Lookup, context: Context) -> None:
-        super().__init__(context)
-        self.operator = operator
-        self.batches: tuple[list[pa.RecordBatch], ...] = ([], [])
-        self._written: pa.Table | None = None
-
-    def push(self, rows: Rows) -> Iterator[Rows]:
-        raise NotImplementedError("a lookup tells its sides apart")
-
-    def push_side(self, rows: Rows, side: int) -> Iterator[Rows]:
-        if len(rows):
-            self.batches[side].append(rows.to_batch(self.node.sides[side]))
-        return iter(())
-
-    def written(self) -> pa.Table | None:
-        return self._written
-
+class _LookupInstance(BufferingInstance):
     def finish(self) -> Iterator[Rows]:
         node = self.node
-        if not any(self.batches):
+        stream, changes = self.arrived(0), self.arrived(1)
+        if not len(stream) and not len(changes):
             return
-        stream, changes = (self._rows(side) for side in (0, 1))
         hashes = [
             np.concatenate([one(stream), one(changes)])
             for one in (lambda rows: rows.hash(node.key), lambda rows: rows.second_hash(node.key))
@@ -134,14 +113,7 @@ class _LookupInstance(Instance):
         at[positions] = np.arange(len(positions))
         if len(changes):
             rows = self._changed(changes, groups[len(stream) :], rows, at, key_hash, key_check)
-        if len(stream):
-            yield from self._emitted(stream, rows, at[groups[: len(stream)]])
-
-    def _rows(self, side: int) -> Rows:
-        parts = self.batches[side]
-        return Rows(
-            one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=self.node.sides[side])
-        )
+        yield from self.emitted(self._joined(stream, rows, at[groups[: len(stream)]]))
 
     def _changed(
         self,
@@ -187,16 +159,13 @@ class _LookupInstance(Instance):
         self._written = entries(entry, key_hash[owners], key_check[owners], dead=dead[changed])
         return table
 
-    def _emitted(self, stream: Rows, rows: pa.Table, at: NDArray[np.int64]) -> Iterator[Rows]:
+    def _joined(self, stream: Rows, rows: pa.Table, at: NDArray[np.int64]) -> pa.RecordBatch:
         node = self.node
         if self.operator.how == "inner":
             stream, at = stream.select(at >= 0), at[at >= 0]
-        if not len(stream):
-            return
         matches = pa.array(at, mask=at < 0)
         own = [name for name in node.sides[0].names if name not in node.key]
         table = [name for name in node.state.names if name not in node.key]
         columns = [stream.column(name) for name in [*node.key, *own]]
         columns += [rows[name].take(matches) for name in table]
-        self.report.rows_out += len(stream)
-        yield Rows(record_batch(columns, node.rows_out))
+        return record_batch(columns, node.rows_out)

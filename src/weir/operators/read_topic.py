@@ -13,8 +13,8 @@ from weir.errors import SourceError, TopologyError
 from weir.messages.feed import END, PARTITION, RANGES, START
 from weir.messages.payloads import Payload
 from weir.messages.topics import Range, Topics
-from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance
+from weir.operators.read import SourceReader
 from weir.rows import Rows
 
 # columns of a schema that are filled from the message itself, by name
@@ -28,11 +28,10 @@ ABOUT: dict[str, tuple[pa.DataType, ...]] = {
 
 
 @dataclass(frozen=True)
-class ReadTopic(Operator):
+class ReadTopic(SourceReader):
     """Turns ranges of offsets into the rows of their messages, on the server that the partition is assigned to.
 
-    What reaches it is one small row per partition (:data:`~weir.messages.feed.RANGES`), from the batch's plan. It
-    keeps no state, so a partition may be read elsewhere from one batch to the next. Use :func:`weir.kafka`.
+    What reaches it is one row per partition (:data:`~weir.messages.feed.RANGES`). Use :func:`weir.kafka`.
     """
 
     schema: pa.Schema
@@ -40,9 +39,8 @@ class ReadTopic(Operator):
     format: str = "json"
     avro: str = ""
     expired: str = "fail"
-    recurs: bool = True
 
-    reads_source: ClassVar[bool] = True
+    listing: ClassVar[pa.Schema] = RANGES
 
     def __post_init__(self) -> None:
         if not len(self.schema):
@@ -54,12 +52,6 @@ class ReadTopic(Operator):
                 raise TopologyError(
                     f"column {field.name!r} comes from the message and is {kinds}, not {field.type}"
                 )
-
-    def needs(self, schema: pa.Schema) -> set[str] | None:
-        return set(RANGES.names)
-
-    def emits(self, schema: pa.Schema) -> pa.Schema:
-        return self.schema
 
     def instance(self, context: Context) -> Instance:
         return _ReadInstance(context)

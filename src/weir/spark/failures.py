@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from weir.errors import EngineError, TopologyError, revived
 from weir.graph.model import Declared
-from weir.operators.file_reader import vanished
+from weir.operators.read import vanished
 
 _OURS = re.compile(
     r"weir\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nDriver stacktrace|\Z| SQLSTATE)", re.DOTALL

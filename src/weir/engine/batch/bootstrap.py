@@ -19,7 +19,7 @@ from weir.engine.steering.rescale import Build
 from weir.errors import TopologyError
 from weir.graph.assembly import Assembly, added
 from weir.graph.model import DEAD, DEAD_LETTERS, LATE, Topology, fingerprint
-from weir.operators.file_feed import FileFeed
+from weir.operators.read import FileFeed
 from weir.options import Options, sinks_of
 from weir.state.storage import Storage
 

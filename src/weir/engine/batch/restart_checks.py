@@ -10,7 +10,7 @@ from weir.engine.documents import Commit
 from weir.errors import CheckpointMismatch
 from weir.graph.declare import LISTED
 from weir.graph.model import Topology
-from weir.operators.file_feed import DONE, FILES, is_half_read
+from weir.operators.read import DONE, FILES, is_half_read
 
 
 def check_source(root: str, last: Commit | None, source: str) -> None:

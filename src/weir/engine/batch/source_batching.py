@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from weir.engine.documents import Commit, Input
 from weir.graph.declare import LISTED
-from weir.operators.file_feed import is_half_read
+from weir.operators.read import is_half_read
 
 Position = dict[str, int]
 Columns = dict[str, list[Any]]  # the rows that a reading operator gets, by column

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from weir.columns import canonical, check_columns, column_names, to_schema
 from weir.errors import OperatorError, TopologyError, did_you_mean
 from weir.operators.base import Operator
-from weir.operators.instance import Context, Instance, failed, keyed_schema
+from weir.operators.instance import Context, Instance, TimeLimit, failed, keyed_schema
 from weir.operators.process.process_instance import BufferedInstance, Hashes
 from weir.operators.stateless import conform
-from weir.operators.time_limit import TimeLimit
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.segment import DEADLINE, H1, H2, entries, tombstones
 

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from weir.errors import OperatorError
 from weir.hashing import hash_columns
 from weir.operators.grouped import sort_key
-from weir.operators.instance import Context, Instance, failed, keyed_schema, one_array
+from weir.operators.instance import Context, Instance, TimeLimit, failed, keyed_schema, one_array
 from weir.operators.process.parts import STATE, Change, PartEntries, state_type
-from weir.operators.time_limit import TimeLimit
 from weir.operators.timers import states_in
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.columns import completed

@@ -17,7 +17,7 @@ from weir.errors import CheckpointError
 from weir.state import blocks, merge
 from weir.state.blocks import SegmentWriter, cut
 from weir.state.merge import merge_segments
-from weir.state.reader import RangedSegment
+from weir.state.reader import MappedSegment, RangedSegment
 from weir.state.segment import H1, NEVER, SegmentRef, write_segment
 from weir.state.storage import Storage
 from weir.state.view import StateView
@@ -110,9 +110,9 @@ def test_blocks_keep_one_hash_together_and_answer_like_one(tmp_path, monkeypatch
     whole = write_segment(storage, "whole", table)
     assert (ref.rows, ref.min_deadline) == (whole.rows, whole.min_deadline)
     mapped, model = StateView(storage, [ref], SCHEMA), StateView(storage, [whole], SCHEMA)
-    ranged = StateView(storage, [ref], SCHEMA)
-    ranged.segments = [RangedSegment(storage, ref)]
-    for view in (mapped, ranged):
+    ranged, by_block = StateView(storage, [ref], SCHEMA), StateView(storage, [ref], SCHEMA)
+    ranged.segments, by_block.segments = [RangedSegment(storage, ref)], [MappedSegment(storage, ref)]
+    for view in (mapped, ranged, by_block):
         (segment,) = view.segments
         assert len(segment.firsts) > 10
         assert (segment.firsts[1:] > segment.lasts[:-1]).all()

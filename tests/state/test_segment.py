@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support import watch_fsync
 from weir.errors import CheckpointError
 from weir.hashing import SECOND_SEED, hash_columns
+from weir.state.cache import MAPS
 from weir.state.segment import (
     H1,
     MERGE_AT,
@@ -137,6 +138,29 @@ def test_a_damaged_segment_is_named(tmp_path):
     path.unlink()
     with pytest.raises(CheckpointError, match=r"1\.arrow: missing"):
         StateView(storage, [ref], SCHEMA)
+
+
+def test_who_takes_over_a_slice_verifies_its_blocks_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("weir.state.segment.BY_RANGE", 100)
+    monkeypatch.setattr("weir.state.reader.BY_RANGE", 100)
+    monkeypatch.setattr("weir.state.blocks.BYTES_OF_LOCAL_BLOCK", 1000)
+    storage = Storage(str(tmp_path))
+    ref = segment_of(storage, 1, {f"k{n}": n for n in range(1000)})
+    whole = StateView(storage, [ref], SCHEMA)
+    key_hash = whole.everything()[H1].to_numpy()
+    half = int(key_hash[len(key_hash) // 2])
+    lower, upper = ref.sliced([(0, half - 1)], 0.5), ref.sliced([(half, (1 << 64) - 1)], 0.5)
+    path = tmp_path / ref.name
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1  # in one of the first blocks
+    path.unlink()  # where it is mapped, it is as it was
+    path.write_bytes(bytes(data))
+    MAPS.discard(lambda key: True)
+    assert StateView(storage, [upper], SCHEMA).everything().num_rows == int((key_hash >= half).sum())
+    with pytest.raises(CheckpointError, match=r"1\.arrow: damaged \(bytes"):
+        StateView(storage, [lower], SCHEMA).everything()
+    with pytest.raises(CheckpointError, match=r"1\.arrow: damaged \(bytes"):
+        StateView(storage, [lower], SCHEMA).all_of(key_hash)
 
 
 def test_newest_keeps_the_last_of_equal_keys():

@@ -149,9 +149,8 @@ class _StatelessInstance(Instance):
         try:
             with TimeLimit(self.node.declared.timeout):
                 out = self._once(rows, batch)
-        except (
-            TimeoutError
-        ) as error:  # to look for the row that it waits at would take as long again, many times
+        except TimeoutError as error:
+            # to look for the row that it waits at would take as long again, many times
             raise failed(self.node, None, f"one of {batch.num_rows} rows", error) from error
         except (Exception, SystemExit) as error:
             if batch.num_rows > 1:

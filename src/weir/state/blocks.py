@@ -1,4 +1,4 @@
-"""Segments in blocks, so that a reader far away fetches what it needs and not the rest.
+"""Segments in blocks, so that a reader fetches and verifies what it needs and not the rest.
 
 A block is one record batch of the segment's Arrow file. Its system columns come first, so the bytes of a block up to
 some middle are all that a search needs. Blocks are in the order of the hashes and no hash is in two of them. Before
@@ -27,6 +27,7 @@ from weir.state.refs import BlockRef, Directory, SegmentRef
 
 ROWS = 1 << 16
 BYTES_OF_BLOCK = 8 << 20
+BYTES_OF_LOCAL_BLOCK = 16 << 20  # that only have to be verified: the fewer, the faster a search
 
 
 class Index(NamedTuple):
@@ -91,10 +92,11 @@ def _padded_bits(rows: int) -> int:
     return (rows + 63) // 64 * 8
 
 
-def cut(table: pa.Table) -> Iterator[pa.Table]:
+def cut(table: pa.Table, local: bool = False) -> Iterator[pa.Table]:
     """Yield a sorted table in pieces of the size of a block; entries with one ``h1`` stay together."""
     total = table.num_rows
-    size = int(max(1, min(ROWS, BYTES_OF_BLOCK * total // max(1, table.nbytes))))
+    most, limit = (total, BYTES_OF_LOCAL_BLOCK) if local else (ROWS, BYTES_OF_BLOCK)
+    size = int(max(1, min(most, limit * total // max(1, table.nbytes))))
     key_hash = table[H1].to_numpy()
     start = 0
     while start < total:

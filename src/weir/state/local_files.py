@@ -145,9 +145,8 @@ class LocalFiles:
                     mode = (self._mode or PRIVATE) & 0o666
                     handle = os.open(path, flags, mode)
                 break
-            except (
-                FileNotFoundError
-            ):  # also if a folder, being empty, is cleaned away before our file is in it
+            except FileNotFoundError:
+                # also if a folder, being empty, is cleaned away before our file is in it
                 if attempt == TRIES - 1:
                     raise
         if mode & 0o077:  # the umask may have taken away what the checkpoint's folder allows

@@ -39,7 +39,7 @@ def merge_segments(
     def chunks() -> Iterator[bytes]:
         table: pa.Table | None = first
         while table is not None:
-            for block in [table] if storage.is_local else cut(table):
+            for block in cut(table, storage.is_local):
                 yield writer.block(block)
             table = next(merged, None)
         yield writer.finish()

@@ -1,4 +1,4 @@
-"""Open segments: whole ones, verified once and read in place, and those that are read by range."""
+"""Open segments: small ones, verified when they are opened, and large ones, of which blocks are read and verified."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _Blocks:
 
 
 class WholeSegment(_Blocks):
-    """A segment in memory, most often a mapped file."""
+    """A segment in memory, most often a small file that is mapped."""
 
     def __init__(self, storage: Storage, ref: SegmentRef) -> None:
         self.ref = ref
@@ -108,7 +108,7 @@ class WholeSegment(_Blocks):
 
 
 class RangedSegment(_Blocks):
-    """A segment on remote storage of which only a directory is in memory; blocks are fetched when they are needed."""
+    """A segment of which only a directory is in memory; blocks are fetched when they are needed."""
 
     def __init__(self, storage: Storage, ref: SegmentRef) -> None:
         assert ref.directory is not None
@@ -204,6 +204,35 @@ class RangedSegment(_Blocks):
             yield group
 
 
+class MappedSegment(RangedSegment):
+    """A local segment: its blocks are mapped, and verified when they are first needed.
+
+    Who takes over a slice of it need not read the rest.
+    """
+
+    def __init__(self, storage: Storage, ref: SegmentRef) -> None:
+        super().__init__(storage, ref)
+        self._data = storage.read(ref.name)
+        self._open: dict[int, tuple[pa.Table, Index]] = {}
+
+    def _opened(self, number: int) -> tuple[pa.Table, Index]:
+        if number not in self._open:
+            block = self._blocks[number]
+            table = self._table(block, None, self._data.slice(block.start, block.end - block.start))
+            self._open[number] = table, index_of(table.to_batches()[0], (*self._key, number))
+        return self._open[number]
+
+    def _indexes(self, blocks: Sequence[int]) -> Iterator[tuple[int, Index]]:
+        return ((number, self._opened(number)[1]) for number in blocks)
+
+    def tables(self, blocks: Sequence[int], keep: bool = True) -> Iterator[tuple[int, pa.Table]]:
+        return ((number, self._opened(number)[0]) for number in blocks)
+
+    def samples(self, stride: int) -> Iterator[tuple[U64, int]]:
+        every = self._indexes(range(len(self._blocks)))
+        return ((index.key_hash[::stride], min(stride, len(index.key_hash))) for _, index in every)
+
+
 def open_segment(storage: Storage, ref: SegmentRef) -> Segment:
     """Return a segment, kept open in this process: its file never changes."""
     global _opened
@@ -212,12 +241,13 @@ def open_segment(storage: Storage, ref: SegmentRef) -> Segment:
     segment: Segment | None = cache.get(key)  # type: ignore[assignment]
     if segment is not None and segment.ref == ref:
         return segment
+    by_block = ref.directory is not None and ref.bytes > BY_RANGE
     if storage.is_local:
-        segment = WholeSegment(storage, ref)
+        segment = MappedSegment(storage, ref) if by_block else WholeSegment(storage, ref)
         cache.put(key, segment, 1)
         _opened += 1
         unmap_deleted(LOOK_AFTER)
-    elif ref.directory is not None and ref.bytes > BY_RANGE:
+    elif by_block:
         segment = RangedSegment(storage, ref)
         cache.put(key, segment, segment.weight)
     else:

@@ -21,9 +21,8 @@ class SegmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     crc: int
     min_deadline: int = NEVER
     directory: tuple[int, int, int] | None = None  # start, length and checksum of the list of its blocks
-    ranges: tuple[tuple[int, int], ...] | None = (
-        None  # first and last hash of the slices that count; None: all of it
-    )
+    # first and last hash of the slices that count; None: all of it
+    ranges: tuple[tuple[int, int], ...] | None = None
     share: float = 1.0  # the part of its entries that these hold, about
 
     @property

@@ -38,12 +38,10 @@ __all__ = [
     "entries",
     "newest",
     "run_to_merge",
-    "stored_schema",
-    "tombstones",
-    "write_segment",
 ]
+__all__ += ["stored_schema", "tombstones", "write_segment"]
 MERGE_AT = 8  # segments of one size class before they are merged
-BY_RANGE = 8 << 20  # bytes from which on a segment that is not local is read by range
+BY_RANGE = 8 << 20  # bytes from which on a segment is read, and verified, by block
 
 
 def entries(
@@ -87,14 +85,11 @@ def newest(table: pa.Table) -> pa.Table:
 
 
 def write_segment(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
-    """Write entries (one per key, any order) as a segment.
-
-    A local file is mapped when it is read, so it is one block; a large one elsewhere is cut into many.
-    """
+    """Write entries (one per key, any order) as a segment; a large one is cut into blocks."""
     key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
     if not _in_order(key_hash, key_check):
         table = table.take(pa.array(np.lexsort((key_check, key_hash))))
-    if not storage.is_local and table.nbytes > BY_RANGE:
+    if table.nbytes > BY_RANGE:
         return _write_blocks(storage, name, table)
     table = table.combine_chunks()
     sink = pa.BufferOutputStream()
@@ -109,7 +104,7 @@ def write_segment(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
 
 def _write_blocks(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
     writer = SegmentWriter(table.schema)
-    chunks = [writer.block(part) for part in cut(table)]
+    chunks = [writer.block(part) for part in cut(table, storage.is_local)]
     storage.write(name, b"".join([*chunks, writer.finish()]))
     return writer.ref(name)
 

@@ -196,7 +196,7 @@ def _change(query: Any, before: int, after: int, batches: int) -> dict[str, Any]
     done.set()
     watching.join()
     recent = [p for p in query.recent_progress if p.batch > since - batches]
-    at = next(i for i, p in enumerate(recent) if p.scaled)
+    at = next(i for i, p in enumerate(recent) if p.scaled and p.batch > since)
     seconds = [p.seconds.batch for p in recent]
     median = statistics.median(seconds[:at] + seconds[at + 2 :])
     gaps = np.diff([p.time for p in recent])

@@ -92,9 +92,8 @@ def _placed(
     if last is not None and layout is not None and layout.declared == declared:
         topology = build(layout.servers, layout.placements)
     elif last is not None and layout is not None and last.signature == topology.signature():
-        layout = msgspec.structs.replace(
-            layout, declared=declared
-        )  # the code has caught up with what scaling did
+        # the code has caught up with what scaling did
+        layout = msgspec.structs.replace(layout, declared=declared)
     else:
         layout = None
     room(topology.servers)

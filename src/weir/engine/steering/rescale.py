@@ -91,9 +91,8 @@ def scaled(
     number = {machine: i for i, machine in enumerate(after.machines)}
     origin = [int(m) if m in before.machines else -1 for m in after.machines]
     placements = {name: [number[m] for m in where] for name, where in after.instances.items()}
-    after_topology = build(
-        len(after.machines), placements
-    )  # refuses what cannot run, before anything is written
+    # refuses what cannot run, before anything is written
+    after_topology = build(len(after.machines), placements)
     layout = Layout(len(after.machines), declared, placements, {})
     return change(after_topology, storage, last, origin, layout, weigh)
 

@@ -75,9 +75,8 @@ class StateKeeper:
         for move in plan.moves:
             node = job.topology.by_name[move.operator]
             moves = read_moves(self._storage, move)
-            changing = (
-                plan.origin is not None
-            )  # then other numbers count for owners before, and no key comes or goes
+            # then other numbers count for owners before, and no key comes or goes
+            changing = plan.origin is not None
             segments = (job.before if changing and job.before is not None else job.segments).of_all(node.name)
             if not changing:
                 check_homes(self._storage, node.state, segments, moves, self._server)

@@ -49,14 +49,8 @@ AHEAD = 256  # elements of a long list that are fetched at once, at most, when i
 STATE, OWNER, PART, AT = "state", "owner", "part", "at"
 PART_COLUMNS = ((OWNER, pa.uint64()), (PART, pa.string()), (AT, pa.binary()))
 _order = msgspec.msgpack.Encoder(order="deterministic")
-_AS_READ = (
-    int,
-    str,
-    bytes,
-    bool,
-    type(None),
-    Any,
-)  # what msgspec reads as it was written, without being told
+# what msgspec reads as it was written, without being told
+_AS_READ = (int, str, bytes, bool, type(None), Any)
 
 
 class ListState(MutableSequence[T], Generic[T]):
@@ -245,9 +239,8 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
 class _Stored:
     """Elements that are entries of their own: those that are known by now, and those that have changed."""
 
-    get_some: Callable[[list[bytes]], list[Any]] | None = (
-        None  # elements by where they are, MISSING among them
-    )
+    # elements by where they are, MISSING among them
+    get_some: Callable[[list[bytes]], list[Any]] | None = None
     get_all: Callable[[], Iterable[tuple[bytes, Any]]] | None = None
     key_type: Any = Any
 
@@ -276,10 +269,8 @@ class StoredList(_Stored, MutableSequence[Any]):
     def __init__(self, start: int, end: int) -> None:
         super().__init__()
         self.start, self.end = start, end
-        self._next, self._ahead = (
-            start,
-            1,
-        )  # where a reader in order goes on, and how far we look ahead for it
+        # where a reader in order goes on, and how far we look ahead for it
+        self._next, self._ahead = start, 1
 
     @property
     def is_short(self) -> bool:

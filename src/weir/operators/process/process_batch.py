@@ -202,9 +202,8 @@ class ProcessBatchInstance(BufferedInstance):
     def finish(self) -> Iterator[Rows]:
         node, context = self.node, self.context
         written: list[pa.Table] = []
-        if (
-            context.first and node.ttl is not None
-        ):  # a key that comes back in this very batch has been away, too
+        # a key that comes back in this very batch has been away, too
+        if context.first and node.ttl is not None:
             due = context.view().due(context.previous_clock, context.clock, [H1, H2])
             self.report.keys_delta -= due.num_rows
             written.append(tombstones(due[H1].to_numpy(), due[H2].to_numpy(), node.state))
@@ -388,9 +387,8 @@ class ProcessBatchInstance(BufferedInstance):
         """Do something for the keys from one number to another; those that fail are found by halving."""
         try:
             done = act(start, end)
-        except (
-            TimeoutError
-        ) as error:  # to look for the key that it waits at would take as long again, many times
+        except TimeoutError as error:
+            # to look for the key that it waits at would take as long again, many times
             text = f"one of {end - start} keys of batch {self.context.batch}"
             raise failed(self.node, None, text, error) from error
         except OperatorError as error:  # of ours: what it returned has no such shape, whatever the keys

@@ -56,9 +56,8 @@ class KeyAffinity:
         self._entry, self._born, self._seen = (np.zeros(room, np.int64) for _ in range(3))
         self._server: Servers = np.full((room, SLOTS), -1, np.int32)
         self._rows: Rows = np.zeros((room, SLOTS), np.float32)
-        self._lead: Rows = np.zeros(
-            (room, SLOTS), np.float32
-        )  # latest rows beyond those with the home's keys
+        # latest rows beyond those with the home's keys
+        self._lead: Rows = np.zeros((room, SLOTS), np.float32)
         self._now: Rows = np.zeros((room, SLOTS), np.float32)  # rows of the batch that is being added
         for new, old in zip(self._arrays(), before, strict=False):
             new[: self._n] = old[: self._n]

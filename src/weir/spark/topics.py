@@ -70,9 +70,8 @@ def frames_of(parts: Assembly, session: SparkSession, *, streaming: bool) -> dic
 def _bell(session: SparkSession, topics: Topics) -> DataFrame:
     called = f"weir_topics_{uuid.uuid4().hex}"
 
-    class OffsetsOnlySource(
-        DataSource
-    ):  # made here: its settings travel with it, and appear in no plan that Spark shows
+    # made here: its settings travel with it, and appear in no plan that Spark shows
+    class OffsetsOnlySource(DataSource):
         @classmethod
         def name(cls) -> str:
             return called

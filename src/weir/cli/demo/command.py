@@ -160,9 +160,8 @@ class Demo:
         )
         try:
             if not self.args.no_page:
-                with contextlib.suppress(
-                    EngineError
-                ):  # the demo is about the stream; the summary says what is missing
+                # the demo is about the stream; the summary says what is missing
+                with contextlib.suppress(EngineError):
                     self.page = PageServer(self.checkpoint).start().url
                     self._print(f"watch it: {self.page}")
             yield query

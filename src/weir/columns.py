@@ -130,10 +130,11 @@ def check_column(
 ) -> None:
     """Raise unless a schema has a column, in some role, and it is a timestamp if it must be one."""
     if name not in schema.names:
-        has, what = f"its {side} has " if side else "", f" for its {role}" if role else ""
+        has, what = f"its {side} has " if side else "", f" for {role}" if role else ""
         raise UnknownColumn(f"{where}: {has}no column {name!r}{what}; {did_you_mean(name, schema.names)}")
-    if timestamp and not pa.types.is_timestamp(schema.field(name).type):
-        raise TopologyError(f"{where}: {role} column {name!r} is {schema.field(name).type}, not a timestamp")
+    kind, called = schema.field(name).type, role.removeprefix("its ")
+    if timestamp and not pa.types.is_timestamp(kind):
+        raise TopologyError(f"{where}: {called} column {name!r} is {kind}, not a timestamp")
 
 
 def check_columns(names: Iterable[str], schema: pa.Schema, where: str) -> None:

@@ -83,6 +83,18 @@ def revived(kind: str, message: str) -> WeirError | None:
     return cls(message) if isinstance(cls, type) and issubclass(cls, WeirError) else None
 
 
+def refuse(where: str, *rules: tuple[object, str], error: type[WeirError] = TopologyError) -> None:
+    """Raise the first of some messages whose condition holds.
+
+    >>> refuse("window: ", (False, "too long"), (True, "too short"))
+    Traceback (most recent call last):
+    weir.errors.TopologyError: window: too short
+    """
+    for wrong, why in rules:
+        if wrong:
+            raise error(where + why)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The part of a message that helps with a misspelt name.
 

@@ -28,14 +28,16 @@ from typing import TYPE_CHECKING, Any, Unpack
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError, did_you_mean
 from weir.extras import require_spark
-from weir.graph.assembly import Assembly, Attached, assemble
 from weir.graph.declare import (
+    Assembly,
+    Attached,
     JoinOptions,
     Key,
     KeyedOptions,
     Part,
     Source,
     StatelessOptions,
+    assemble,
     declared_time,
     operator_step,
     timed,

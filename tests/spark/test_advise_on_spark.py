@@ -10,8 +10,7 @@ import pytest
 
 from recorded import planted, stream_of, write
 from weir.advise import advise
-from weir.advise.counts import Question
-from weir.advise.files import count_files, open_files
+from weir.advise.counts import Question, count_files, open_files
 from weir.errors import UnknownColumn, WeirError
 from weir.hashing import hash_columns
 

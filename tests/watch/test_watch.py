@@ -19,8 +19,7 @@ from weir.testing import start
 from weir.watch.keys import find_key, hottest_keys
 from weir.watch.page_server import PageServer
 from weir.watch.reader import CheckpointReader
-from weir.watch.snapshot import snapshot
-from weir.watch.timeline import Steering, decisions, timeline
+from weir.watch.snapshot import Steering, decisions, snapshot, timeline
 
 HERE = Path(__file__).parent
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from weir.advise.counting import Keys, count, is_remote, key_columns
-from weir.advise.counts import Counted, Question
-from weir.advise.judge import STEPS, judge
-from weir.advise.recommendation import recommend
-from weir.advise.trial import Trial
+from weir.advise.counts import Counted, Keys, Question, count, is_remote, key_columns
+from weir.advise.trial import STEPS, Trial, judge
 from weir.errors import WeirError
 from weir.hashing import hash_columns
 from weir.routing.table import Table
@@ -153,3 +151,160 @@ def _check_folder(folder: str) -> None:
         raise WeirError(
             f"out {folder}: can't write there ({error}); name a folder you may write to"
         ) from error
+
+
+_WORTH = 0.05  # locality above hash's that is worth a table
+_NEW = 0.1  # share of rows with new keys from which they deserve advice of their own
+_STALE = 0.15  # share of its gain that a table may lose before its drift is worth mentioning
+_WINDOW = 5  # slices over which localities are averaged
+
+Advice = dict[str, str]  # "code" and "text"
+
+
+def recommend(figures: dict[str, Any], alpha: float) -> dict[str, Any]:
+    """Return a verdict (``"start"``, ``"learn"`` or ``"hash"``), one sentence on it, and advice, each with a code.
+
+    ``start``: which keys meet changes slowly; begin with the table. ``learn``: it changes so fast that only learning
+    as the stream runs keeps up. ``hash``: no table would help on rows it hasn't seen.
+    """
+    base = figures["hash"]["locality"]
+    table = figures["table"]["locality"]
+    live = figures["live"]["locality"] if figures["live"] else table
+    gain = max(table, live) - base
+    advice: list[Advice] = []
+    if gain < _WORTH:
+        verdict, words = "hash", _why_hash(figures)
+    else:
+        lost = staleness(figures) or 0.0
+        drifts = lost > _STALE
+        verdict = "learn" if table - base < _WORTH or live - table > 0.25 * gain else "start"
+        words = _why_table(verdict, drifts, max(table, live), base)
+        if drifts:
+            advice.append({"code": "drifts", "text": _drift(figures, lost)})
+        advice += _new_keys(figures)
+        advice += _balance(figures, alpha)
+    advice += _hot_keys(figures, alpha, verdict)
+    if not figures["drift"]:
+        text = "The rows have no order here: name their time column (--time) to learn about drift."
+        advice.append({"code": "no_time", "text": text})
+    return {"verdict": verdict, "words": words, "advice": advice}
+
+
+def staleness(figures: dict[str, Any]) -> float | None:
+    """Return the share of its gain over hash that a table of the first half has lost by the last tenth.
+
+    Both tables are judged by the same rows: the old one against one that has seen all but these.
+    """
+    if not figures["drift"]:
+        return None
+    gain = figures["drift"]["relearnt"] - figures["hash"]["locality"]
+    late = figures["drift"]["late"]["locality"] - figures["hash"]["locality"]
+    return float(np.clip(1 - late / gain, 0, 1)) if gain > 0 else 0.0
+
+
+def lasting(figures: dict[str, Any]) -> str | None:
+    """Return how long a table holds before learning anew would gain a fifth more; None if it always does."""
+    series = figures["series"]
+    begins = series["begins"]
+    half = next((i for i, locality in enumerate(series["static"]) if locality is not None), None)
+    if half is None or not begins or not series["live"]:
+        return None
+    static, live, base = (np.array(series[name][half:], float) for name in ("static", "live", "hash"))
+    window = np.ones(_WINDOW) / _WINDOW
+    ahead = np.convolve(live - static, window, "valid")
+    gain = np.convolve(live - base, window, "valid")
+    late = np.flatnonzero(ahead > 0.2 * gain)
+    if not len(late):
+        return None
+    return _span(begins[half], begins[half + min(len(static) - 1, int(late[0]) + _WINDOW // 2)])
+
+
+def _span(first: Any, last: Any) -> str | None:
+    if not isinstance(first, str):
+        return f"{last - first:,}"
+    seconds = (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds")):
+        if seconds >= 2 * size:
+            return f"{round(seconds / size):,} {unit}"
+    return None
+
+
+def _why_table(verdict: str, drifts: bool, reached: float, base: float) -> str:
+    reach = f"{reached:.0%} of the rows stay on their server instead of {base:.0%}"
+    if verdict == "learn":
+        return f"Let it learn as the stream runs, routing=weir.Locality(): {reach}; a table soon grows old."
+    if drifts:
+        return f"Start with this table and let it learn, routing=weir.Locality(tables=…): {reach}."
+    return f"Start with this table, routing=weir.Locality(tables=…): {reach}, and it lasts."
+
+
+def _why_hash(figures: dict[str, Any]) -> str:
+    new = max(figures["new_rows"].values())
+    if new > 0.5:
+        return (
+            f"Stay with hash: {new:.0%} of the rows bring a key that was never seen before, "
+            "so there is nothing to learn from."
+        )
+    return (
+        "Stay with hash: keys have no affinity that lasts. "
+        f"On rows it has not seen, a table keeps {figures['table']['locality']:.0%} local, "
+        f"hash {figures['hash']['locality']:.0%}."
+    )
+
+
+def _drift(figures: dict[str, Any], lost: float) -> str:
+    span = lasting(figures)
+    period = f" Choose period= so that its batches span less than {span}." if span else ""
+    return (
+        f"It drifts: a table of the first half has lost {lost:.0%} of its gain by the last tenth. "
+        f"Keep learning, weir.Locality(period=…), its default.{period}"
+    )
+
+
+def _new_keys(figures: dict[str, Any]) -> list[Advice]:
+    return [
+        {
+            "code": "new_keys",
+            "text": f"{share:.0%} of the latest rows bring a key of {name} that is new. If that operator merges "
+            '(Count, Aggregate), weir.Locality(new_keys="first_seen") keeps those rows local, too.',
+        }
+        for name, share in figures["new_rows"].items()
+        if share > _NEW
+    ]
+
+
+def _balance(figures: dict[str, Any], alpha: float) -> list[Advice]:
+    advice = []
+    floors = {hot["operator"]: hot["floor"] for hot in figures["hot_keys"]}
+    for name, busiest in figures["table"]["imbalance"].items():
+        hashed = figures["hash"]["imbalance"][name]
+        if busiest <= max(hashed, alpha, floors[name]) + 0.1:
+            continue
+        learning = figures["live"]["imbalance"][name] if figures["live"] else busiest
+        remedy = "Reconfigure more often, with a shorter period=."
+        if learning < busiest - 0.05:
+            remedy = f"Let it learn, the default: that brings {learning:.2f}."
+        text = (
+            f"Load of {name} shifts: on new rows the busiest server gets {busiest:.2f} times the "
+            f"average (hash: {hashed:.2f}), though the table was planned for {alpha:.2f}. {remedy}"
+        )
+        advice.append({"code": "balance", "text": text})
+    return advice
+
+
+def _hot_keys(figures: dict[str, Any], alpha: float, verdict: str) -> list[Advice]:
+    advice = []
+    for hot in figures["hot_keys"]:
+        if hot["floor"] <= alpha:
+            continue
+        key, share = hot["keys"][0]["key"], hot["keys"][0]["share"]
+        remedy = "split hot keys with weir.Locality(split_hot=True)"
+        if verdict == "hash":
+            remedy = "the grouping weir.Consistent() splits it"
+        text = (
+            f"{key!r} alone is {share:.0%} of the rows of {hot['operator']}: whatever the table, "
+            f"the busiest server gets at least {hot['floor']:.2f} times the average. "
+            f"If the operator merges, {remedy}."
+        )
+        advice.append({"code": "hot_key", "text": text})
+    return advice

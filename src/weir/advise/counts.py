@@ -1,23 +1,29 @@
 """A recorded stream as counts per slice of time, in bounded memory.
 
-Two readers return the same :class:`Counted`: :mod:`weir.advise.files` reads with pyarrow what fits on this machine,
+Two readers return the same :class:`Counted`: :mod:`weir.advise.counts` reads with pyarrow what fits on this machine,
 :mod:`weir.spark.counting` lets Spark count what does not. Both cut time by the same rule (:func:`cut`) and hash keys
 with the same hash, so they agree row for row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from weir.columns import can_be_key, canonical_type
 from weir.errors import TopologyError, UnknownColumn, WeirError, did_you_mean
+from weir.hashing import hash_columns
+from weir.locality.counts import count_keys
 from weir.locality.stats import BatchStats
 
 TABLE = "table:"  # begins the name of a table that Spark knows
@@ -150,3 +156,190 @@ def average_bytes(rows: pa.Table) -> float:
 
 def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind))
+
+
+_MEASURED = 5_000  # rows whose average size stands for all
+
+
+def open_files(path: str) -> ds.Dataset:
+    """Open a Parquet file or folder, or a CSV file; empty fields are null, as they are in Spark."""
+    if not path.lower().endswith((".csv", ".csv.gz")):
+        return ds.dataset(path, format="parquet", partitioning="hive")
+    from pyarrow import csv
+
+    convert = csv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
+    return ds.dataset(path, format=ds.CsvFileFormat(convert_options=convert))
+
+
+def count_files(question: Question, dataset: ds.Dataset) -> Counted:
+    """Count keys and pairs with pyarrow, on this machine."""
+    row_bytes = average_bytes(dataset.head(_MEASURED))
+    table = dataset.to_table(columns=question.columns)
+    if question.sample and question.sample < len(table):
+        drawn = np.random.default_rng(question.seed).random(len(table)) < question.sample / len(table)
+        table = table.filter(pa.array(drawn))
+    table, nulls = _without_nulls(table, question)
+    if not len(table):
+        raise nothing_to_count(question, nulls)
+    keys = [
+        pa.table([pc.cast(_decoded(table[c]), key_type(table[c].type)) for c in key], names=list(key))
+        for key in question.operators.values()
+    ]
+    hashes = [hash_columns(k.columns) for k in keys]
+    number, begins = _slices(table, question)
+    if (np.diff(number) < 0).any():
+        order = np.argsort(number, kind="stable")
+        number, hashes, keys = number[order], [h[order] for h in hashes], [k.take(order) for k in keys]
+    return Counted(
+        question.operators,
+        _count_slices(number, hashes, question),
+        begins,
+        [_distinct(k, h, question.capacity) for k, h in zip(keys, hashes, strict=True)],
+        len(table),
+        nulls,
+        row_bytes,
+        True,
+        "pyarrow",
+    )
+
+
+def _without_nulls(table: pa.Table, question: Question) -> tuple[pa.Table, dict[str, int]]:
+    """Return the rows without nulls, and the number of rows with one, per operator and for the time."""
+    nulls, complete = {}, np.ones(len(table), np.bool_)
+    for name, columns in question.required.items():
+        missing = np.zeros(len(table), np.bool_)
+        for column in columns:
+            if table[column].null_count:
+                missing |= table[column].is_null().to_numpy()
+        nulls[name] = int(missing.sum())
+        complete &= ~missing
+    return (table if complete.all() else table.filter(pa.array(complete))), nulls
+
+
+def _slices(table: pa.Table, question: Question) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return the slice of each row, and when each slice begins."""
+    if question.time is None:
+        return np.arange(len(table)) * question.slices // len(table), []
+    column = table[question.time]
+    kind = column.type
+    if not pa.types.is_integer(kind):
+        kind = canonical_type(kind) if pa.types.is_timestamp(kind) else pa.date32()
+        column = column.cast(kind).cast(pa.int32() if pa.types.is_date(kind) else pa.int64())
+    clock = column.cast(pa.int64()).to_numpy()
+    first = int(clock.min())
+    bins = (clock - first) // bin_width(first, int(clock.max()))
+    edges = cut(*np.unique(bins, return_counts=True), question.slices)
+    number = np.searchsorted(edges, bins, side="right")
+    begins = np.full(question.slices, np.iinfo(np.int64).max)
+    np.minimum.at(begins, number, clock)
+    return number, [time_text(int(begin), kind) for begin in begins[np.unique(number)]]
+
+
+def _count_slices(
+    number: NDArray[np.int64], hashes: list[NDArray[np.uint64]], question: Question
+) -> list[BatchStats]:
+    """Count keys and pairs per slice, given the slice of each row in ascending order."""
+    ends = np.flatnonzero(np.diff(number, prepend=-1, append=number[-1] + 1))
+    slices = []
+    for begin, end in pairwise(ends.tolist()):
+        rows = {o: h[begin:end] for o, h in enumerate(hashes)}
+        pairs = {(o, o + 1): (rows[o], rows[o + 1]) for o in range(len(hashes) - 1)}
+        slices.append(BatchStats.of(rows, pairs, capacity=question.slice_capacity, seed=question.seed))
+    return slices
+
+
+def _distinct(keys: pa.Table, hashes: NDArray[np.uint64], capacity: int) -> pa.Table:
+    """Return the most frequent keys, each once."""
+    kept = count_keys(hashes).truncate(capacity).left
+    distinct, positions = np.unique(hashes, return_index=True)
+    return keys.take(positions[np.searchsorted(distinct, kept)]).combine_chunks()
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+SPARK_ABOVE = 1 << 30  # bytes on disk above which Spark counts
+
+Keys = str | Sequence[str | Sequence[str]]
+
+
+def count(data: str, question: Callable[[Sequence[str]], Question], master: str | None = None) -> Counted:
+    """Count the data: here if it is a file of up to 1 GB and no master is named, on Spark otherwise.
+
+    ``question`` is called with the names of the columns and returns what to count.
+    """
+    dataset = None
+    if not is_remote(data):
+        try:
+            dataset = open_files(data)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise WeirError(f"{data} is neither Parquet nor CSV that can be read ({error})") from error
+        local_question = question(dataset.schema.names)
+        local_question.check(dataset.schema)
+        if master is None and _size(Path(data)) <= SPARK_ABOVE:
+            return count_files(local_question, dataset)
+    # imported here: advice on files needs no Spark
+    from weir.spark.counting import count_frame, open_frame, session
+
+    spark, is_new = session(master)
+    try:
+        frame = open_frame(spark, data, None if dataset is None else dataset.schema)
+        return count_frame(question(frame.columns), frame)
+    finally:
+        if is_new:
+            spark.stop()
+
+
+def is_remote(data: str) -> bool:
+    """Return whether only Spark can read the data."""
+    return data.startswith(TABLE) or "://" in data
+
+
+def key_columns(
+    keys: Keys, operators: str | Sequence[str] | None = None, columns: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """Return the key columns by operator.
+
+    ``keys`` and ``operators`` are lists, or texts with commas as on the command line. ``a+b`` is a key of two columns,
+    unless ``a+b`` is one of the data's ``columns``. Operators are named after their keys by default.
+
+    >>> key_columns("state,user+hashtag", "states,trends")
+    {'states': ['state'], 'trends': ['user', 'hashtag']}
+    >>> key_columns(["state", ["user", "hashtag"]])
+    {'state': ['state'], 'user+hashtag': ['user', 'hashtag']}
+    """
+    parts = [_split(key, columns) for key in _words(keys)]
+    if len(parts) < 2 or not all(parts):
+        raise TopologyError(
+            f"keys {keys!r}: locality is between operators with different keys; name two at least, as in a,b"
+        )
+    names = ["+".join(part) for part in parts] if operators is None else _words(operators)
+    if len(names) != len(parts):
+        raise TopologyError(
+            f"operators {operators!r}: give {len(parts)} names, one for each of the keys {keys!r}"
+        )
+    for name in names:
+        if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+            raise TopologyError(f"{name!r} cannot name an operator: it must be a plain file name, too")
+    if len(set(names)) < len(names):
+        raise TopologyError(
+            f"two operators have the same name in {names}: tell them apart with operators= (--operators)"
+        )
+    return dict(zip(names, parts, strict=True))
+
+
+def _words(text: Any) -> list[Any]:
+    """Return the parts of a text with commas, or the items of a list."""
+    return [part.strip() for part in text.split(",") if part.strip()] if isinstance(text, str) else list(text)
+
+
+def _split(key: str | Sequence[str], columns: Sequence[str]) -> list[str]:
+    if not isinstance(key, str):
+        return list(key)
+    return [key] if key in columns else [column.strip() for column in key.split("+")]
+
+
+def _size(path: Path) -> int:
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)

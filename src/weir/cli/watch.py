@@ -26,7 +26,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Serve until interrupted."""
     terms = {"host": args.host, "port": args.port, "control": args.control, "token": args.token}
     server = PageServer(args.checkpoint, **terms)
-    from weir.watch.guard import is_loopback
+    from weir.watch.app import is_loopback
 
     if not is_loopback(args.host):
         console.print(

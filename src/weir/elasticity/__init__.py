@@ -3,9 +3,8 @@
 * :mod:`~weir.elasticity.graph`: the operators, their edges, and the machines of their instances
 * :mod:`~weir.elasticity.rates`: input and processing rates of every operator, and which operators are congested
 * :mod:`~weir.elasticity.etp`: effective throughput percentage, the share of the output that depends on an operator
-* :mod:`~weir.elasticity.decision`: the input and output of scaling strategies
+* :mod:`~weir.elasticity.decision`: the input and output of scaling strategies, and a decision in plain text
 * :mod:`~weir.elasticity.stela`: Stela; rivals are in ``weir_evaluation.stela.rivals``
-* :mod:`~weir.elasticity.explain`: a decision in plain text
 * :mod:`~weir.elasticity.keys`: which keys move when an operator gets more or fewer instances
 * :mod:`~weir.elasticity.autoscale`: when to scale
 
@@ -17,9 +16,8 @@ IC2E 2016.
 """
 
 from weir.elasticity.autoscale import Autoscale, AutoscaleWatcher
-from weir.elasticity.decision import Decision, Row, Situation, Step, Strategy
+from weir.elasticity.decision import Decision, Row, Situation, Step, Strategy, drawing, text
 from weir.elasticity.etp import etp
-from weir.elasticity.explain import drawing, text
 from weir.elasticity.graph import Graph, Placement
 from weir.elasticity.keys import regroup, spread
 from weir.elasticity.rates import Meter, Rates, Sample, congested, propagate

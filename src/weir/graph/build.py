@@ -6,17 +6,27 @@ Everything that can be wrong with an application is said here, before any work s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
-from weir.columns import canonical
-from weir.errors import TopologyError
-from weir.graph.checks import check_declared, check_grouping, check_names, check_sides, check_sinks
-from weir.graph.event_time import time_points
-from weir.graph.model import Declared, Edge, GroupingLike, Node, TimePoint, Topology
+from weir.columns import can_be_key, canonical, check_column
+from weir.errors import GroupingError, TopologyError, did_you_mean, refuse
+from weir.graph.model import (
+    DEAD,
+    DEAD_LETTERS,
+    HELD,
+    LATE,
+    Declared,
+    Edge,
+    GroupingLike,
+    Node,
+    TimePoint,
+    Topology,
+)
 from weir.operators.base import combined_schema, side_schema
 from weir.operators.timers import TIMER
-from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime
+from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime, Window
 from weir.routing.base import Grouping, OperatorTraits
 from weir.routing.hash import Hash
 from weir.routing.shuffle import LocalOrShuffle
@@ -57,14 +67,14 @@ def build(
         check_declared(d, schema)
         follower = next((other.name for other in order if d.name in other.inputs), None)
         if follower is not None and d.window is None:
-            d.operator.check_followed(follower, f"operator {d.name!r}")
-        d.operator.check(schema, f"operator {d.name!r}")
+            d.operator.check_followed(follower, d.where)
+        d.operator.check(schema, d.where)
         groupings[d.name] = _grouping(d, routing)
         given = None if placements is None else placements.get(d.name)
         placed[d.name] = _placement(d, servers) if given is None else tuple(given)
         # the table of a stateful operator that has been scaled is in the plan, not in the application
         if given is None or not d.operator.stateful:
-            groupings[d.name].check(len(placed[d.name]), f"operator {d.name!r}")
+            groupings[d.name].check(len(placed[d.name]), d.where)
         outputs[d.name], sink_out[d.name] = _outputs(d, schema)
 
     points = time_points(order, outputs, times or {})
@@ -156,16 +166,14 @@ def _input_schema(d: Declared, outputs: Mapping[str, pa.Schema]) -> pa.Schema:
 def _united_schema(d: Declared, names: Sequence[str], outputs: Mapping[str, pa.Schema]) -> pa.Schema:
     first = outputs[names[0]]
     if not len(first):
-        raise TopologyError(
-            f"operator {d.name!r} follows {names[0]!r}, which emits nothing (declare its output)"
-        )
+        raise TopologyError(f"{d.where} follows {names[0]!r}, which emits nothing (declare its output)")
     for name in names[1:]:
         other = outputs[name]
         mine, theirs = {f.name: f.type for f in first}, {f.name: f.type for f in other}
         if mine != theirs:
             different = sorted(c for c in mine.keys() | theirs.keys() if mine.get(c) != theirs.get(c))
             raise TopologyError(
-                f"operator {d.name!r} unites {names[0]!r} and {name!r}, which differ in column "
+                f"{d.where} unites {names[0]!r} and {name!r}, which differ in column "
                 f"{different[0]!r} ({mine.get(different[0], 'missing')} and "
                 f"{theirs.get(different[0], 'missing')}); select the same columns in both"
             )
@@ -192,28 +200,25 @@ def _grouping(d: Declared, routing: GroupingLike | None) -> Grouping:
 
 
 def _placement(d: Declared, servers: int) -> tuple[int, ...]:
-    where = f"operator {d.name!r}"
-    if d.placement is not None:
-        if d.parallelism is not None and d.parallelism != len(d.placement):
-            raise TopologyError(
-                f"{where}: parallelism {d.parallelism} contradicts a placement on {len(d.placement)} servers"
-            )
-        if len(set(d.placement)) != len(d.placement):
-            raise TopologyError(f"{where}: placement {list(d.placement)} names a server twice")
-        bad = [s for s in d.placement if not 0 <= s < servers]
-        if bad or not d.placement:
-            raise TopologyError(
-                f"{where}: placement {list(d.placement)} on servers 0 … {servers - 1} is impossible"
-            )
-        return tuple(d.placement)
-    if d.parallelism is None:
-        return tuple(range(servers))
-    if not 1 <= d.parallelism <= servers:
-        raise TopologyError(
-            f"{where}: parallelism {d.parallelism}, but there are {servers} servers; "
-            f"use 1 … {servers}, or start with more servers"
+    count, placed = d.parallelism, d.placement
+    if placed is not None:
+        bad = not placed or any(not 0 <= s < servers for s in placed)
+        refuse(
+            f"{d.where}: ",
+            (
+                count not in (None, len(placed)),
+                f"parallelism {count} contradicts a placement on {len(placed)} servers",
+            ),
+            (len(set(placed)) != len(placed), f"placement {list(placed)} names a server twice"),
+            (bad, f"placement {list(placed)} on servers 0 … {servers - 1} is impossible"),
         )
-    return tuple(range(d.parallelism))
+        return tuple(placed)
+    count = servers if count is None else count
+    few = (
+        f"parallelism {count}, but there are {servers} servers; use 1 … {servers}, or start with more servers"
+    )
+    refuse(f"{d.where}: ", (not 1 <= count <= servers, few))
+    return tuple(range(count))
 
 
 def _outputs(d: Declared, schema: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
@@ -230,7 +235,7 @@ def _outputs(d: Declared, schema: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
         return out, out
     if len(set(updates.names)) < len(updates.names):
         twice = next(n for n in updates.names if updates.names.count(n) > 1)
-        raise TopologyError(f"operator {d.name!r}: value {twice!r} is also a key column; rename the value")
+        raise TopologyError(f"{d.where}: value {twice!r} is also a key column; rename the value")
     return (schema if d.passes else updates), updates
 
 
@@ -301,3 +306,169 @@ def _rows_out(
 
 def _only(schema: pa.Schema, columns: set[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([f for f in schema if f.name in columns])
+
+
+def check_names(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) -> None:
+    """Refuse names that are taken, unknown, or no file names."""
+    seen = set(sources)
+    for d in declared:
+        ours = d.name.endswith((HELD, LATE, DEAD)) or d.name == DEAD_LETTERS
+        taken = f"two parts of the application are named {d.name!r}; pass name= to one of them"
+        bad = not d.name or "/" in d.name or d.name.startswith(".")
+        refuse(
+            "",
+            (bad, f"{d.name!r} cannot name an operator: it must be a plain file name, too"),
+            (ours, f"{d.name!r} cannot name an operator: it names what Weir keeps beside them"),
+            (d.name in seen, taken),
+        )
+        seen.add(d.name)
+    for d in declared:
+        for name in d.inputs:
+            refuse(d.where, (name not in seen, f" follows unknown {name!r}; {did_you_mean(name, seen)}"))
+        refuse(d.where, (not d.inputs, " has no input"))
+
+
+def check_sinks(sinks: Sequence[str], by_name: Mapping[str, Declared]) -> None:
+    """Refuse sinks of operators that are not there, and sinks that no row could reach."""
+    for sink in sinks:
+        name = sink.removesuffix(LATE).removesuffix(DEAD)
+        if name == DEAD_LETTERS:
+            continue
+        if name not in by_name:
+            raise TopologyError(f"sink for unknown operator {name!r}; {did_you_mean(name, by_name)}")
+        late, diverts = by_name[name].drops_late, by_name[name].on_error == "divert"
+        never = f"no row is late for {name!r}, which has no windows: it needs no sink for such"
+        fails = f'{name!r} sets no row aside: pass on_error="divert" to it, or take its dead-letter sink away'
+        refuse(
+            "", (sink.endswith(LATE) and not late, never), (sink.endswith(DEAD) and not late | diverts, fails)
+        )
+
+
+def check_declared(d: Declared, schema: pa.Schema) -> None:
+    """Refuse keys, policies, windows and times that an operator cannot have on rows of this schema."""
+    if d.operator.stateful and not d.key:
+        raise TopologyError(f"{d.where} keeps state per key: give it a key, e.g. key={schema.names[0]!r}")
+    for column in d.key:
+        check_column(column, schema, d.where, "its key")
+        kind = schema.field(column).type
+        allowed = "keys are strings, integers, dates, timestamps, booleans or binary"
+        unfit = f"column {column!r} is of type {kind} and cannot be a key; {allowed}"
+        refuse(f"{d.where}: ", (not can_be_key(kind), unfit))
+    refuse(
+        f"{d.where}: ",
+        (d.null_keys not in ("drop", "error"), f'null_keys is "drop" or "error", not {d.null_keys!r}'),
+        (d.on_error not in ("fail", "divert"), f'on_error is "fail" or "divert", not {d.on_error!r}'),
+        (d.ttl is not None and d.ttl <= 0, "ttl must be positive"),
+    )
+    if d.window is not None:
+        _check_window(d, d.window, schema)
+
+
+def _check_window(d: Declared, window: Window, schema: pa.Schema) -> None:
+    kind = type(d.operator).__name__
+    refuse(
+        f"{d.where}: ",
+        (
+            not d.operator.windowed,
+            f"event-time windows need Count, Aggregate, or a Process without ListState and MapState, not {kind}",
+        ),
+        (
+            window.session and not d.operator.mergeable,
+            f"a row may make two sessions of a key one, and {kind} cannot merge their states; give it a merge "
+            "function, or use other windows",
+        ),
+        (
+            window.early is not None and not d.operator.tells_early,
+            f"early= is for Count and Aggregate; a {kind} yields what it likes, whenever it is called",
+        ),
+        (d.operator.timers, "windows close by themselves; timers are for a Process without one"),
+        (window.size <= 0 or window.lateness < 0, "a window needs a positive size and no negative lateness"),
+        (d.ttl is not None, "a window ends by itself; ttl= is for operators without one"),
+    )
+    check_column(window.column, schema, d.where, "its window", timestamp=True)
+
+
+def check_sides(d: Declared, sides: Sequence[pa.Schema]) -> None:
+    """Refuse sides of which one lacks the key, or has it in another type."""
+    for name, schema in zip(("left", "right"), sides, strict=True):
+        for column in d.key:
+            check_column(column, schema, d.where, "the key", side=f"{name} side")
+            mine, first = schema.field(column).type, sides[0].field(column).type
+            differ = f"key column {column!r} is {first} on the left and {mine} on the right; cast one of them"
+            refuse(f"{d.where}: ", (mine != first, differ))
+
+
+def check_grouping(d: Declared, grouping: Grouping) -> None:
+    """Refuse a grouping that does not fit the operator behind it."""
+    splits = d.operator.stateful and grouping.splits_keys
+    timed = d.ttl is not None or d.timed or bool(d.operator.timers)
+    refuse(
+        f"{d.where}: ",
+        (
+            grouping.keyed and not d.key,
+            f"grouping {grouping.name} routes by key; give the operator a key=",
+        ),
+        (
+            splits and not d.operator.mergeable,
+            f"{grouping.name} on the edge {d.inputs[0]} → {d.name} sends the rows of one key to several servers, but "
+            f"{type(d.operator).__name__} cannot merge partial states. Give it a merge function, or use a grouping "
+            "that keeps a key in one place (Hash, Table).",
+        ),
+        (
+            splits and timed,
+            f"windows, timers and ttl are not available behind {grouping.name}, which splits keys; use Hash or Table "
+            "for this operator",
+        ),
+        error=GroupingError,
+    )
+
+
+Points = frozenset[TimePoint]
+
+
+def time_points(
+    order: Sequence[Declared], outputs: Mapping[str, pa.Schema], sources: Mapping[str, EventTime]
+) -> dict[str, tuple[TimePoint, ...]]:
+    """Return the places that each operator with a watermark hears of event time from.
+
+    On every way from a source that is where the stream declares its event time, the nearest one upstream. Where none
+    does, the column of the operator's own window is read: as near to the source as rows have it unchanged. What an
+    operator with a watermark emits comes behind that watermark, so its time is read anew.
+    """
+    declared = {**sources, **{d.name: d.event_time for d in order if d.event_time is not None}}
+    for part, time in declared.items():
+        check_column(time.column, outputs[part], repr(part), "its event time", timestamp=True)
+    by_name = {d.name: d for d in order}
+
+    def upstream(part: str, column: str | None) -> Points | None:
+        if part in declared:
+            return frozenset([TimePoint(part, declared[part])])
+        operator = by_name.get(part)
+        if operator is not None and not operator.timed:
+            kept = column if operator.passes else None
+            behind = [upstream(name, kept) for name in operator.inputs]
+            if all(points is not None for points in behind):
+                return frozenset().union(*(points or () for points in behind))
+        return None if column is None else frozenset([TimePoint(part, EventTime(column))])
+
+    out: dict[str, tuple[TimePoint, ...]] = {}
+    for d in order:
+        if not d.timed and not d.operator.takes_watermark:
+            continue
+        points: set[TimePoint] = set()
+        for number, name in enumerate(d.inputs):
+            reached = upstream(name, d.time_column(number))
+            if reached is None and not d.timed:
+                break
+            if reached is None:
+                raise TopologyError(
+                    f"{d.where} sets timers by event time, but what comes from {name!r} has none: declare "
+                    'it, e.g. weir.source(…).event_time("time")'
+                )
+            points |= reached
+        else:
+            allowed = (
+                replace(p, time=replace(p.time, lateness=p.time.lateness + d.lateness)) for p in points
+            )
+            out[d.name] = tuple(sorted(allowed, key=lambda point: point.name))
+    return out

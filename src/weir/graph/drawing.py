@@ -6,8 +6,7 @@ from html import escape
 from itertools import pairwise
 from statistics import mean
 
-from weir.graph.assembly import Assembly
-from weir.graph.declare import LISTED
+from weir.graph.declare import LISTED, Assembly
 from weir.graph.model import DEAD, LATE
 
 COLUMN, ROW, WIDTH, HEIGHT = 230, 64, 170, 44

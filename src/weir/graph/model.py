@@ -53,6 +53,11 @@ class Declared:
     sides: tuple[int, ...] = ()  # of each input, for operators that tell them apart
     event_time: EventTime | None = None  # of the rows that it emits
 
+    @property
+    def where(self) -> str:
+        """What errors call it."""
+        return f"operator {self.name!r}"
+
     def side_of(self, number: int) -> int:
         """Return the side that an input belongs to."""
         return self.sides[number] if self.sides else 0

@@ -80,7 +80,7 @@ class Deduplicate(Operator):
 
     def check(self, schema: pa.Schema, where: str) -> None:
         if self.time is not None:
-            check_column(self.time, schema, where, "time", timestamp=True)
+            check_column(self.time, schema, where, "its time", timestamp=True)
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
         return schema

@@ -89,7 +89,9 @@ class Join(Operator):
     def check(self, schema: pa.Schema, where: str) -> None:
         for side, column in enumerate(self.times or ()):
             own = side_schema(schema, side, key_columns(schema))
-            check_column(column, own, where, "time", timestamp=True, side=f"{('left', 'right')[side]} side")
+            check_column(
+                column, own, where, "its time", timestamp=True, side=f"{('left', 'right')[side]} side"
+            )
         check_joined(self.emits(schema), where)
 
     def emits(self, schema: pa.Schema) -> pa.Schema:

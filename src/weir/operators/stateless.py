@@ -1,4 +1,4 @@
-"""Stateless operators: an Arrow function applied to whole batches of rows."""
+"""Stateless operators: Arrow functions of whole batches of rows, and functions of one row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Count for ``weir advise`` on Spark, where the data is large or is a table.
 
 Rows become key hashes inside the JVM and are grouped there; only counts reach the driver, bounded per slice of time.
-The result is the one that :func:`weir.advise.files.count_files` returns for the same rows.
+The result is the one that :func:`weir.advise.counts.count_files` returns for the same rows.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from weir.engine.batch.bootstrap import open_driver
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.handle import QueryHandle
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
-from weir.graph.assembly import Assembly
+from weir.graph.declare import Assembly
 from weir.options import Options
 from weir.spark.failures import Stopped, check_sendable, translated
 from weir.spark.live_runner import LiveRunner, free_servers, require_live

@@ -16,7 +16,7 @@ from weir.messages.topics import Topics
 from weir.spark.session import to_ddl, to_ddl_type
 
 if TYPE_CHECKING:
-    from weir.graph.assembly import Assembly
+    from weir.graph.declare import Assembly
 
 STARTS = 5  # tries to start a stream
 POLL = 0.1  # seconds between two questions to the brokers

@@ -44,8 +44,7 @@ class PageServer:
         try:
             import uvicorn
 
-            from weir.watch.app import make_app
-            from weir.watch.guard import new_token
+            from weir.watch.app import make_app, new_token
         except ImportError as error:
             self._socket.close()
             raise EngineError(

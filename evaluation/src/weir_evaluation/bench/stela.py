@@ -10,8 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from weir.elasticity.decision import Strategy
-from weir.elasticity.explain import text
+from weir.elasticity.decision import Strategy, text
 from weir.elasticity.stela import Stela
 from weir_evaluation.stela.machines import WORK
 from weir_evaluation.stela.rivals import STRATEGIES, Default, Gain, LeastLinkLoad, Random

@@ -34,8 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from weir.elasticity.decision import Decision, Situation, Step, Strategy
-from weir.elasticity.explain import text
+from weir.elasticity.decision import Decision, Situation, Step, Strategy, text
 from weir.elasticity.graph import Machine, Placement
 from weir.hashing import mix
 from weir_evaluation.stela.machines import Machines

@@ -17,7 +17,7 @@ from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import Layout
 from weir.engine.steering.rescale import Build
 from weir.errors import TopologyError
-from weir.graph.assembly import Assembly, added
+from weir.graph.declare import Assembly, added
 from weir.graph.model import DEAD, DEAD_LETTERS, LATE, Topology, fingerprint
 from weir.operators.read import FileFeed
 from weir.options import Options, sinks_of

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from weir.elasticity.decision import Decision, Situation, Strategy
-from weir.elasticity.explain import text
+from weir.elasticity.decision import Decision, Situation, Strategy, text
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.events import Listener
 from weir.engine.metrics.progress import Progress

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weir.elasticity.decision import Decision, Situation, Strategy
-from weir.elasticity.explain import text
+from weir.elasticity.decision import Decision, Situation, Strategy, text
 from weir.elasticity.stela import Stela
 from weir.engine.checkpoint import DECISION, DONE, CheckpointLayout
 from weir.engine.documents import Commit

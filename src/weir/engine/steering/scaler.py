@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from weir.elasticity.autoscale import Autoscale
-from weir.elasticity.decision import Decision
-from weir.elasticity.explain import text
+from weir.elasticity.decision import Decision, text
 from weir.engine.checkpoint import ANSWERS, DECISION, DONE, REQUESTS, CheckpointLayout
 from weir.engine.steering.load import Load
 from weir.engine.steering.requests import RECONFIGURE, Request, decide

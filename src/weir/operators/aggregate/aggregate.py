@@ -429,7 +429,11 @@ Hashes = NDArray[np.uint64]
 
 
 class WindowedAggregate(AggregateInstance):
-    """Reduces rows to partial states per key and window; closes windows that the watermark has passed."""
+    """Reduces rows to partial states per key and window; closes windows that the watermark has passed.
+
+    Rows are first reduced to the panes of which windows are made; overlapping windows then share that work. Sessions of
+    a key that a batch lets overlap, among themselves or with saved ones, become one.
+    """
 
     def __init__(self, operator: Any, context: Context) -> None:
         super().__init__(operator, context)

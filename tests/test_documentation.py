@@ -357,3 +357,9 @@ def test_files_that_pages_name_exist():
         missing = [name for name in named if not (ROOT / name).exists()]
         missing += [link for link in linked if not (page.parent / link).exists()]
         assert missing == [], page.name
+
+
+def test_the_architecture_fits_into_one_reading():
+    lines = (DOCS / "architecture.md").read_text().splitlines()
+    assert len(lines) <= 250
+    assert [line for line in lines if len(line) > 110 and not line.startswith(("|", "!"))] == []

@@ -29,7 +29,7 @@ LONGEST_BARE_FUNCTION = 80
 ALL_LINES = 38_070
 
 
-# words of this project's own, for which the field has others: see the words of docs/internals.md
+# words of this project's own, for which the field has others: see the glossary of docs/architecture.md
 WORDS = """
     Resident LiveServer Word News Standing Gatherer Ears Patience Ending Outcome outcome_of Whereabouts whereabouts
     Intake intake Sightings sightings Company company Bell Ringing Depot depot Parcels ParcelLost NextAlarms

@@ -75,6 +75,6 @@ def told_time() -> Iterator[Clock]:
     """Let the engine look at a clock of ours wherever it measures how long something takes."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("batch.driver", "task.server", "metrics.latency"):
+        for module in ("batch.driver", "task.runtime", "metrics.latency"):
             patch.setattr(f"weir.engine.{module}.time", clock)
         yield clock

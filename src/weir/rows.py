@@ -22,7 +22,7 @@ Index = NDArray[np.int64]
 class Rows:
     """A view of some rows of a batch; columns are taken when asked for."""
 
-    __slots__ = ("_taken", "batch", "index", "key_hash", "origin", "source_time")
+    __slots__ = ("_taken", "batch", "came", "index", "key_hash", "origin", "source_time")
 
     def __init__(
         self,
@@ -31,12 +31,14 @@ class Rows:
         key_hash: NDArray[np.uint64] | None = None,
         origin: tuple[str, NDArray[np.uint64]] | None = None,
         source_time: int = 0,
+        came: float = 0.0,
     ) -> None:
         self.batch = batch
         self.index = index
         self.key_hash = key_hash  # hash of the receiving operator's key, if known already
         self.origin = origin  # the last keyed operator they passed, and their keys' hashes there
         self.source_time = source_time  # when the oldest of them left its source, in µs; 0 if not known
+        self.came = came  # when they came to their server, by its performance counter; 0: with its task
         self._taken: dict[str, pa.Array] = {}
 
     def __len__(self) -> int:
@@ -75,7 +77,7 @@ class Rows:
     def _part(self, batch: pa.RecordBatch, index: Index | None, positions: Any) -> Rows:
         key_hash = None if self.key_hash is None else self.key_hash[positions]
         origin = None if self.origin is None else (self.origin[0], self.origin[1][positions])
-        return Rows(batch, index, key_hash, origin, self.source_time)
+        return Rows(batch, index, key_hash, origin, self.source_time, self.came)
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows themselves, with the columns of a schema."""

@@ -6,7 +6,8 @@ counters, same merges. Plans, reports and commits are msgspec structures and bec
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
@@ -132,19 +133,32 @@ class MadeSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     replaces: tuple[int, int] | None = None
 
 
+def _rule(merge: Callable[[Sequence[Any]], Any]) -> msgspec.Meta:
+    return msgspec.Meta(extra={"merge": merge})
+
+
+# how the reports of a server's steps become one, field by field; without a rule, values are added up
+FIRST = _rule(lambda values: values[0])
+LAST = _rule(lambda values: values[-1])
+UPDATED = _rule(lambda values: {key: value for each in values for key, value in each.items()})
+GREATEST = _rule(
+    lambda values: {key: max(v[key] for v in values if key in v) for each in values for key in each}
+)
+
+
 class TaskReport(msgspec.Struct, kw_only=True, array_like=True, gc=False):
-    """What one task (a server in a step; server −1: a source task) did and wrote, or a server in all its steps.
+    """What one task (a server in a step; server None: a source task) did and wrote, or a server in all its steps.
 
     Its size does not depend on the number of servers. It travels as MessagePack and is never saved.
     """
 
-    server: int
-    step: int
-    steps: list[int] = []  # those it is about, where several were put together (weir.engine.task.reports)
-    host: str = ""
-    process: str = ""
-    rows: int = 0
-    bytes: int = 0
+    server: Annotated[int | None, LAST]
+    step: Annotated[int, LAST]
+    steps: list[int] = []  # those it is about
+    host: Annotated[str, LAST] = ""
+    process: Annotated[str, LAST] = ""
+    rows: Annotated[int, FIRST] = 0  # that came in with the first step: later ones came from servers
+    bytes: Annotated[int, FIRST] = 0
     read_rows: int = 0  # from files that were read here
     read_bytes: int = 0
     left_bytes: int = 0  # left in files for other servers on this host, see weir.engine.exchange.host_handoff
@@ -154,18 +168,22 @@ class TaskReport(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     edges: dict[int, EdgeReport] = {}
     segments: list[MadeSegment] = []
     outputs: dict[str, list[FileRef]] = {}  # sink → files
-    counters: dict[str, FileRef] = {}
+    counters: Annotated[dict[str, FileRef], UPDATED] = {}
     partials: dict[int, tuple[int, int]] = {}  # distance → rows, bytes of partial states that came here
     sink_ages: dict[str, dict[int, int]] = {}  # sink → rows by their time since the source
-    weights: dict[int, list[int]] = {}  # edge → the weight of each instance, where weights decide
+    weights: Annotated[
+        dict[int, list[int]], UPDATED
+    ] = {}  # edge → the weight of each instance, where weights decide
     posted: list[tuple[int, int, int, int, int]] = []  # kind, edge or operator, tally: see exchange.wire
     received: list[tuple[int, int, int]] = []  # kind, edge or operator, rows
     entries: dict[
         str, tuple[int, int]
     ] = {}  # operator → keys that its files add to the state, and that they end
     moved: dict[str, tuple[int, int]] = {}  # operator → keys that moves bring here, and that they take away
-    event_times: dict[str, int] = {}  # where event time is read → the greatest, in µs
-    error: tuple[str, str] | None = None  # a user's function failed: the error's class and message
+    event_times: Annotated[dict[str, int], GREATEST] = {}  # where event time is read → the greatest, in µs
+    error: Annotated[tuple[str, str] | None, LAST] = (
+        None  # a user's function failed: the error's class and message
+    )
 
 
 def encode_report(report: TaskReport) -> bytes:
@@ -176,6 +194,15 @@ def encode_report(report: TaskReport) -> bytes:
 def decode_report(data: Any) -> TaskReport:
     """Return the report of a control row, given any buffer."""
     return msgspec.msgpack.decode(data, type=TaskReport)
+
+
+def by_server(reports: Iterable[TaskReport], servers: int) -> list[list[TaskReport]]:
+    """Return the reports of each server; those of source tasks are left out."""
+    out: list[list[TaskReport]] = [[] for _ in range(servers)]
+    for report in reports:
+        if report.server is not None:
+            out[report.server].append(report)
+    return out
 
 
 class Commit(msgspec.Struct, kw_only=True):

@@ -24,9 +24,9 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.engine.documents import BatchPlan, Manifest
+from weir.engine.exchange.wire import Answers, answered
 from weir.engine.live.coordinator import SILENCE, LiveCoordinator
 from weir.engine.live.loads import LoadAggregator
-from weir.engine.live.outbox import Answers
 from weir.engine.live.sealing import is_available
 from weir.engine.live.source import push
 from weir.engine.live.transport import Address, Generation
@@ -410,6 +410,6 @@ def _push_task(job: BatchContext, generation: Generation, servers: list[Address]
         assert context is not None
         if context.attemptNumber():
             raise LiveFailed("a source task failed or ran twice; what it has pushed can't be taken back")
-        yield from push(job, context.partitionId(), batches, generation, servers)
+        yield answered(push(job, context.partitionId(), batches, generation, servers))
 
     return task

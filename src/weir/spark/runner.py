@@ -29,9 +29,9 @@ from weir.engine.task.batch_context import (
     column_name,
     host_name,
 )
+from weir.engine.task.job_tasks import SourceTask, StepTask
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of
-from weir.engine.task.server import Server
 from weir.errors import EngineError, HandoffLost, OperatorError
 from weir.faults import reach
 from weir.graph.model import Topology
@@ -300,18 +300,18 @@ def _step_task(job: BatchContext, step: int) -> Task:
         settle(job)
         number = partition()
         reach("step-started", job.plan.batch * 100 + step)
-        server = Server(job, step, number, folder=local_folder())
-        yield from _reporting(server, _addressed(batches, job, number))
+        running = StepTask(job, step, number, local_folder())
+        yield from _reporting(running, _addressed(batches, job, number))
 
     return task
 
 
-def _reporting(server: Server, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _reporting(task: SourceTask | StepTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run a task; an error of the user's own code becomes part of its report."""
     try:
-        yield from server.run(batches)
+        yield from task.run(batches)
     except OperatorError as error:
-        yield from server.fail(error)
+        yield from task.fail(error)
 
 
 def partition() -> int:
@@ -336,7 +336,7 @@ def _addressed(batches: Iterator[pa.RecordBatch], job: BatchContext, server: int
 def _source_task(job: BatchContext) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle(job)
-        yield from _reporting(Server(job, 0, -1, partition(), local_folder()), batches)
+        yield from _reporting(SourceTask(job, partition(), local_folder()), batches)
 
     return task
 

@@ -16,7 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir.engine.task.server import host_name
+from weir.engine.task.batch_context import host_name
 
 
 class ServerAffinity:

@@ -143,14 +143,15 @@ class MadeUpRunner:
 
     def _reports(self, plan: BatchPlan, manifest: Manifest) -> Iterator[tuple[int, bytes]]:
         n, steps = plan.servers, self.topology.steps
-        levels = {node.name: node.level for node in self.topology.nodes}
         factors = [wire.factor(s) for s in range(n)]
         all_places, all_marks = n * (n - 1) // 2, sum(factors)
         for server in range(n):
             host, process = _place(server)
             parts = []
             for step in range(1, steps + 1):
-                report = TaskReport(server=server, step=step, host=host, process=process, busy=1.0)
+                report = TaskReport(
+                    server=server, step=step, steps=[step], host=host, process=process, busy=1.0
+                )
                 for node in self.topology.nodes[step - 1 :]:
                     report.operators[node.name] = _did(node)
                 each = ROWS // 2 // n if n > 1 else 0  # rows to every other server, on every edge
@@ -177,7 +178,7 @@ class MadeUpRunner:
                         ref = self._segment(plan, self.topology.by_name[name], server, step, rows)
                         report.segments.append(MadeSegment(name, ref, run))
                 parts.append(report)
-            yield wire.CONTROL, encode_report(together(parts, levels))
+            yield wire.CONTROL, encode_report(together(parts))
 
     def _segment(self, plan: BatchPlan, node: Node, server: int, step: int, rows: int = ROWS) -> SegmentRef:
         where = f"state/{node.name}/{plan.batch:012d}"

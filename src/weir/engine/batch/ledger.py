@@ -31,6 +31,7 @@ from weir.engine.documents import (
     Network,
     TableRef,
     TaskReport,
+    by_server,
 )
 from weir.engine.metrics.progress import Progress
 from weir.engine.task.event_times import heard, watermarks
@@ -264,18 +265,13 @@ class Ledger:
     ) -> Commit:
         """Make a batch happen: one document, all or nothing."""
         manifest = self.manifest
-        for report in reports:  # merges first: they replace runs of what was there when the batch began
-            for written in report.segments:
-                if written.replaces is not None:
-                    start, end = written.replaces
-                    segments = manifest[written.operator][report.server]
-                    merged = [written.ref] if written.ref is not None else []
-                    manifest[written.operator][report.server] = segments[:start] + merged + segments[end:]
-        for report in sorted(reports, key=lambda r: r.step):
-            for written in report.segments:
-                if written.replaces is None and written.ref is not None:
-                    servers = manifest[written.operator]
-                    servers[report.server] = [*servers[report.server], written.ref]
+        for server, mine in enumerate(by_server(reports, plan.servers)):
+            made = [written for report in sorted(mine, key=lambda r: r.step) for written in report.segments]
+            # merges first: they replace runs of what was there when the batch began
+            for written in sorted(made, key=lambda w: w.replaces is None):
+                refs, new = manifest[written.operator][server], [] if written.ref is None else [written.ref]
+                start, end = written.replaces or (len(refs), len(refs))
+                manifest[written.operator][server] = [*refs[:start], *new, *refs[end:]]
         keys = dict(self.last.keys) if self.last else {}
         event_times, clocks = heard(self.topology, plan, self.last, reports)
         outputs: dict[str, list[FileRef]] = {}

@@ -40,9 +40,10 @@ BLOB_BYTES = 384 << 10
 PRIME = (1 << 61) - 1
 Tally = tuple[int, int, int]  # rows, Σ server · rows, Σ factor(server) · rows
 Tallies = dict[tuple[int, ...], Tally]
+Answers = list[tuple[int, bytes]]  # kind, payload: reports and statistics, for the driver
 
 
-class Outbox:
+class ExchangeOutbox:
     """Collects what a task sends, and hands it to Spark in batches of bounded size.
 
     ``sender`` is who sends, see :func:`sender_name`.
@@ -55,7 +56,6 @@ class Outbox:
         self.posted: Tallies = {}  # kind, edge → rows, and a checksum of which servers they went to
 
     def longest(self, server: int) -> int:
-        """Return how long blobs for a server may be, in bytes."""
         return BLOB_BYTES if self._handoff is None else self._handoff.longest(server, BLOB_BYTES)
 
     def put(
@@ -67,13 +67,21 @@ class Outbox:
         source_time: int = 0,
         rows: int = 0,
     ) -> None:
-        """Send a blob of so many rows to a server; ``edge`` is an operator's number for states."""
         if rows:
             add_tally(self.posted, (kind, edge), server, rows)
         if self._handoff is not None and kind in HANDOFF_KINDS and self._handoff.takes(server, len(payload)):
             kind, payload = kind + ADDRESSED, self._handoff.leave(payload)
         self._rows.append((self._slots[server], kind, edge, source_time, payload))
         self._bytes += len(payload)
+
+    @property
+    def left_bytes(self) -> int:
+        """What it has left in files for other servers on this host."""
+        return 0 if self._handoff is None else self._handoff.bytes
+
+    def close(self) -> None:
+        if self._handoff is not None:
+            self._handoff.close()
 
     def full(self) -> bool:
         return self._bytes >= FLUSH_BYTES
@@ -96,19 +104,19 @@ class Outbox:
         )
 
 
-def sender_name(server: int, host: str) -> str:
-    """Return the name of a sender: its server (negative for a source task) and the host it runs on.
+def sender_name(server: int | None, host: str) -> str:
+    """Return the name of a sender: its server (None: a source task) and the host it runs on.
 
-    >>> sender_of(sender_name(3, "a.example.org"))
-    (3, 'a.example.org')
+    >>> sender_of(sender_name(3, "a.example.org")), sender_of(sender_name(None, "b"))
+    ((3, 'a.example.org'), (None, 'b'))
     """
-    return f"{server}@{host}"
+    return f"{'' if server is None else server}@{host}"
 
 
-def sender_of(name: str) -> tuple[int, str]:
+def sender_of(name: str) -> tuple[int | None, str]:
     """Return server and host of a sender."""
     server, _, host = name.partition("@")
-    return int(server), host
+    return int(server) if server else None, host
 
 
 def add_tally(tallies: Tallies, where: tuple[int, ...], server: int, rows: int) -> None:
@@ -158,6 +166,14 @@ def normalised(batch: pa.RecordBatch, schema: pa.Schema, names: list[str]) -> pa
             column = column.cast(canonical_type(field.type))
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def answered(answers: Answers) -> pa.RecordBatch:
+    """Return what a task tells the driver, as a batch of kinds and payloads."""
+    kinds, payloads = [kind for kind, _ in answers], [payload for _, payload in answers]
+    return pa.record_batch(
+        [pa.array(kinds, pa.int32()), pa.array(payloads, pa.binary())], ["kind", "payload"]
+    )
 
 
 def answers_in(sent: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.engine.live.loads import ClusterLoad, every
+from weir.engine.live.loads import ClusterLoad, every, is_followed
 from weir.engine.live.transport import Frame
 from weir.engine.task.batch_context import BatchContext
 from weir.engine.task.routers import Routers
@@ -122,27 +122,28 @@ class Control:
 
     def __init__(self, job: BatchContext, routers: Routers, listen: Callable[[float], list[Frame]]) -> None:
         self._job, self._routers, self._listen = job, routers, listen
-        self._receivers: dict[int, Receivers] = {}
+        self._followed = {e.index for e in job.topology.edges if is_followed(e, job.topology)}
+        self._receivers: dict[int, Receivers] = {}  # by edge
 
-    def pieces(self, edge: Edge, node: Node, rows: Rows) -> Iterator[Rows]:
-        """Yield rows as they should be routed, a piece at a time."""
+    def route(self, edge: Edge, node: Node, rows: Rows) -> Iterator[tuple[Rows, Instances]]:
+        """Yield rows, a piece at a time where routers follow load, and the instance to which each goes."""
+        if edge.index not in self._followed:
+            yield from self._routers.route(edge, node, rows)
+            return
         if edge.index not in self._receivers:
             self._receivers[edge.index] = Receivers(node, self._job)
-        receivers, start = self._receivers[edge.index], 0
+        receivers, router, start = self._receivers[edge.index], self._routers.router(edge, node), 0
         while start < len(rows):
             size = max(FIRST_ROWS, int(self._room(receivers, start, len(rows))))
-            router = self._routers.router(edge, node)
             load = receivers.period(router.shares())
             feedback = None if load is None else self._routers.grouping(node).feedback(load)
             if feedback is not None:
                 router.listen(feedback)
-            yield rows.slice(start, start + size)
+            piece = rows.slice(start, start + size)
+            instances = router.route(piece.hash(node.key))
+            receivers.note(instances)
+            yield piece, instances
             start += size
-
-    def note(self, edge: Edge, instances: Instances) -> None:
-        """Note where the rows of a piece go."""
-        if edge.index in self._receivers:
-            self._receivers[edge.index].note(instances)
 
     def _room(self, receivers: Receivers, start: int, end: int) -> float:
         """Return how many rows to send next, once half of what servers should have before them is lacking there.

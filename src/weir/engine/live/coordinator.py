@@ -21,8 +21,8 @@ import msgspec
 import pyarrow as pa
 
 from weir.engine.exchange import wire
+from weir.engine.exchange.wire import Answers
 from weir.engine.live.loads import LoadAggregator
-from weir.engine.live.outbox import Answers
 from weir.engine.live.source import feed
 from weir.engine.live.transport import (
     ANSWER,
@@ -172,7 +172,7 @@ class LiveCoordinator:
             except (OSError, KeyError) as error:
                 raise LiveFailed(f"server {server} is gone: {error}") from None
 
-        answers = list(wire.answers_in(feed(job, 0, batches, send)))
+        answers = feed(job, 0, batches, send)
         self._tell(END)
         return answers
 

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import selectors
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from weir.engine.exchange.wire import Answers
 from weir.engine.live.control import Control
-from weir.engine.live.loads import followed, is_followed
+from weir.engine.live.loads import followed
 from weir.engine.live.outbox import DirectOutbox, Send
 from weir.engine.live.sender import Sender
 from weir.engine.live.transport import END, Address, Connection, Frame, Generation, Hello, connect
-from weir.engine.task.batch_context import BatchContext
-from weir.engine.task.server import Server
+from weir.engine.metrics.latency import Busy
+from weir.engine.task.batch_context import BatchContext, host_name
+from weir.engine.task.reports import answers
+from weir.engine.task.routers import Routers
+from weir.engine.task.runtime import OperatorRuntime, new_report
 from weir.errors import LiveFailed
-from weir.graph.model import Edge
-from weir.routing.base import Instances
-from weir.rows import Rows
-
-
-class LiveSource(Server):
-    """Routes the rows of a source; by pieces where routers follow load and can hear of it."""
-
-    arrival_order = True
-    control: Control | None = None
-
-    def _route(self, edge: Edge, rows: Rows) -> None:
-        if self.control is None or not is_followed(edge, self.topology):
-            super()._route(edge, rows)
-            return
-        for piece in self.control.pieces(edge, self.topology.by_name[edge.target], rows):
-            super()._route(edge, piece)
-
-    def _dispatch(self, edge: Edge, rows: Rows, instances: Instances) -> None:
-        if self.control is not None:
-            self.control.note(edge, instances)
-        super()._dispatch(edge, rows, instances)
 
 
 def feed(
@@ -45,13 +27,16 @@ def feed(
     batches: Iterable[pa.RecordBatch],
     send: Send,
     listener: LoadListener | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Route the rows of a source task, hand them to ``send``, and yield the task's report."""
-    source = LiveSource(job, 0, -1, task)
-    source.outbox = DirectOutbox(source, send)
-    if listener is not None:
-        source.control = Control(job, source.routers, listener.listen)
-    yield from source.run(batches)
+) -> Answers:
+    """Route the rows of a source task, by pieces where routers follow load; return the task's report."""
+    report, routers = new_report(None, [0], host_name()), Routers(job, None, task)
+    route = None if listener is None else Control(job, routers, listener.listen).route
+    runtime = OperatorRuntime(job, report, DirectOutbox(job, report, send), routers, None, route)
+    for batch in batches:
+        if batch.num_rows:
+            with Busy(report):
+                runtime.receive_source(batch)
+    return answers(report, runtime.close(last=False))
 
 
 class LoadListener:
@@ -83,8 +68,8 @@ def push(
     batches: Iterable[pa.RecordBatch],
     generation: Generation,
     servers: list[Address],
-) -> Iterator[pa.RecordBatch]:
-    """Run a source task: send its rows to live servers, yield its report.
+) -> Answers:
+    """Run a source task: send its rows to live servers, return its report.
 
     Only the first attempt of a task may do this: servers keep what they have got.
     """
@@ -96,7 +81,7 @@ def push(
                 address, generation, Hello("source", task, generation.name, job.plan.batch)
             )
         listener = LoadListener(connections) if followed(job.topology) else None
-        yield from feed(job, task, batches, sender.send, listener)
+        said = feed(job, task, batches, sender.send, listener)
         for number in connections:
             sender.send(number, Frame(END))
         sender.drain()
@@ -104,6 +89,7 @@ def push(
             listener.close()
             for connection in connections.values():
                 connection.end()
+        return said
     except OSError as error:
         raise LiveFailed(f"source task {task} lost a server: {error}") from None
     finally:

@@ -88,7 +88,7 @@ class LiveWorker:
         """Run batches until the driver says that there are no more, or something fails; then the driver is told."""
         try:
             while (frame := self.inbox.next_job()) is not None:
-                server = LiveBatch(
+                batch = LiveBatch(
                     self._decode(frame.data),
                     self.number,
                     self.inbox,
@@ -96,7 +96,7 @@ class LiveWorker:
                     self._end_step,
                     partial(self._control.send, LOAD),
                 )
-                answers = server.run_batch()
+                answers = batch.run()
                 self.inbox.reset()
                 self._control.send(ANSWER, msgspec.msgpack.encode(answers), source_time=frame.source_time)
                 unmap_deleted(LOOK_AFTER // 2)  # while nobody waits for it

@@ -22,9 +22,9 @@ from weir.engine.metrics.progress import Progress
 from weir.engine.steering.lookahead import Ahead
 from weir.engine.task import invariants
 from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, Segments, column_name
+from weir.engine.task.job_tasks import SourceTask, StepTask
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of
-from weir.engine.task.server import Server
 from weir.errors import EngineError
 from weir.faults import reach
 from weir.graph.model import Topology
@@ -177,7 +177,7 @@ class InProcessRunner:
     ) -> list[pa.RecordBatch]:
         if self._rng is not None:
             inbox = [inbox[i] for i in self._rng.permutation(len(inbox))]
-        running = Server(job, step, server, host=self._place(server)[0])
+        running = StepTask(job, step, server, host=self._place(server)[0])
         sent = list(running.run(inbox))
         reach("step-started", job.plan.batch * 100 + step)  # at its end, when something could be sent twice
         return sent
@@ -193,10 +193,10 @@ class InProcessRunner:
     def _placed(self, result: BatchResult) -> BatchResult:
         """Let servers have run where they pretend to live."""
         for report in result.reports:
-            if report.server >= 0:
+            if report.server is not None:
                 report.host, report.process = self._place(report.server)
         return result
 
 
 def _source(job: BatchContext, task: int, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return Server(job, 0, -1, task).run([part])
+    return SourceTask(job, task).run([part])

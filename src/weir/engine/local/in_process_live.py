@@ -7,13 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from weir.engine.documents import BatchPlan, Manifest
-from weir.engine.exchange import wire
+from weir.engine.exchange.wire import Answers
 from weir.engine.live.coordinator import LiveCoordinator
 from weir.engine.live.loads import LoadAggregator
-from weir.engine.live.outbox import Answers
 from weir.engine.live.source import push
 from weir.engine.live.worker import LiveWorker
 from weir.engine.local.in_process import InProcessRunner, Tables
@@ -62,10 +59,9 @@ class LiveThreads(InProcessRunner):
                 parts = self._cut(rows)
                 if plan.batch % 2:
                     return group.feed(job, parts)
-                sent: list[pa.RecordBatch] = []
-                for task, part in enumerate(parts):
-                    sent += push(job, task, [part], group.generation, group.addresses)
-                return list(wire.answers_in(sent))
+                tasks = enumerate(parts)
+                said = [push(job, task, [part], group.generation, group.addresses) for task, part in tasks]
+                return [answer for answers in said for answer in answers]
 
             answers = group.run(plan.batch, name, source, aggregator)
         except Exception as error:

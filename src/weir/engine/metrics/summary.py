@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
-from weir.engine.documents import BatchPlan, TaskReport
+from weir.engine.documents import BatchPlan, TaskReport, by_server
 from weir.engine.metrics.latency import merged, percentiles
 from weir.engine.metrics.progress import (
     EdgeProgress,
@@ -60,7 +60,7 @@ def summarise(
             name: percentiles(merged(r.sink_ages[name] for r in reports if name in r.sink_ages))
             for name in sorted(topology.sinks)
         },
-        servers=[_server(mine) for mine in _by_server(topology.servers, reports)],
+        servers=[_server(mine) for mine in by_server(reports, topology.servers)],
         state_keys=_keys(topology, reports, keys_before),
         state_bytes_written=sum(m.ref.bytes for r in reports for m in r.segments if m.ref is not None),
         table_version=plan.table_version,
@@ -75,9 +75,9 @@ def _entered(topology: Topology, reports: Reports) -> list[TaskReport]:
     """
     if topology.listings.keys() == topology.sources.keys():
         return []
-    sources = [r for r in reports if r.server == -1]
+    sources = [r for r in reports if r.server is None]
     if sources:
-        return [r for r in sources if r.step == 0]
+        return sources
     return [r for r in reports if r.step > 0]  # of all steps together, they say what came in with the first
 
 
@@ -109,7 +109,7 @@ def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
     rows, queued, busy, waited = [0] * servers, [0] * servers, [0.0] * servers, [0.0] * servers
     for report in reports:
         server = report.server
-        if server >= 0 and name in report.operators:
+        if server is not None and name in report.operators:
             did = report.operators[name]
             rows[server] += did.rows_in
             queued[server] += did.queued
@@ -135,14 +135,6 @@ def _spent(parts: Sequence[OperatorReport], rows: int) -> dict[str, float] | Non
         return None
     fields = {"fetching": "fetching", "function": "calling", "encoding": "encoding", "writing": "writing"}
     return {name: round(sum(map(attrgetter(f), parts)) / rows, 9) for name, f in fields.items()}
-
-
-def _by_server(servers: int, reports: Reports) -> list[list[TaskReport]]:
-    out: list[list[TaskReport]] = [[] for _ in range(servers)]
-    for report in reports:
-        if 0 <= report.server < servers:
-            out[report.server].append(report)
-    return out
 
 
 def _server(mine: Reports) -> ServerProgress:
@@ -183,8 +175,9 @@ def _weights(topology: Topology, reports: Reports) -> dict[str, dict[str, list[f
         senders = [(r.server, r.weights[edge.index]) for r in reports if edge.index in r.weights]
         if not senders:
             continue
-        shares: dict[str, list[float]] = {str(s): list(map(float, w)) for s, w in sorted(senders) if s >= 0}
-        of_sources = [w for s, w in senders if s < 0]
+        servers = sorted((s, w) for s, w in senders if s is not None)
+        shares: dict[str, list[float]] = {str(s): list(map(float, w)) for s, w in servers}
+        of_sources = [w for s, w in senders if s is None]
         if of_sources:
             shares["source"] = [round(sum(w) / len(of_sources), 3) for w in zip(*of_sources, strict=True)]
         out[f"{edge.source} → {edge.target}"] = shares

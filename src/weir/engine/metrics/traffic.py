@@ -38,11 +38,11 @@ class Distances:
     """How far senders are from one server that runs on ``host``; ``places`` are those of the plan.
 
     >>> distances = Distances([Place("1", "a", "/x"), Place("2", "b", "/y")], 0, "a")
-    >>> [distances.of(sender).name for sender in ("0@a", "7@a", "1@b", "-1@c")]
+    >>> [distances.of(sender).name for sender in ("0@a", "7@a", "1@b", "@c")]
     ['PROCESS', 'NODE', 'ANY', 'ANY']
     """
 
-    def __init__(self, places: Sequence[Place], server: int, host: str) -> None:
+    def __init__(self, places: Sequence[Place], server: int | None, host: str) -> None:
         self._racks = {p.host: p.rack for p in places}
         self._server, self.host = server, host
         self._rack = self._racks.get(host, "")
@@ -62,8 +62,8 @@ class Distances:
         before = counts.get(far, (0, 0))
         counts[far] = before[0] + rows, before[1] + (size if far else 0)
 
-    def _distance(self, server: int, host: str) -> Distance:
-        if server == self._server:
+    def _distance(self, server: int | None, host: str) -> Distance:
+        if server is not None and server == self._server:
             return Distance.PROCESS
         if host == self.host:
             return Distance.NODE
@@ -92,5 +92,5 @@ def by_distance(topology: Topology, reports: Iterable[TaskReport]) -> tuple[dict
 
 def server_locations(reports: Iterable[TaskReport]) -> dict[int, tuple[str, str]]:
     """Return where each server ran its last step: host and executor."""
-    steps = sorted((r for r in reports if r.server >= 0 and r.step > 0), key=lambda r: r.step)
-    return {r.server: (r.host, r.process) for r in steps}
+    steps = sorted((r for r in reports if r.step > 0), key=lambda r: r.step)
+    return {r.server: (r.host, r.process) for r in steps if r.server is not None}

@@ -63,7 +63,7 @@ class Load:
                 if did is None:
                     continue
                 rows_in, rows_out = rows_in + did.rows_in, rows_out + did.rows_out
-                if report.server >= 0:
+                if report.server is not None:
                     by_server[report.server] += did.busy
                 else:
                     elsewhere += did.busy

@@ -33,7 +33,7 @@ def pace(nodes: Iterable[Node], topology: Topology, plan: BatchPlan, reports: li
     for node in nodes:
         load = instance_load(node, topology, plan, reports)
         seconds[node.name] = np.where(load.rows > 0, load.busy / np.maximum(1, load.rows), np.nan).tolist()
-    return Pace(max(1, sum(report.server < 0 for report in reports)), seconds)
+    return Pace(max(1, sum(report.server is None for report in reports)), seconds)
 
 
 def instance_load(
@@ -42,7 +42,7 @@ def instance_load(
     """Return the load of an operator's instances in a batch, without the steps that only merge."""
     rows, busy, waited = ([0.0] * topology.servers for _ in range(3))
     for report in reports:
-        if report.server >= 0 and node.name in report.operators:
+        if report.server is not None and node.name in report.operators:
             done = report.operators[node.name]
             rows[report.server] += done.rows_in
             busy[report.server] += done.busy - done.merging

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from weir.engine.documents import Counts, Manifest, TaskReport
+from weir.engine.documents import Counts, Manifest, TaskReport, by_server
 from weir.engine.exchange import wire
 from weir.errors import EngineError
 from weir.graph.model import Topology
@@ -40,7 +40,7 @@ def check(topology: Topology, reports: Sequence[TaskReport], manifest: Manifest,
 
 def _check_reports(topology: Topology, reports: Sequence[TaskReport]) -> None:
     servers, steps = topology.servers, topology.steps
-    seen = sorted((r.server, step) for r in reports if r.server >= 0 for step in r.steps)
+    seen = sorted((r.server, step) for r in reports if r.server is not None for step in r.steps)
     if seen != [(i, s) for i in range(servers) for s in range(1, steps + 1)]:
         raise EngineError(
             f"the batch's reports are not one per server and step (got {seen} for {servers} servers and "
@@ -56,8 +56,9 @@ def _check_exchanges(topology: Topology, reports: Sequence[TaskReport]) -> None:
         for kind, edge, rows, place, mark in report.posted:
             total = sent.get((kind, edge), (0, 0, 0))
             sent[kind, edge] = total[0] + rows, total[1] + place, (total[2] + mark) % wire.PRIME
-        for kind, edge, rows in report.received:
-            wire.add_tally(received, (kind, edge), report.server, rows)
+        if report.server is not None:
+            for kind, edge, rows in report.received:
+                wire.add_tally(received, (kind, edge), report.server, rows)
     for where in sorted(sent.keys() | received.keys()):
         one, two = sent.get(where, (0, 0, 0)), received.get(where, (0, 0, 0))
         if one != two:
@@ -110,10 +111,7 @@ def _check_keys(
     topology: Topology, reports: Sequence[TaskReport], manifest: Manifest, counts: Counts
 ) -> Counts:
     after: Counts = {}
-    of_server: list[list[TaskReport]] = [[] for _ in range(topology.servers)]
-    for report in reports:
-        if 0 <= report.server < topology.servers:
-            of_server[report.server].append(report)
+    of_server = by_server(reports, topology.servers)
     for node in topology.stateful:
         before = counts.get(node.name) or [None] * topology.servers
         after[node.name] = [

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, save_arrays
@@ -17,9 +16,8 @@ from weir.engine.task.task_files import TaskFiles
 from weir.graph.model import Edge, Node
 from weir.hashing import mix
 from weir.network.distance import distances
-from weir.routing.base import Grouping, Router, RouterContext
+from weir.routing.base import Grouping, Instances, Router, RouterContext
 from weir.rows import Rows
-from weir.state.storage import Storage
 
 SHOWN_WEIGHTS = 64  # servers up to which reports tell the weights that each has for every other
 
@@ -27,12 +25,12 @@ SHOWN_WEIGHTS = 64  # servers up to which reports tell the weights that each has
 class Routers:
     """Makes the router of each edge when it is first asked for, and saves what routers have counted.
 
-    ``server`` −1 stands for a source task.
+    Where ``server`` is None, they are those of source task ``task``.
     """
 
-    def __init__(self, job: BatchContext, storage: Storage, server: int, task: int) -> None:
-        self._job, self._storage, self._server = job, storage, server
-        self._source = server if server >= 0 else job.plan.servers + task
+    def __init__(self, job: BatchContext, server: int | None, task: int = 0) -> None:
+        self._job, self._storage, self._server, self.task = job, job.storage, server, task
+        self._source = job.plan.servers + task if server is None else server
         self._routers: dict[int, Router] = {}
 
     def grouping(self, node: Node) -> Grouping:
@@ -55,7 +53,7 @@ class Routers:
                 # the same for every batch and source: a key must keep its choices
                 seed=int(mix(np.uint64(plan.salt), np.uint64(edge.index))) >> 1,
                 source=self._source,
-                local=node.instance_on.get(self._server, -1) if self._server >= 0 else -1,
+                local=-1 if self._server is None else node.instance_on.get(self._server, -1),
                 distances=self._distances(node) if grouping.uses_distances else None,
             )
         )
@@ -72,21 +70,13 @@ class Routers:
         A source task has no place that the plan could know of, so all receivers are equally far from it.
         """
         places = places_of(self._job.plan.network)
-        if not places or self._server < 0:
+        if not places or self._server is None:
             return None
         return distances([places[self._server]], [places[s] for s in node.placement])[0].astype(np.int8)
 
-    def hand_out(self, deliver: Callable[[Edge, Rows], None]) -> None:
-        """Deliver this server's part of what the plan says is to be read."""
-        topology, planned = self._job.topology, self._job.plan.input
-        for source, columns in ({} if planned is None else planned.listing).items():
-            schema = topology.sources[source]
-            arrays = [pa.array(columns[field.name], field.type) for field in schema]
-            rows = Rows(pa.RecordBatch.from_arrays(arrays, schema=schema))
-            for edge in topology.out_edges[source] if len(rows) else []:
-                node = topology.by_name[edge.target]
-                homes = np.asarray(node.placement)[self.router(edge, node).route(rows.hash(node.key))]
-                deliver(edge, rows.select(homes == self._server))
+    def route(self, edge: Edge, node: Node, rows: Rows) -> Iterator[tuple[Rows, Instances]]:
+        """Yield rows, and the instance to which each goes."""
+        yield rows, self.router(edge, node).route(rows.hash(node.key))
 
     def shares(self) -> dict[int, list[int]]:
         """Return the weights of receivers by edge, where weights decide; none of many servers: reports stay short."""

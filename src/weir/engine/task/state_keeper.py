@@ -13,15 +13,14 @@ from weir.engine.task.task_files import TaskFiles
 from weir.graph.model import Node
 from weir.state.move import check_homes, take_over
 from weir.state.segment import DEAD, DEADLINE, SegmentRef, stored_schema
-from weir.state.storage import Storage
 from weir.state.view import StateView
 
 
 class StateKeeper:
     """Reads committed segments of a server and writes those of this batch."""
 
-    def __init__(self, job: BatchContext, storage: Storage, files: TaskFiles, server: int) -> None:
-        self._job, self._storage, self._files, self._server = job, storage, files, server
+    def __init__(self, job: BatchContext, files: TaskFiles, server: int) -> None:
+        self._job, self._storage, self._files, self._server = job, job.storage, files, server
         # segments this server wrote in this batch, with the step: reports come in any order
         self._fresh: dict[str, list[tuple[int, SegmentRef]]] = {}
         self._committed: dict[str, StateView] = {}
@@ -62,9 +61,9 @@ class StateKeeper:
                 self._fresh.setdefault(written.operator, []).append((report.step, written.ref))
         return report
 
-    def change_owners(self, report: TaskReport) -> None:
+    def change_owners(self) -> None:
         """Make state of keys that move here this server's own, before any state is read; let others go."""
-        job, plan = self._job, self._job.plan
+        job, plan, report = self._job, self._job.plan, self._files.report
         for name in plan.rewrites:
             node = job.topology.by_name[name]
             table, new_keys = rewritten(job, node, self._server)

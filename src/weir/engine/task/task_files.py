@@ -31,7 +31,7 @@ class TaskFiles:
         self.storage, self.report = WriteBehind(storage), report
         self.settle = self.storage.settle
         self._batch = batch
-        self._who = f"s{report.server}" if report.server >= 0 else f"t{task}"
+        self._who = f"t{task}" if report.server is None else f"s{report.server}"
 
     def name(self, kind: str, operator: str = "", what: str = "") -> str:
         """Return a name for a new file of this task."""

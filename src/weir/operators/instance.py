@@ -307,19 +307,19 @@ _watcher: threading.Thread | None = None
 class TimeLimit:
     """Ends a call that does not return: within ``with``, a TimeoutError is raised in this thread.
 
-    ``calls`` is to be increased with every call; if it stays the same for so many microseconds, the call is stuck.
+    One of many calls is stuck if the list to which each of them adds (:meth:`begin`) stays the same for that long.
     Python code is interrupted between two bytecodes, so a call that blocks in native code is not.
     """
 
     def __init__(self, micros: int) -> None:
         self.seconds = micros / 1e6
-        self.calls = 0
-        self._seen = (0, 0.0)  # calls, when that number was first seen
+        self._begun, self._ended = 0, list[Any]()
+        self._seen = ((0, 0), 0.0)  # calls, when that number was first seen
         self._thread = 0
 
     def __enter__(self) -> TimeLimit:
         global _watcher
-        self._thread, self._seen = threading.get_ident(), (self.calls, time.monotonic())
+        self._thread, self._seen = threading.get_ident(), (self._calls(), time.monotonic())
         _watched[id(self)] = self
         if _watcher is None or not _watcher.is_alive():  # threads do not survive a fork
             _watcher = threading.Thread(target=_watch, name="weir-time-limit", daemon=True)
@@ -329,12 +329,20 @@ class TimeLimit:
     def __exit__(self, *_: object) -> None:
         _watched.pop(id(self), None)
 
+    def begin(self, ended: list[Any]) -> None:
+        """Turn to calls each of which adds to a list when it ends."""
+        self._begun, self._ended = self._begun + 1, ended
+
+    def _calls(self) -> tuple[int, int]:
+        return self._begun, len(self._ended)
+
     def check(self, at: float) -> None:
         """Interrupt the call if it has lasted too long at a time."""
-        if self.calls != self._seen[0]:
-            self._seen = (self.calls, at)
+        calls = self._calls()
+        if calls != self._seen[0]:
+            self._seen = (calls, at)
         elif at - self._seen[1] > self.seconds:
-            self._seen = (self.calls, at)  # one that ignores it is interrupted again
+            self._seen = (calls, at)  # one that ignores it is interrupted again
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(self._thread), ctypes.py_object(TimeoutError)
             )

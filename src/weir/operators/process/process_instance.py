@@ -310,8 +310,8 @@ class ProcessInstance(BufferedInstance):
         """Decode the states of some keys, call the function for each of them, encode what it has left."""
         out, began = calls.out, time.perf_counter()
         failing: list[tuple[int, BaseException]] = []
-        done: list[int] = []
         ends: list[int] = []
+        limit.begin(ends)
         try:
             states = self._load(prior, some)
         except Exception as error:  # a type of the user's that refuses what it was
@@ -321,24 +321,27 @@ class ProcessInstance(BufferedInstance):
                 return
             states, failing = [], [(some.start, error)]
         loaded, fetched = time.perf_counter(), self._parts.seconds
-        labels = calls.labels[some.start : some.stop]
-        with_all = zip(some, labels, given(some), states, self._arguments(some), strict=False)
-        for number, key, things, state, more in with_all:
-            limit.calls += 1
-            mark = len(out)
+        before, labels = len(out), calls.labels[some.start : some.stop]
+        calling = map(function, labels, given(some), states, *self._arguments(some))
+        for number in some[: len(states)]:
             try:
-                emitted = function(key, things, state, *more)
+                emitted = next(calling)
                 if emitted is not None:
                     out.extend(emitted)
-                done.append(number)
                 ends.append(len(out))
             except (Exception, SystemExit) as error:
-                del out[mark:]
+                del out[ends[-1] if ends else before :]
                 failing.append((number, error))
                 if self.node.declared.on_error != "divert":
                     break
+                limit.begin(ends)
         called, fetched = time.perf_counter(), self._parts.seconds - fetched
-        self._keep(calls, done, ends, [states[number - some.start] for number in done], failing)
+        done: Sequence[int] = some
+        if failing:
+            lost = {number for number, _ in failing}
+            done = [number for number in some if number not in lost][: len(ends)]
+            states = [states[number - some.start] for number in done]
+        self._keep(calls, done, ends, states, failing)
         self.report.encoding += time.perf_counter() - called + loaded - began
         self.report.fetching += fetched  # when the function asked for elements
         self.report.calling += called - loaded - fetched
@@ -355,7 +358,7 @@ class ProcessInstance(BufferedInstance):
         return states
 
     def _keep(
-        self, calls: Calls, numbers: list[int], ends: list[int], states: list[Any], failing: list[Any]
+        self, calls: Calls, numbers: Sequence[int], ends: list[int], states: list[Any], failing: list[Any]
     ) -> None:
         """Encode what calls have left, with what they emitted; a state that can't be saved is failing."""
         wrong: set[int] = set()
@@ -388,9 +391,9 @@ class ProcessInstance(BufferedInstance):
         if wrong:
             calls.drop(wrong)
 
-    def _arguments(self, numbers: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-        """Yield what the function gets for each of some keys besides rows and state."""
-        return repeat(self.extra, len(numbers))
+    def _arguments(self, numbers: Sequence[int]) -> list[Iterable[Any]]:
+        """Return what the function gets besides rows and state: of each argument, those for some keys."""
+        return list(map(repeat, self.extra))
 
     def _merged(self, view: StateView) -> pa.Table:
         """Partial states of keys that live here, merged with each other and with what was saved."""

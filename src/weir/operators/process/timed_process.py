@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,10 @@ class TimedProcess(ProcessInstance):
         # timers that this step has changed, and whether they are set now
         self._changed: tuple[Hashes, Hashes, NDArray[np.bool_]] = _NONE, _NONE, np.empty(0, np.bool_)
 
-    def _arguments(self, numbers: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-        extra = self.extra
-        for number in numbers:
-            timers = self._set[number] = self._timers.again()
-            yield timers, *extra
+    def _arguments(self, numbers: Sequence[int]) -> list[Iterable[Any]]:
+        timers = [self._timers.again() for _ in numbers]
+        self._set.update(zip(numbers, timers, strict=True))
+        return [timers, *super()._arguments(numbers)]
 
     def _prior(self, view: StateView, keys: Keys) -> list[bytes | None]:
         prior = super()._prior(view, keys)

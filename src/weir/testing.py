@@ -380,10 +380,5 @@ def _conform(rows: Rows, schema: pa.Schema, source: str) -> pa.Table:
         if missing:
             raise SourceError(f"rows for source {source!r} have no column {missing[0]!r}")
         return rows.select(schema.names).cast(schema)
-    except (
-        ValueError,
-        TypeError,
-        NotImplementedError,
-        OverflowError,
-    ) as error:  # Arrow's errors are among them
+    except (ValueError, TypeError, NotImplementedError, OverflowError) as error:  # Arrow's, too
         raise SourceError(f"rows for source {source!r} do not fit its columns ({schema}): {error}") from None

@@ -47,6 +47,7 @@ class Segment(Protocol):
 
     def holding(self, search: Search) -> Iterator[tuple[int, Index]]:
         """Yield the blocks that may hold a key that a search still misses."""
+        return self.holding_any(search.key_hash[search.missing])
 
     def holding_any(self, routes: U64) -> Iterator[tuple[int, Index]]:
         """Yield the blocks that may hold an entry with one of these route hashes."""
@@ -59,21 +60,14 @@ class Segment(Protocol):
 
     def between(self, low: int, high: int) -> range:
         """Return the blocks that may hold a hash of a range, both ends included."""
+        first = int(np.searchsorted(self.lasts, np.uint64(low), "left"))
+        return range(first, int(np.searchsorted(self.firsts, np.uint64(high), "right")))
 
     def samples(self, stride: int) -> Iterator[tuple[U64, int]]:
         """Yield some hashes of each block, and of how many entries each of them is one."""
 
 
-class _Blocks:
-    firsts: U64
-    lasts: U64
-
-    def between(self, low: int, high: int) -> range:
-        first = int(np.searchsorted(self.lasts, np.uint64(low), "left"))
-        return range(first, int(np.searchsorted(self.firsts, np.uint64(high), "right")))
-
-
-class WholeSegment(_Blocks):
+class WholeSegment(Segment):
     """A segment in memory, most often a small file that is mapped."""
 
     def __init__(self, storage: Storage, ref: SegmentRef) -> None:
@@ -91,9 +85,6 @@ class WholeSegment(_Blocks):
         self.firsts = np.array([index.key_hash[0] for _, index in self._indexes], np.uint64)
         self.lasts = np.array([index.key_hash[-1] for _, index in self._indexes], np.uint64)
 
-    def holding(self, search: Search) -> Iterator[tuple[int, Index]]:
-        return iter(self._indexes)
-
     def holding_any(self, routes: U64) -> Iterator[tuple[int, Index]]:
         return iter(self._indexes)
 
@@ -107,7 +98,7 @@ class WholeSegment(_Blocks):
         return ((index.key_hash[::stride], min(stride, len(index.key_hash))) for _, index in self._indexes)
 
 
-class RangedSegment(_Blocks):
+class RangedSegment(Segment):
     """A segment of which only a directory is in memory; blocks are fetched when they are needed."""
 
     def __init__(self, storage: Storage, ref: SegmentRef) -> None:
@@ -131,9 +122,6 @@ class RangedSegment(_Blocks):
                 f"checksum {crc:08x}, found {zlib.crc32(data):08x}). Restore the file from a copy; nothing was "
                 "overwritten."
             )
-
-    def holding(self, search: Search) -> Iterator[tuple[int, Index]]:
-        return self.holding_any(search.key_hash[search.missing])
 
     def holding_any(self, routes: U64) -> Iterator[tuple[int, Index]]:
         block = np.searchsorted(self.firsts, routes, "right") - 1

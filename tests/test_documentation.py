@@ -363,3 +363,51 @@ def test_the_architecture_fits_into_one_reading():
     lines = (DOCS / "architecture.md").read_text().splitlines()
     assert len(lines) <= 250
     assert [line for line in lines if len(line) > 110 and not line.startswith(("|", "!"))] == []
+
+
+# ---------------------------------------------------------------------- prose
+
+LONGEST_SENTENCE = 35  # words
+
+
+def sentences(page: Path) -> Iterator[tuple[int, str]]:
+    """Yield the sentences of a page's prose, with the line of their paragraph; no code, tables, headings or images."""
+    text = re.sub(
+        r"^( *)```.*?^\1```$", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.S | re.M
+    )
+    paragraph: list[str] = []
+    begin = 0
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        stripped = line.strip()
+        skip = not stripped or stripped.startswith(("|", "#", "<", "!"))
+        item = re.match(r"([-*]|\d+\.) ", stripped)
+        if (skip or item) and paragraph:
+            for sentence in re.split(r"(?<=[.!?])[)*\"”’_]*\s+(?=[^a-z])", plain(" ".join(paragraph))):
+                yield begin, sentence
+            paragraph = []
+        if not skip:
+            begin = begin if paragraph else number
+            paragraph.append(stripped[item.end() :] if item else stripped)
+
+
+def plain(text: str) -> str:
+    """Return Markdown as it reads: a link is its text, and code is one word however long it is."""
+    text = re.sub(r"!?\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])", r"\1", text)
+    return re.sub(r"`[^`]*`", "Code", text)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(DOCS.glob("decisions/*.md"))], ids=lambda page: page.name)
+def test_no_sentence_is_too_long(page):
+    counted = [(line, len(re.findall(r"\w[\w.,'’%-]*", s)), s) for line, s in sentences(page)]
+    long = [f"{page.name}:{line}: {n} words: {s}" for line, n, s in counted if n > LONGEST_SENTENCE]
+    assert long == []
+
+
+def test_sentences_are_told_apart(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A title\n\nOne [link](a.md#b). Two, as in\n`f(x. y)`. **Three.** Four?\n\n- five\n- six. Seven\n\n"
+        "```\nno. sentence\n```\n\n| no | table |\n"
+    )
+    found = [s for _, s in sentences(page)]
+    assert found == ["One link.", "Two, as in Code.", "**Three.", "Four?", "five", "six.", "Seven"]

@@ -12,6 +12,7 @@ A block that begins with ``# not run:`` says there why it can't run here, and on
 from __future__ import annotations
 
 import argparse
+import ast
 import datetime as dt
 import doctest
 import re
@@ -411,3 +412,19 @@ def test_sentences_are_told_apart(tmp_path):
     )
     found = [s for _, s in sentences(page)]
     assert found == ["One link.", "Two, as in Code.", "**Three.", "Four?", "five", "six.", "Seven"]
+
+
+def test_what_the_architecture_names_exists():
+    """Functions as ``Class.function``, files by their path below the package."""
+    text, package = (DOCS / "architecture.md").read_text(), ROOT / "src" / "weir"
+    members: dict[str, set[str]] = {}
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+                members.setdefault(node.name, set()).update(names)
+    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", text)
+    assert len(named) > 20
+    assert [f"{kind}.{name}" for kind, name in named if name not in members.get(kind, ())] == []
+    paths = re.findall(r"`([a-z_]+/[\w/]*\w\.py)`", text)
+    assert [path for path in paths if not ((package / path).exists() or (ROOT / path).exists())] == []

@@ -8,7 +8,6 @@ import hmac
 import ipaddress
 import logging
 import math
-import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -100,13 +99,9 @@ class Page:
 
     def now(self) -> dict[str, Any]:
         """Return what the page shows of the present."""
-        points, marks = self.reader.points, self.reader.marks
-        return {
-            **snapshot(self.reader),
-            "control": self.control,
-            "steering": self._steering.of(points),
-            "decisions": decisions(points, marks),
-        }
+        points = self.reader.points
+        shown = {"steering": self._steering.of(points), "decisions": decisions(points, self.reader.marks)}
+        return {**snapshot(self.reader), "control": self.control, **shown}
 
     def lines(self, begin: float, end: float) -> str:
         """Return time lines as JSON; pages that ask for the same share one answer."""
@@ -124,7 +119,10 @@ class Page:
             while not self._closing:
                 if seen != self._version:
                     seen = self._version
-                    yield await self._present()
+                    if not self._message:  # computed once for all who listen
+                        now = await run_in_threadpool(self.now)
+                        self._message = f"event: now\ndata: {_json(now)}\n\n"
+                    yield self._message
                 try:
                     async with asyncio.timeout(ALIVE), self._changed:
                         if seen == self._version and not self._closing:
@@ -133,19 +131,6 @@ class Page:
                     yield ": still here\n\n"
         finally:
             self.listeners -= 1
-
-    async def _present(self) -> str:
-        """Return the present as an event, computed once for all who listen."""
-        if not self._message:
-            now = await run_in_threadpool(self.now)
-            self._message = f"event: now\ndata: {_json(now)}\n\n"
-        return self._message
-
-    async def ask(self, ask: Ask) -> dict[str, Any]:
-        """Leave a request for the query, and wait until it is done, refused or withdrawn."""
-        storage = self.reader.storage
-        name = await run_in_threadpool(submit, storage, ask)
-        return await run_in_threadpool(await_answer, storage, name, ANSWER_WAIT)
 
 
 def make_app(
@@ -170,31 +155,28 @@ def make_app(
         for task in tasks:
             task.cancel()
 
-    async def index(request: Request) -> Response:
+    # those that are not async run on threads of their own
+    def index(request: Request) -> Response:
         return Response((STATIC / "index.html").read_bytes(), media_type="text/html")
 
-    async def now(request: Request) -> Response:
-        await run_in_threadpool(page.reader.refresh)
-        return _answer(await run_in_threadpool(page.now))
+    def now(request: Request) -> Response:
+        page.reader.refresh()
+        return _answer(page.now())
 
     async def events(request: Request) -> Response:
         return StreamingResponse(page.events(), media_type="text/event-stream")
 
-    async def lines(request: Request) -> Response:
+    def lines(request: Request) -> Response:
         begin, end = (_seconds(request, name, worst) for name, worst in (("from", 0.0), ("to", math.inf)))
-        return Response(await run_in_threadpool(page.lines, begin, end), media_type="application/json")
+        return Response(page.lines(begin, end), media_type="application/json")
 
-    async def keys(request: Request) -> Response:
+    def keys(request: Request) -> Response:
         commit = page.reader.latest
-        if commit is None:
-            return _answer({})
-        return _answer(await run_in_threadpool(hottest_keys, page.reader.storage, commit))
+        return _answer({} if commit is None else hottest_keys(page.reader.storage, commit))
 
-    async def key(request: Request) -> Response:
+    def key(request: Request) -> Response:
         commit, text = page.reader.latest, request.query_params.get("key", "")
-        if commit is None or not text:
-            return _answer([])
-        return _answer(await run_in_threadpool(find_key, page.reader.storage, commit, text))
+        return _answer([] if commit is None or not text else find_key(page.reader.storage, commit, text))
 
     async def dry_run(request: Request) -> Response:
         ask, commit = await _asked(request, page), page.reader.latest
@@ -203,12 +185,13 @@ def make_app(
         return _answer(await run_in_threadpool(foretell, commit, ask))
 
     async def steer(request: Request) -> Response:
-        return _answer(await page.ask(await _asked(request, page)))
+        storage = page.reader.storage
+        name = await run_in_threadpool(submit, storage, await _asked(request, page))
+        return _answer(await run_in_threadpool(await_answer, storage, name, ANSWER_WAIT))
 
-    async def metrics(request: Request) -> Response:
-        await run_in_threadpool(page.reader.refresh)
-        body = await run_in_threadpool(page.metrics.text)
-        return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+    def metrics(request: Request) -> Response:
+        page.reader.refresh()
+        return Response(page.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     routes = [
         Route("/", index),
@@ -280,21 +263,14 @@ HEADERS = {
 }
 
 
-def new_token() -> str:
-    """Return a token that nobody guesses."""
-    return secrets.token_urlsafe(24)
-
-
 def is_loopback(host: str) -> bool:
     """Return whether an address can be reached from this machine alone.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, True, False, False)
     """
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 class Guard:
@@ -334,27 +310,21 @@ class Guard:
         if not self._known(request.headers.get("host", "")):
             return PlainTextResponse("This name is not served here.", 421)
         origin = request.headers.get("origin")
-        if origin is not None and not self._own(origin, request.headers):
+        host = request.headers.get("host", "").lower()
+        if origin is not None and urlsplit(origin).netloc.lower() != host:
             return PlainTextResponse("Requests from other sites are refused.", 403)
-        if (
-            request.method not in ("GET", "HEAD")
-            and origin is None
-            and "authorization" not in request.headers
-        ):
+        changes = request.method not in ("GET", "HEAD")
+        if changes and origin is None and "authorization" not in request.headers:
             return PlainTextResponse("A request that changes something names its origin.", 403)
         given = request.query_params.get("token")
         if given is not None and self._right(given) and request.method == "GET":
-            return self._with_cookie(request)
+            answer = RedirectResponse(request.url.path, 303)  # to the same page: the token goes into a cookie
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path="/")
+            return answer
         bearer = request.headers.get("authorization", "")
         if self._right(request.cookies.get(self._cookie, "")) or self._right(bearer.removeprefix("Bearer ")):
             return None
         return PlainTextResponse("Open the link that `weir watch` printed: it has the token.", 401)
-
-    def _with_cookie(self, request: Request) -> Response:
-        """Return a redirection to the same page without the token, which goes into a cookie."""
-        answer = RedirectResponse(request.url.path, 303)
-        answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path="/")
-        return answer
 
     def _right(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._token.encode())
@@ -367,16 +337,11 @@ class Guard:
             return False
         if port not in (self._port, None):
             return False
-        return name in self._names or (self._open and _is_address(name))
-
-    def _own(self, origin: str, headers: Headers) -> bool:
-        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        # no foreign name can be made to point here where a host is named by its address
+        return name in self._names or (self._open and _address(name) is not None)
 
 
-def _is_address(name: str) -> bool:
-    """Return whether a host is named by its address: no foreign name can be made to point here then."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None

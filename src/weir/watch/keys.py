@@ -32,9 +32,7 @@ def hottest_keys(storage: Storage, commit: Commit) -> dict[str, list[dict[str, A
     for name in _stateful(commit):
         hashes, rows = hottest(saved, name, HOTTEST)
         if len(hashes):
-            homes = _look_up(storage, commit, name, hashes)
-            counted = zip(hashes.tolist(), rows.tolist(), strict=True)
-            out[name] = [{**homes[h], "rows": round(count, 1)} for h, count in counted if h in homes]
+            out[name] = _counted(storage, commit, name, hashes, rows)
     return out
 
 
@@ -56,26 +54,23 @@ def find_key(storage: Storage, commit: Commit, text: str) -> list[dict[str, Any]
         if not entries:
             continue
         server, states = entries[0]
-        table = commit.tables.get(name)
+        one = int(key_hash[0])
         out.append(
             {
                 "operator": name,
                 "key": [k for k, _ in described["key"]],
                 "servers": [s for s, _ in entries],
                 "host": _host(commit, server),
-                **_since(storage, table, int(key_hash[0])),
-                "state": states.to_pylist()[:ENTRIES],
-                "affinity": []
-                if saved is None
-                else _affinity(storage, commit, saved, name, int(key_hash[0])),
+                **_since(storage, commit.tables.get(name), one),
+                "state": readable_state(described, states).to_pylist()[:ENTRIES],
+                "affinity": [] if saved is None else _affinity(storage, commit, saved, name, one),
             }
         )
     return json.loads(json.dumps(out, default=str))  # states may hold what JSON has no type for
 
 
 def _stateful(commit: Commit) -> list[str]:
-    operators: dict[str, Any] = commit.signature.get("operators", {})  # type: ignore[assignment]
-    return list(operators)
+    return list(commit.signature.get("operators", {}))  # type: ignore[call-overload]
 
 
 def _parse(text: str, described: dict[str, Any]) -> list[pa.Array] | None:
@@ -84,49 +79,41 @@ def _parse(text: str, described: dict[str, Any]) -> list[pa.Array] | None:
     parts: list[Any] = [text]
     if len(names) > 1:
         try:
-            parts = (
-                json.loads(text) if text.lstrip().startswith("[") else [p.strip() for p in text.split(",")]
-            )
+            listed = text.lstrip().startswith("[")
+            parts = json.loads(text) if listed else [p.strip() for p in text.split(",")]
         except json.JSONDecodeError as error:
             raise ParameterError(f"{text}: begins like a JSON list, but is none ({error})") from None
     if not isinstance(parts, list) or len(parts) != len(names):
         return None
     try:
-        return [
-            pa.array([str(part)]).cast(schema.field(name).type)
-            for part, name in zip(parts, names, strict=True)
-        ]
+        kinds = [schema.field(name).type for name in names]
+        return [pa.array([str(part)]).cast(kind) for part, kind in zip(parts, kinds, strict=True)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None  # a text where this operator has numbers
 
 
-def _entries(storage: Storage, commit: Commit, name: str, key_hash: Hashes) -> list[tuple[int, pa.Table]]:
-    """Return the servers that have state of a key, and what they have."""
-    described = described_operator(commit, name)
-    schema, out = state_schema(described), []
+def _entries(storage: Storage, commit: Commit, name: str, hashes: Hashes) -> list[tuple[int, pa.Table]]:
+    """Return the servers that have state of some keys, and what they have."""
+    schema, out = state_schema(described_operator(commit, name)), []
     for server, refs in enumerate(commit.manifest.get(name, [])):
-        table = StateView(storage, refs, schema).all_of(key_hash) if refs else None
+        table = StateView(storage, refs, schema).all_of(hashes) if refs else None
         if table is not None and table.num_rows:
-            out.append((server, readable_state(described, table)))
+            out.append((server, table))
     return out
 
 
-def _look_up(storage: Storage, commit: Commit, name: str, hashes: Hashes) -> dict[int, dict[str, Any]]:
-    """Return key and home of each hash that has state."""
-    described = described_operator(commit, name)
-    schema, columns = state_schema(described), [k for k, _ in described["key"]]
-    wanted = np.unique(hashes)
-    out: dict[int, dict[str, Any]] = {}
-    for server, refs in enumerate(commit.manifest.get(name, [])):
-        if len(out) == len(wanted):
-            break
-        table = StateView(storage, refs, schema).all_of(wanted) if refs else None
-        if table is None or not table.num_rows:
-            continue
+def _counted(
+    storage: Storage, commit: Commit, name: str, hashes: Hashes, rows: NDArray[Any]
+) -> list[dict[str, Any]]:
+    """Return keys that have state, their homes, and their rows."""
+    columns = [k for k, _ in described_operator(commit, name)["key"]]
+    homes: dict[int, dict[str, Any]] = {}
+    for server, table in _entries(storage, commit, name, np.unique(hashes)):
         keys = [[str(row[k]) for k in columns] for row in table.select(columns).to_pylist()]
         for h, key in zip(table[H1].to_pylist(), keys, strict=True):
-            out[h] = {"key": ", ".join(key), "server": server, "host": _host(commit, server)}
-    return out
+            homes[h] = {"key": ", ".join(key), "server": server, "host": _host(commit, server)}
+    counts = zip(hashes.tolist(), rows.tolist(), strict=True)
+    return [{**homes[h], "rows": round(count, 1)} for h, count in counts if h in homes]
 
 
 def _affinity(
@@ -134,9 +121,8 @@ def _affinity(
 ) -> list[dict[str, Any]]:
     out = []
     for other, (hashes, rows) in affinity(saved, name, key_hash, AFFINITY).items():
-        homes = _look_up(storage, commit, other, hashes) if len(hashes) and other in _stateful(commit) else {}
-        counted = zip(hashes.tolist(), rows.tolist(), strict=True)
-        out += [{"operator": other, **homes[h], "rows": round(n, 1)} for h, n in counted if h in homes]
+        if len(hashes) and other in _stateful(commit):
+            out += [{"operator": other, **one} for one in _counted(storage, commit, other, hashes, rows)]
     return sorted(out, key=lambda one: -one["rows"])[:AFFINITY]
 
 

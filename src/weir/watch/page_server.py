@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import threading
 from typing import Any
@@ -44,13 +45,13 @@ class PageServer:
         try:
             import uvicorn
 
-            from weir.watch.app import make_app, new_token
+            from weir.watch.app import make_app
         except ImportError as error:
             self._socket.close()
             raise EngineError(
                 f"the page needs {error.name}, which is not installed: {install('watch')}"
             ) from None
-        self.token = token or new_token()
+        self.token = token or secrets.token_urlsafe(24)
         terms: dict[str, Any] = {"token": self.token, "host": host, "port": self.port, "control": control}
         app = make_app(checkpoint, **terms, stopping=lambda: self._server.should_exit)
         settings: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}

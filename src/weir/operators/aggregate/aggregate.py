@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean, renamed
 from weir.hashing import SECOND_SEED, hash_columns
@@ -23,6 +22,7 @@ from weir.operators.instance import (
     Instance,
     among,
     conformed,
+    hashes_of,
     keyed_schema,
     naming,
     one_array,
@@ -30,14 +30,15 @@ from weir.operators.instance import (
 from weir.operators.timers import (
     EARLY,
     TIMER,
+    Hashes,
     second_hash,
     states_in,
     timer_entries,
     timer_hash,
     timers_in,
 )
-from weir.operators.windows import WINDOW_END, WINDOW_START, Window, merge_sessions, timely
-from weir.rows import Rows
+from weir.operators.windows import WINDOW_END, WINDOW_START, Times, Window, merge_sessions, timely
+from weir.rows import Rows, one_batch
 from weir.state.index import group_rows, positions_among
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 from weir.state.view import StateView
@@ -51,6 +52,9 @@ Emit = Literal["rows", "updates", "changes"]
 class _Spec:
     name: str
     rule: AggregateFunction
+
+    def kinds(self, schema: pa.Schema) -> list[pa.DataType]:
+        return [schema.field(column).type for column in self.rule.columns]
 
     def __str__(self) -> str:
         return self.rule.function + (f"({self.rule.arguments})" if self.rule.arguments else "")
@@ -112,10 +116,9 @@ class Aggregate(Operator):
         for spec in self.specs:
             for column in spec.rule.columns:
                 if column not in schema.names:
-                    raise UnknownColumn(
-                        f"{where}: {spec} needs a column {column!r}; {did_you_mean(column, schema.names)}"
-                    )
-            kinds = _kinds(spec, schema)
+                    known = did_you_mean(column, schema.names)
+                    raise UnknownColumn(f"{where}: {spec} needs a column {column!r}; {known}")
+            kinds = spec.kinds(schema)
             if kinds and not spec.rule.accepts(kinds):
                 raise TopologyError(f"{where}: {spec} does not work on type {', '.join(map(str, kinds))}")
 
@@ -127,14 +130,14 @@ class Aggregate(Operator):
             )
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
-        return pa.schema([(s.name, s.rule.result(_kinds(s, schema))) for s in self.specs])
+        return pa.schema([(s.name, s.rule.result(s.kinds(schema))) for s in self.specs])
 
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema(
             [
                 (s.name + suffix, kind)
                 for s in self.specs
-                for suffix, kind in zip(s.rule.suffixes, s.rule.types(_kinds(s, schema)), strict=True)
+                for suffix, kind in zip(s.rule.suffixes, s.rule.types(s.kinds(schema)), strict=True)
             ]
         )
 
@@ -186,10 +189,8 @@ class Aggregate(Operator):
 
     def instance(self, context: Context) -> Instance:
         if context.node.window is not None:
-            return WindowedAggregate(self, context)
-        if self.emit == "changes":
-            return ChangesInstance(self, context)
-        return AggregateInstance(self, context)
+            return WindowedAggregate(context)
+        return ChangesInstance(context) if self.emit == "changes" else AggregateInstance(context)
 
     def signature(self) -> dict[str, Any]:
         return {
@@ -220,32 +221,37 @@ class Count(Aggregate):
 class AggregateInstance(Instance):
     """Reduces rows to partial states per key, and merges them into the saved state once per batch."""
 
-    def __init__(self, operator: Aggregate, context: Context) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__(context)
-        node = self.node
-        self.operator = operator
-        self.schema = node.state
-        self.width = len(node.key)  # columns before those of the state
+        self.schema = self.stored = self.node.state
+        self.width = len(self.node.key)  # columns before those of the state
         self.pieces: list[pa.Table] = []
         self.piece_rows = 0
         self._result: pa.Table | None = None
         self._prior: pa.Table | None = None  # what was saved of this batch's keys
         self._gone: pa.Table | None = None  # keys that have expired
-        self._written: pa.Table | None = None
 
     def push(self, rows: Rows) -> Iterator[Rows]:
         if self.context.passes_on:
             self.report.rows_out += len(rows)
             yield rows
-        if not len(rows):
-            return
-        key_hash, key_check = rows.hash(self.node.key), rows.second_hash(self.node.key)
-        groups, first = group_rows(key_hash, key_check)
+        if len(rows):
+            key_hash, key_check = rows.hash(self.node.key), rows.second_hash(self.node.key)
+            groups, first = group_rows(key_hash, key_check)
+            self._add(self._table(key_hash[first], key_check[first], self._columns(rows, groups, first)))
+
+    def _columns(self, rows: Rows, groups: Groups, first: Groups) -> list[pa.Array]:
+        """Return the key and the state of each group of rows."""
         keys = [rows.column(k).take(pa.array(first)) for k in self.node.key]
         with naming(self.node):
-            states = self.operator.begin(rows.column, groups, len(first))
-        arrays = [pa.array(key_hash[first]), pa.array(key_check[first]), *keys, *states]
-        self._add(pa.Table.from_arrays(arrays, schema=self._wire))
+            return [*keys, *self.operator.begin(rows.column, groups, len(first))]
+
+    def _table(self, key_hash: Hashes, key_check: Hashes, columns: list[pa.Array], *times: Times) -> pa.Table:
+        """Return partial states from hashes, keys and states, and when their windows start and end."""
+        keys = len(self.node.key)
+        spans = (pa.array(t).cast(self.schema.field(WINDOW_START).type) for t in times)
+        arrays = [pa.array(key_hash), pa.array(key_check), *columns[:keys], *spans, *columns[keys:]]
+        return pa.Table.from_arrays(arrays, schema=self._wire)
 
     @property
     def _wire(self) -> pa.Schema:
@@ -262,11 +268,9 @@ class AggregateInstance(Instance):
         self._add(pa.Table.from_batches([partial]))
 
     def _reduced(self) -> pa.Table:
-        """All pieces so far, one row per key."""
+        """Return all pieces so far, one row per key."""
         table = pa.concat_tables(self.pieces).combine_chunks()
-        if len(self.pieces) == 1:
-            return table
-        return self._merged(table)
+        return table if len(self.pieces) == 1 else self._merged(table)
 
     def _merged(self, table: pa.Table) -> pa.Table:
         """Return one entry per key."""
@@ -290,56 +294,44 @@ class AggregateInstance(Instance):
         if context.step != node.state_level:
             return
         written: list[pa.Table] = []
-        results: list[pa.Table] = []
-        view: StateView | None = None
-        touched: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+        view = context.view() if self.pieces or node.ttl is not None else None
         if self.pieces:
+            assert view is not None
             table = self._reduced()
-            key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
             if not node.splits:
-                self.report.pairs += len(key_hash)
-            view = context.view()
-            found = view.find(key_hash, key_check)
-            prior, _ = view.take(*found)
-            self._prior = living = prior
-            if node.ttl is not None and prior.num_rows:
-                living = prior.filter(pc.greater(prior[DEADLINE], context.clock))
+                self.report.pairs += table.num_rows
+            self._prior, _ = view.take(*view.find(*hashes_of(table)))
+            living = self._prior
+            if node.ttl is not None and living.num_rows:
+                living = living.filter(pc.greater(living[DEADLINE], context.clock))
             if living.num_rows:
-                merged = self._merged(pa.concat_tables([living.select(self._wire.names), table]))
-            else:
-                merged = table
-            self.report.keys_delta += merged.num_rows - prior.num_rows
-            key_hash, key_check = merged[H1].to_numpy(), merged[H2].to_numpy()
-            touched = (key_hash, key_check)
-            written.append(
-                entries(
-                    merged.select(self.schema.names), key_hash, key_check, deadline=self._deadlines(merged)
-                )
-            )
+                table = self._merged(pa.concat_tables([living.select(self._wire.names), table]))
+            self.report.keys_delta += table.num_rows - self._prior.num_rows
+            written.append(self._entries(table))
             if context.want_updates or not self.operator.passes_rows:
-                results.append(merged)
-        self._gone = expired = self._expired(view, touched)
-        if expired is not None and expired.num_rows:
-            written.append(tombstones(expired[H1].to_numpy(), expired[H2].to_numpy(), self.schema))
-            self.report.keys_delta -= expired.num_rows
+                self._result = table.combine_chunks()
+        if node.ttl is not None:
+            assert view is not None
+            self._gone = view.due(context.previous_clock, context.clock)
+            if self.pieces:
+                self._gone = self._gone.filter(pa.array(~among(self._gone, *hashes_of(table))))
+            written.append(self._tombstones(self._gone))
+            self.report.keys_delta -= self._gone.num_rows
         self._written = pa.concat_tables(written) if written else None
-        if results:
-            self._result = pa.concat_tables(results).combine_chunks()
         out = None if self.operator.passes_rows else self._told()
         if out is not None and out.num_rows:
             self.report.rows_out += out.num_rows
             yield Rows(out)
 
-    def _deadlines(self, table: pa.Table) -> NDArray[np.int64]:
+    def _deadlines(self, table: pa.Table) -> Times:
         ttl = self.node.ttl
         return np.full(table.num_rows, NEVER if ttl is None else self.context.clock + ttl)
 
-    def _expired(self, view: StateView | None, touched: Any) -> pa.Table | None:
-        """Entries whose time to live is up and that this batch did not touch."""
-        if self.node.ttl is None:
-            return None
-        due = (view or self.context.view()).due(self.context.previous_clock, self.context.clock)
-        return due if touched is None else due.filter(pa.array(~among(due, *touched)))
+    def _entries(self, table: pa.Table) -> pa.Table:
+        return entries(table.select(self.stored.names), *hashes_of(table), deadline=self._deadlines(table))
+
+    def _tombstones(self, table: pa.Table) -> pa.Table:
+        return tombstones(*hashes_of(table), self.stored)
 
     def updates(self) -> pa.RecordBatch | None:
         return self._told() if self.operator.passes_rows else None
@@ -348,14 +340,208 @@ class AggregateInstance(Instance):
         """Return the keys of this batch and their values."""
         if self._result is None:
             return None
-        table, node = self._result, self.node
-        keys = [one_array(table[k]) for k in node.key]
-        states = [one_array(table.column(i)) for i in range(2 + self.width, table.num_columns)]
-        values = self.operator.finish(states)
-        return pa.RecordBatch.from_arrays([*keys, *values], schema=node.sink_out)
+        columns = [*self._keys(self._result), *self._values(self._result)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.node.sink_out)
 
-    def written(self) -> pa.Table | None:
-        return self._written
+    def _keys(self, table: pa.Table) -> list[pa.Array]:
+        return [one_array(table[k]) for k in self.node.key]
+
+    def _values(self, table: pa.Table) -> list[pa.Array]:
+        columns = (table[name] for name in self.schema.names[self.width :])
+        return list(self.operator.finish([one_array(c) for c in columns]))
+
+
+class ChangesInstance(AggregateInstance):
+    """Emits one row per key that has changed, with the values from before and after."""
+
+    def _told(self) -> pa.RecordBatch | None:
+        parts = []
+        if self._result is not None and self._result.num_rows:
+            assert self._prior is not None
+            at = positions_among(*hashes_of(self._result), *hashes_of(self._prior))
+            old = [c.take(pa.array(at, mask=at < 0)) for c in self._values(self._prior)]
+            kinds = pa.array(np.where(at < 0, "insert", "update"))
+            parts.append([*self._keys(self._result), kinds, *self._values(self._result), *old])
+        if self._gone is not None and self._gone.num_rows:
+            old = self._values(self._gone)
+            nothing = [pa.nulls(len(c), c.type) for c in old]
+            kinds = pa.array(["delete"] * self._gone.num_rows)
+            parts.append([*self._keys(self._gone), kinds, *nothing, *old])
+        batches = [pa.RecordBatch.from_arrays(columns, schema=self.node.sink_out) for columns in parts]
+        return one_batch(batches) if batches else None
+
+
+class WindowedAggregate(AggregateInstance):
+    """Reduces rows to partial states per key and window; closes windows that the watermark has passed.
+
+    Rows are first reduced to the panes of which windows are made; overlapping windows then share that work. Sessions of
+    a key that a batch lets overlap, among themselves or with saved ones, become one.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        assert self.node.window is not None
+        self.window: Window = self.node.window
+        self.schema = pa.schema([f for f in self.stored if f.name != TIMER.name])  # of windows, not of timers
+        self.width += 2 if self.window.session else 1
+
+    def push(self, rows: Rows) -> Iterator[Rows]:
+        rows, times = timely(self.context, self.window, rows)
+        if len(rows):
+            self._add(self._by_session(rows, times) if self.window.session else self._by_window(rows, times))
+        return iter(())
+
+    def _by_window(self, rows: Rows, times: Times) -> pa.Table:
+        """Return partial states of rows, one per key and window that is still open."""
+        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        panes = times - np.mod(times, self.window.pane)
+        groups, first = group_rows(key_hash, second_hash(key2, panes))
+        at, starts = self.window.assign(panes[first], self.context.late_at)
+        columns = self._columns(rows, groups, first)
+        if self.window.slide is None and len(at) == len(first):
+            return self._table(key_hash[first], second_hash(key2[first], starts), columns, starts)
+        columns = [column.take(pa.array(at)) for column in columns]
+        table = self._table(key_hash[first][at], second_hash(key2[first][at], starts), columns, starts)
+        return self._merged(table)  # a window has several panes
+
+    def _by_session(self, rows: Rows, times: Times) -> pa.Table:
+        """Return partial states of rows, one per key and session."""
+        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        groups, starts, ends = merge_sessions(key_hash, key2, times, times + self.window.size)
+        first = _firsts(groups, len(starts))
+        columns = self._columns(rows, groups, first)
+        return self._table(key_hash[first], second_hash(key2[first], starts), columns, starts, ends)
+
+    def absorb(self, partial: pa.RecordBatch) -> None:
+        self._add(pa.Table.from_batches([partial]).select(self._wire.names))
+
+    def partials(self) -> pa.Table | None:
+        table = super().partials()
+        return table if table is None else self._as_stored(table)
+
+    def _as_stored(self, table: pa.Table) -> pa.Table:
+        if TIMER.name not in self.stored.names:
+            return table
+        return table.append_column(TIMER, pa.nulls(table.num_rows, TIMER.type))
+
+    def _reduced(self) -> pa.Table:
+        if not self.window.session:
+            return super()._reduced()
+        return self._merged_sessions(self.pieces)[0]
+
+    def _merged_sessions(self, pieces: list[pa.Table]) -> tuple[pa.Table, Groups]:
+        """Return sessions of a key that overlap as one, and which of them each row has become a part of."""
+        table = pa.concat_tables(pieces).combine_chunks()
+        key_hash, key2 = table[H1].to_numpy(), self._key_hash(table)
+        starts, ends = (table[name].cast(pa.int64()).to_numpy() for name in (WINDOW_START, WINDOW_END))
+        groups, starts, ends = merge_sessions(key_hash, key2, starts, ends)
+        first = _firsts(groups, len(starts))
+        keys = [key.take(pa.array(first)) for key in self._keys(table)]
+        states = [one_array(c) for c in table.columns[2 + self.width :]]
+        with naming(self.node):
+            columns = [*keys, *self.operator.merge(states, groups, len(first))]
+        merged = self._table(key_hash[first], second_hash(key2[first], starts), columns, starts, ends)
+        return merged, groups
+
+    def _key_hash(self, table: pa.Table) -> Hashes:
+        return hash_columns(self._keys(table), SECOND_SEED)
+
+    def _deadlines(self, table: pa.Table) -> Times:
+        """Return when windows end."""
+        if self.window.session:
+            return table[WINDOW_END].cast(pa.int64()).to_numpy()
+        return table[WINDOW_START].cast(pa.int64()).to_numpy() + self.window.size
+
+    def finish(self) -> Iterator[Rows]:
+        context = self.context
+        if context.step != self.node.state_level:
+            return
+        view = context.view()
+        written: list[pa.Table] = []
+        since, mark = (NO_TIME if m is None else m for m in (context.previous_watermark, context.watermark))
+        touched = before = self._wire.empty_table()
+        if self.pieces:
+            touched, before = self._with_saved(view, self._reduced())
+            self.report.pairs += touched.num_rows
+            written += [self._tombstones(before), self._entries(touched)]
+            self.report.keys_delta += touched.num_rows - before.num_rows
+        ended = self._deadlines(touched) <= mark
+        due = states_in(view.due(since, mark)).select(self._wire.names)
+        due = due.filter(
+            pa.array(~among(due, *hashes_of(before)))
+        )  # saved windows that this batch has not changed
+        closed = pa.concat_tables([due, touched.filter(pa.array(ended))]).combine_chunks()
+        written.append(self._tombstones(closed))
+        self.report.keys_delta -= closed.num_rows
+        if self.window.early is not None:
+            written += self._early(view, touched.filter(pa.array(~ended)), before, closed, self.window.early)
+        self._written = pa.concat_tables(written)
+        if closed.num_rows:
+            self.report.rows_out += closed.num_rows
+            yield Rows(self._out(closed, True))
+
+    def _with_saved(self, view: StateView, table: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Return this batch's windows merged with what is saved of them, and the entries that they replace."""
+        if self.window.session:
+            saved = states_in(view.all_of(np.unique(table[H1].to_numpy())))
+        else:
+            saved, _ = view.take(*view.find(*hashes_of(table)))
+        saved = saved.select(self._wire.names)
+        if not saved.num_rows:
+            return table, saved
+        if not self.window.session:
+            return self._merged(pa.concat_tables([saved, table])), saved
+        merged, groups = self._merged_sessions([saved, table])
+        changed = np.zeros(merged.num_rows, np.bool_)
+        changed[groups[saved.num_rows :]] = True
+        return merged.filter(pa.array(changed)), saved.filter(pa.array(changed[groups[: saved.num_rows]]))
+
+    def _early(
+        self, view: StateView, touched: pa.Table, replaced: pa.Table, closed: pa.Table, early: int
+    ) -> list[pa.Table]:
+        """Tell the sink of windows that have changed since they were last told, if it is time; return timers."""
+        context = self.context
+        rung = timers_in(view.due(context.previous_clock, context.clock), EARLY)
+        starts = rung[WINDOW_START].cast(pa.int64()).to_numpy()
+        r1, r2 = rung[H1].to_numpy(), second_hash(self._key_hash(rung), starts)
+        key_hash, key_check = hashes_of(touched)
+        now = among(touched, r1, r2)
+        others, _ = view.take(*view.find(r1, r2))
+        others = others.select(self._wire.names)
+        for windows in (touched, closed, replaced):
+            others = others.filter(pa.array(~among(others, *hashes_of(windows))))
+        told = pa.concat_tables([touched.filter(pa.array(now)), others]).combine_chunks()
+        if told.num_rows and context.want_updates:
+            context.to_sink(self._out(told, False))
+        clock, at = np.full(len(key_hash), EARLY), np.zeros(len(key_hash), np.int64)
+        timers = timer_hash(key_check, clock, at)
+        new = ~now & (view.find(key_hash, timers)[0] < 0)
+        fresh = touched.filter(pa.array(new))
+        heads = [one_array(fresh[name]) for name in self.schema.names[: self.width]]
+        deadline = np.full(fresh.num_rows, context.clock + early)
+        self.report.keys_delta += fresh.num_rows - rung.num_rows
+        return [
+            self._tombstones(rung),
+            timer_entries(heads, key_hash[new], timers[new], clock[new], at[new], deadline, self.stored),
+        ]
+
+    def _entries(self, table: pa.Table) -> pa.Table:
+        return super()._entries(self._as_stored(table))
+
+    def _out(self, table: pa.Table, closed: bool) -> pa.RecordBatch:
+        """Return windows as a sink gets them."""
+        start = one_array(table[WINDOW_START])
+        heads = [*self._keys(table), start, pa.array(self._deadlines(table)).cast(start.type)]
+        if self.window.early is not None:
+            heads.append(pa.array(np.full(table.num_rows, closed)))
+        return pa.RecordBatch.from_arrays([*heads, *self._values(table)], schema=self.node.sink_out)
+
+
+def _firsts(groups: Groups, n: int) -> Groups:
+    """Return the first row of each of ``n`` groups."""
+    first = np.empty(n, np.int64)
+    first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)  # of equal groups the last assignment stays
+    return first
 
 
 @contextlib.contextmanager
@@ -365,10 +551,6 @@ def _naming(spec: _Spec) -> Iterator[None]:
         yield
     except OperatorError as error:
         raise OperatorError(f"{spec.name}={spec}: {error}") from None
-
-
-def _kinds(spec: _Spec, schema: pa.Schema) -> list[pa.DataType]:
-    return [schema.field(column).type for column in spec.rule.columns]
 
 
 def _parse(name: str, value: Any) -> _Spec:
@@ -390,242 +572,3 @@ def _parse(name: str, value: Any) -> _Spec:
         return _Spec(name, named(function, *arguments))
     except TopologyError as error:
         raise TopologyError(f"Aggregate: {name}={value!r}: {error}") from None
-
-
-class ChangesInstance(AggregateInstance):
-    """Emits one row per key that has changed, with the values from before and after."""
-
-    def _told(self) -> pa.RecordBatch | None:
-        parts = []
-        if self._result is not None and self._result.num_rows:
-            assert self._prior is not None
-            at = positions_among(*_hashes(self._result), *_hashes(self._prior))
-            old = [c.take(pa.array(at, mask=at < 0)) for c in self._values(self._prior)]
-            kinds = pa.array(np.where(at < 0, "insert", "update"))
-            parts.append([*self._keys(self._result), kinds, *self._values(self._result), *old])
-        if self._gone is not None and self._gone.num_rows:
-            old = self._values(self._gone)
-            nothing = [pa.nulls(len(c), c.type) for c in old]
-            kinds = pa.array(["delete"] * self._gone.num_rows)
-            parts.append([*self._keys(self._gone), kinds, *nothing, *old])
-        if not parts:
-            return None
-        batches = [pa.RecordBatch.from_arrays(columns, schema=self.node.sink_out) for columns in parts]
-        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-
-    def _keys(self, table: pa.Table) -> list[pa.Array]:
-        return [one_array(table[k]) for k in self.node.key]
-
-    def _values(self, table: pa.Table) -> list[pa.Array]:
-        first = table.column_names.index(self.schema.names[self.width])
-        return list(self.operator.finish([one_array(c) for c in table.columns[first:]]))
-
-
-def _hashes(table: pa.Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    return table[H1].to_numpy(), table[H2].to_numpy()
-
-
-Hashes = NDArray[np.uint64]
-
-
-class WindowedAggregate(AggregateInstance):
-    """Reduces rows to partial states per key and window; closes windows that the watermark has passed.
-
-    Rows are first reduced to the panes of which windows are made; overlapping windows then share that work. Sessions of
-    a key that a batch lets overlap, among themselves or with saved ones, become one.
-    """
-
-    def __init__(self, operator: Any, context: Context) -> None:
-        super().__init__(operator, context)
-        assert context.node.window is not None
-        self.window: Window = context.node.window
-        self.stored = self.schema
-        self.schema = pa.schema([f for f in self.stored if f.name != TIMER.name])  # of windows, not of timers
-        self.width += 2 if self.window.session else 1
-
-    def push(self, rows: Rows) -> Iterator[Rows]:
-        rows, times = timely(self.context, self.window, rows)
-        if len(rows):
-            self._add(self._by_session(rows, times) if self.window.session else self._by_window(rows, times))
-        return iter(())
-
-    def _by_window(self, rows: Rows, times: NDArray[np.int64]) -> pa.Table:
-        """Return partial states of rows, one per key and window that is still open."""
-        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
-        panes = times - np.mod(times, self.window.pane)
-        groups, first = group_rows(key_hash, second_hash(key2, panes))
-        at, starts = self.window.assign(panes[first], self.context.late_at)
-        columns = self._columns(rows, groups, first)
-        if self.window.slide is None and len(at) == len(first):
-            return self._table(key_hash[first], second_hash(key2[first], starts), columns, starts)
-        columns = [column.take(pa.array(at)) for column in columns]
-        table = self._table(key_hash[first][at], second_hash(key2[first][at], starts), columns, starts)
-        return self._merged(table)  # a window has several panes
-
-    def _by_session(self, rows: Rows, times: NDArray[np.int64]) -> pa.Table:
-        """Return partial states of rows, one per key and session."""
-        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
-        groups, starts, ends = merge_sessions(key_hash, key2, times, times + self.window.size)
-        first = _firsts(groups, len(starts))
-        columns = self._columns(rows, groups, first)
-        return self._table(key_hash[first], second_hash(key2[first], starts), columns, starts, ends)
-
-    def _columns(self, rows: Rows, groups: NDArray[np.int64], first: NDArray[np.int64]) -> list[pa.Array]:
-        keys = [rows.column(k).take(pa.array(first)) for k in self.node.key]
-        with naming(self.node):
-            return [*keys, *self.operator.begin(rows.column, groups, len(first))]
-
-    def _table(
-        self, key_hash: Hashes, key_check: Hashes, columns: list[pa.Array], *times: NDArray[np.int64]
-    ) -> pa.Table:
-        """Return a table of windows from their hashes, keys and states, and when they start and end."""
-        kind = self.schema.field(WINDOW_START).type
-        keys, states = columns[: len(self.node.key)], columns[len(self.node.key) :]
-        arrays = [
-            pa.array(key_hash),
-            pa.array(key_check),
-            *keys,
-            *(pa.array(t).cast(kind) for t in times),
-            *states,
-        ]
-        return pa.Table.from_arrays(arrays, schema=self._wire)
-
-    def absorb(self, partial: pa.RecordBatch) -> None:
-        self._add(pa.Table.from_batches([partial]).select(self._wire.names))
-
-    def partials(self) -> pa.Table | None:
-        table = super().partials()
-        return table if table is None else self._as_stored(table)
-
-    def _as_stored(self, table: pa.Table) -> pa.Table:
-        if TIMER.name not in self.stored.names:
-            return table
-        return table.append_column(TIMER, pa.nulls(table.num_rows, TIMER.type))
-
-    def _reduced(self) -> pa.Table:
-        if not self.window.session:
-            return super()._reduced()
-        return self._merged_sessions(pa.concat_tables(self.pieces).combine_chunks())[0]
-
-    def _merged_sessions(self, table: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
-        """Return sessions of a key that overlap as one, and which of them each row has become a part of."""
-        key_hash, key2 = table[H1].to_numpy(), self._key_hash(table)
-        starts, ends = (table[name].cast(pa.int64()).to_numpy() for name in (WINDOW_START, WINDOW_END))
-        groups, starts, ends = merge_sessions(key_hash, key2, starts, ends)
-        first = _firsts(groups, len(starts))
-        keys = [one_array(table[k]).take(pa.array(first)) for k in self.node.key]
-        states = [one_array(c) for c in table.columns[2 + self.width :]]
-        with naming(self.node):
-            columns = [*keys, *self.operator.merge(states, groups, len(first))]
-        merged = self._table(key_hash[first], second_hash(key2[first], starts), columns, starts, ends)
-        return merged, groups
-
-    def _key_hash(self, table: pa.Table) -> Hashes:
-        return hash_columns([one_array(table[k]) for k in self.node.key], SECOND_SEED)
-
-    def _ends(self, table: pa.Table) -> NDArray[np.int64]:
-        if self.window.session:
-            return table[WINDOW_END].cast(pa.int64()).to_numpy()
-        return table[WINDOW_START].cast(pa.int64()).to_numpy() + self.window.size
-
-    def finish(self) -> Iterator[Rows]:
-        context = self.context
-        if context.step != self.node.state_level:
-            return
-        view = context.view()
-        written: list[pa.Table] = []
-        mark = NO_TIME if context.watermark is None else context.watermark
-        touched, before = self._wire.empty_table(), self._wire.empty_table()
-        if self.pieces:
-            touched, before = self._with_saved(view, self._reduced())
-            self.report.pairs += touched.num_rows
-            written += [self._tombstones(before), self._entries(touched)]
-            self.report.keys_delta += touched.num_rows - before.num_rows
-        ended = self._ends(touched) <= mark
-        due = self._due(view, before, mark)
-        closed = pa.concat_tables([due, touched.filter(pa.array(ended))]).combine_chunks()
-        written.append(self._tombstones(closed))
-        self.report.keys_delta -= closed.num_rows
-        if self.window.early is not None:
-            written += self._early(view, touched.filter(pa.array(~ended)), before, closed)
-        self._written = pa.concat_tables(written)
-        if closed.num_rows:
-            self.report.rows_out += closed.num_rows
-            yield Rows(self._out(closed, True))
-
-    def _with_saved(self, view: StateView, table: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Return this batch's windows merged with what is saved of them, and the entries that they replace."""
-        key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
-        if not self.window.session:
-            saved, _ = view.take(*view.find(key_hash, key_check))
-            saved = saved.select(self._wire.names)
-            if not saved.num_rows:
-                return table, saved
-            return self._merged(pa.concat_tables([saved, table])), saved
-        saved = states_in(view.all_of(np.unique(key_hash))).select(self._wire.names)
-        if not saved.num_rows:
-            return table, saved
-        merged, groups = self._merged_sessions(pa.concat_tables([saved, table]).combine_chunks())
-        changed = np.zeros(merged.num_rows, np.bool_)
-        changed[groups[saved.num_rows :]] = True
-        return merged.filter(pa.array(changed)), saved.filter(pa.array(changed[groups[: saved.num_rows]]))
-
-    def _due(self, view: StateView, replaced: pa.Table, mark: int) -> pa.Table:
-        """Return saved windows that end now, but for those that this batch has changed."""
-        before = self.context.previous_watermark
-        due = states_in(view.due(NO_TIME if before is None else before, mark)).select(self._wire.names)
-        return due.filter(pa.array(~among(due, replaced[H1].to_numpy(), replaced[H2].to_numpy())))
-
-    def _early(
-        self, view: StateView, touched: pa.Table, replaced: pa.Table, closed: pa.Table
-    ) -> list[pa.Table]:
-        """Tell the sink of windows that have changed since they were last told, if it is time; return timers."""
-        context, early = self.context, self.window.early
-        assert early is not None
-        rung = timers_in(view.due(context.previous_clock, context.clock), EARLY)
-        starts = rung[WINDOW_START].cast(pa.int64()).to_numpy()
-        r1, r2 = rung[H1].to_numpy(), second_hash(self._key_hash(rung), starts)
-        key_hash, key_check = touched[H1].to_numpy(), touched[H2].to_numpy()
-        now = among(touched, r1, r2)
-        others, _ = view.take(*view.find(r1, r2))
-        others = others.select(self._wire.names)
-        for windows in (touched, closed, replaced):
-            others = others.filter(pa.array(~among(others, windows[H1].to_numpy(), windows[H2].to_numpy())))
-        told = pa.concat_tables([touched.filter(pa.array(now)), others]).combine_chunks()
-        if told.num_rows and context.want_updates:
-            context.to_sink(self._out(told, False))
-        clock, at = np.full(len(key_hash), EARLY), np.zeros(len(key_hash), np.int64)
-        timers = timer_hash(key_check, clock, at)
-        new = ~now & (view.find(key_hash, timers)[0] < 0)
-        fresh = touched.filter(pa.array(new))
-        heads = [one_array(fresh[name]) for name in self.schema.names[: self.width]]
-        deadline = np.full(fresh.num_rows, context.clock + early)
-        self.report.keys_delta += fresh.num_rows - rung.num_rows
-        return [
-            tombstones(r1, rung[H2].to_numpy(), self.stored),
-            timer_entries(heads, key_hash[new], timers[new], clock[new], at[new], deadline, self.stored),
-        ]
-
-    def _entries(self, table: pa.Table) -> pa.Table:
-        data = self._as_stored(table).select(self.stored.names)
-        return entries(data, table[H1].to_numpy(), table[H2].to_numpy(), deadline=self._ends(table))
-
-    def _tombstones(self, table: pa.Table) -> pa.Table:
-        return tombstones(table[H1].to_numpy(), table[H2].to_numpy(), self.stored)
-
-    def _out(self, table: pa.Table, closed: bool) -> pa.RecordBatch:
-        """Return windows as a sink gets them."""
-        start = one_array(table[WINDOW_START])
-        heads = [*(one_array(table[k]) for k in self.node.key), start]
-        heads.append(pa.array(self._ends(table)).cast(start.type))
-        if self.window.early is not None:
-            heads.append(pa.array(np.full(table.num_rows, closed)))
-        values = self.operator.finish([one_array(c) for c in table.columns[2 + self.width :]])
-        return pa.RecordBatch.from_arrays([*heads, *values], schema=self.node.sink_out)
-
-
-def _firsts(groups: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Return the first row of each of ``n`` groups."""
-    first = np.empty(n, np.int64)
-    first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)  # of equal groups the last assignment stays
-    return first

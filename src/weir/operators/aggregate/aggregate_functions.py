@@ -33,10 +33,12 @@ class AggregateFunction:
 
     * ``columns``: the columns that it reads.
     * ``suffixes``: one per state column, appended to the value's name.
+    * ``value``: the type of the value that users see; that of its first column if it is None.
+    * ``state``: the types of the state columns; by default it keeps the value itself.
+    * ``takes``: which types of columns it works on.
 
     >>> class Product(AggregateFunction):
-    ...     def result(self, kinds):
-    ...         return pa.float64()
+    ...     value = pa.float64()
     ...     def begin(self, columns, groups, n):
     ...         return [reduce_groups(columns[0].cast(pa.float64()), groups, n, "product")]
     ...     def merge(self, states, groups, n):
@@ -47,6 +49,9 @@ class AggregateFunction:
     """
 
     suffixes: Sequence[str] = ("",)
+    value: pa.DataType | None = None
+    state: Sequence[pa.DataType] = ()
+    takes: Callable[[pa.DataType], bool] = staticmethod(lambda kind: True)
     function: str  # what a checkpoint calls it: the name of its class, or of those below
 
     def __init_subclass__(cls) -> None:
@@ -57,15 +62,15 @@ class AggregateFunction:
 
     def accepts(self, kinds: Kinds) -> bool:
         """Return whether it works on columns of these types."""
-        return True
+        return all(map(self.takes, kinds))
 
     def result(self, kinds: Kinds) -> pa.DataType:
         """Return the type of the value that users see."""
-        raise NotImplementedError
+        return kinds[0] if self.value is None else self.value
 
     def types(self, kinds: Kinds) -> Kinds:
-        """Return the types of its state columns; by default it keeps the value itself."""
-        return [self.result(kinds)]
+        """Return the types of its state columns."""
+        return self.state or [self.result(kinds)]
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         """Return the state columns of ``n`` groups of rows."""
@@ -101,34 +106,44 @@ def is_ordered(kind: pa.DataType) -> bool:
     )
 
 
-def _sum_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_decimal(kind):
-        return pa.decimal128(38, kind.scale)
-    return pa.float64() if pa.types.is_floating(kind) else pa.int64()
+class SavedAsBytes(AggregateFunction):
+    """Base of functions whose states are Python objects, saved as bytes; null for one that has seen no value."""
 
+    state = (pa.binary(),)
 
-def merge_saved(
-    states: pa.Array,
-    groups: Groups,
-    n: int,
-    read: Callable[[bytes], Any],
-    join: Callable[[Any, Any], Any],
-    write: Callable[[Any], bytes],
-) -> pa.Array:
-    """Return one state per group from states saved as bytes; only groups that have several are read and written."""
-    out: list[bytes | None] = [None] * n
-    merged: dict[int, Any] = {}
-    for group, data in zip(groups.tolist(), states.to_pylist(), strict=True):
-        if data is None:
-            continue
-        before = out[group]
-        if before is None:
-            out[group] = data
-            continue
-        merged[group] = join(merged[group] if group in merged else read(before), read(data))
-    for group, state in merged.items():
-        out[group] = write(state)
-    return pa.array(out, pa.binary())
+    def read(self, data: bytes) -> Any:
+        raise NotImplementedError
+
+    def write(self, state: Any) -> bytes:
+        raise NotImplementedError
+
+    def seen(self, values: Any) -> Any:
+        """Return the state that has seen some values."""
+        raise NotImplementedError
+
+    def join(self, one: Any, other: Any) -> Any:
+        """Return the state that has seen what both have seen."""
+        raise NotImplementedError
+
+    def of_sorted(self, values: Any, groups: Groups, n: int) -> Columns:
+        """Return the states of groups, given values in the order of their groups."""
+        bounds = pairwise(np.searchsorted(groups, np.arange(n + 1)).tolist())
+        states = [None if a == b else self.write(self.seen(values[a:b])) for a, b in bounds]
+        return [pa.array(states, pa.binary())]
+
+    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
+        out: list[bytes | None] = [None] * n
+        merged: dict[int, Any] = {}  # only groups that have several are read and written
+        for group, data in zip(groups.tolist(), states[0].to_pylist(), strict=True):
+            before = out[group]
+            if data is None or before is None:
+                out[group] = data or before
+            else:
+                known = merged[group] if group in merged else self.read(before)
+                merged[group] = self.join(known, self.read(data))
+        for group, state in merged.items():
+            out[group] = self.write(state)
+        return [pa.array(out, pa.binary())]
 
 
 def valid_rows(columns: Columns) -> NDArray[np.bool_]:
@@ -139,11 +154,17 @@ def valid_rows(columns: Columns) -> NDArray[np.bool_]:
     return np.asarray(out)
 
 
+def _doubles(column: pa.Array, groups: Groups) -> tuple[NDArray[np.float64], Groups]:
+    """Return the numbers of a column that are there, and their groups."""
+    valid = valid_rows([column])
+    numbers = column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
+    return numbers[valid], groups[valid]
+
+
 class Counted(AggregateFunction):
     """``count`` and ``count(c)``: rows, or those with a value."""
 
-    def result(self, kinds: Kinds) -> pa.DataType:
-        return pa.int64()
+    value = pa.int64()
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         if columns and columns[0].null_count:
@@ -161,12 +182,12 @@ class Sum(AggregateFunction):
     """``sum(c)``: 64 bits wide for integers."""
 
     how = "sum"
-
-    def accepts(self, kinds: Kinds) -> bool:
-        return is_number(kinds[0])
+    takes = staticmethod(is_number)
 
     def result(self, kinds: Kinds) -> pa.DataType:
-        return _sum_type(kinds[0])
+        if pa.types.is_decimal(kinds[0]):
+            return pa.decimal128(38, kinds[0].scale)
+        return pa.float64() if pa.types.is_floating(kinds[0]) else pa.int64()
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         return [reduce_groups(columns[0].cast(self.result([columns[0].type])), groups, n, self.how)]
@@ -179,9 +200,7 @@ class Min(Sum):
     """``min(c)``."""
 
     how = "min"
-
-    def accepts(self, kinds: Kinds) -> bool:
-        return is_ordered(kinds[0])
+    takes = staticmethod(is_ordered)
 
     def result(self, kinds: Kinds) -> pa.DataType:
         return kinds[0]
@@ -196,16 +215,8 @@ class Max(Min):
 class Mean(AggregateFunction):
     """``mean(c)``, also ``avg(c)``."""
 
-    suffixes = (".sum", ".count")
-
-    def accepts(self, kinds: Kinds) -> bool:
-        return is_number(kinds[0])
-
-    def result(self, kinds: Kinds) -> pa.DataType:
-        return pa.float64()
-
-    def types(self, kinds: Kinds) -> Kinds:
-        return [pa.float64(), pa.int64()]
+    suffixes, state = (".sum", ".count"), (pa.float64(), pa.int64())
+    value, takes = pa.float64(), staticmethod(is_number)
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         total = reduce_groups(columns[0].cast(pa.float64(), safe=False), groups, n, "sum")
@@ -227,24 +238,12 @@ class Variance(AggregateFunction):
     small differences lose nothing.
     """
 
-    suffixes = (".count", ".mean", ".squares")
-
-    def accepts(self, kinds: Kinds) -> bool:
-        return is_number(kinds[0])
-
-    def result(self, kinds: Kinds) -> pa.DataType:
-        return pa.float64()
-
-    def types(self, kinds: Kinds) -> Kinds:
-        return [pa.int64(), pa.float64(), pa.float64()]
+    suffixes, state = (".count", ".mean", ".squares"), (pa.int64(), pa.float64(), pa.float64())
+    value, takes = pa.float64(), staticmethod(is_number)
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
-        valid = valid_rows(columns)
-        values = (
-            columns[0].cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
-        )
-        ones = np.ones(len(values), np.int64)
-        return self._merged(ones, values, np.zeros(len(values)), groups[valid], n)
+        values, groups = _doubles(columns[0], groups)
+        return self._merged(np.ones(len(values), np.int64), values, np.zeros(len(values)), groups, n)
 
     def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
         count, mean, squares = (s.fill_null(0).to_numpy(zero_copy_only=False) for s in states)
@@ -273,16 +272,8 @@ class Stddev(Variance):
 class ApproxDistinct(AggregateFunction):
     """``approx_distinct(c)``: HyperLogLog, see :mod:`weir.operators.aggregate.distinct`."""
 
-    suffixes = (".registers",)
-
-    def accepts(self, kinds: Kinds) -> bool:
-        return not pa.types.is_nested(kinds[0])
-
-    def result(self, kinds: Kinds) -> pa.DataType:
-        return pa.int64()
-
-    def types(self, kinds: Kinds) -> Kinds:
-        return [pa.binary(REGISTERS)]
+    suffixes, state = (".registers",), (pa.binary(REGISTERS),)
+    value, takes = pa.int64(), staticmethod(lambda kind: not pa.types.is_nested(kind))
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         return [fill(columns[0], groups, n)]
@@ -304,14 +295,8 @@ class First(AggregateFunction):
     count.
     """
 
-    suffixes = (".value", ".order")
+    suffixes, takes = (".value", ".order"), staticmethod(is_ordered)
     greatest = False
-
-    def accepts(self, kinds: Kinds) -> bool:
-        return is_ordered(kinds[0]) and is_ordered(kinds[1])
-
-    def result(self, kinds: Kinds) -> pa.DataType:
-        return kinds[0]
 
     def types(self, kinds: Kinds) -> Kinds:
         return kinds
@@ -336,6 +321,8 @@ class TopK(AggregateFunction):
     """``top_k(c, k)``: the ``k`` greatest values of ``c``, in descending order; with ``top_k(c, k, by)``, the values of
     ``c`` in the ``k`` rows with the greatest ``by``, of equals those with the greater value."""
 
+    takes = staticmethod(is_ordered)
+
     def __init__(self, column: str, k: int, by: str | None = None) -> None:
         super().__init__(column, *([by] if by else []))
         self.k = k
@@ -344,9 +331,6 @@ class TopK(AggregateFunction):
     @property
     def arguments(self) -> str:
         return ", ".join([self.columns[0], str(self.k), *self.columns[1:]])
-
-    def accepts(self, kinds: Kinds) -> bool:
-        return all(map(is_ordered, kinds))
 
     def result(self, kinds: Kinds) -> pa.DataType:
         return _list_of(kinds[0])
@@ -435,7 +419,7 @@ def named(function: str, *arguments: str) -> AggregateFunction:
     return rule
 
 
-class PythonAggregate(AggregateFunction):
+class PythonAggregate(SavedAsBytes):
     """A value of an :class:`~weir.Aggregate` in plain Python.
 
     Parameters
@@ -473,7 +457,7 @@ class PythonAggregate(AggregateFunction):
     'Aggregate(spread=PythonAggregate(price))'
     """
 
-    suffixes = (".state",)
+    suffixes, takes = (".state",), staticmethod(is_ordered)
 
     @renamed(start="zero")
     def __init__(
@@ -488,43 +472,34 @@ class PythonAggregate(AggregateFunction):
     ) -> None:
         super().__init__(column)
         self._zero, self._add, self._join, self._finish = zero, add, merge, finish
-        self._result = to_type(result)
-
-    def accepts(self, kinds: Kinds) -> bool:
-        return is_ordered(kinds[0])
-
-    def result(self, kinds: Kinds) -> pa.DataType:
-        return self._result
-
-    def types(self, kinds: Kinds) -> Kinds:
-        return [pa.binary()]
+        self.value = to_type(result)
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         rows = np.flatnonzero(valid_rows(columns))
         table = pa.table({"g": groups, "v": columns[0]}).take(pa.array(rows))
         order = pc.sort_indices(table, sort_keys=[("g", "ascending"), ("v", "ascending")])
         values = table["v"].take(order).to_pylist()
-        bounds = np.searchsorted(groups[rows][order.to_numpy()], np.arange(n + 1)).tolist()
-        states = [
-            None if start == end else self._write(self._add(self._zero(), values[start:end]))
-            for start, end in pairwise(bounds)
-        ]
-        return [pa.array(states, pa.binary())]
+        return self.of_sorted(values, groups[rows][order.to_numpy()], n)
 
-    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
-        return [merge_saved(states[0], groups, n, msgspec.msgpack.decode, self._join, self._write)]
+    def seen(self, values: Any) -> Any:
+        return self._add(self._zero(), values)
+
+    def join(self, one: Any, other: Any) -> Any:
+        return self._join(one, other)
+
+    def read(self, data: bytes) -> Any:
+        return msgspec.msgpack.decode(data)
+
+    def write(self, state: Any) -> bytes:
+        return msgspec.msgpack.encode(state, order="deterministic")
 
     def finish(self, states: Columns) -> pa.Array:
         finish = self._finish or (lambda state: state)
-        values = [None if s is None else finish(msgspec.msgpack.decode(s)) for s in states[0].to_pylist()]
+        values = [None if s is None else finish(self.read(s)) for s in states[0].to_pylist()]
         try:
-            return to_array(values, self._result)
+            return to_array(values, self.value)
         except ValueError as error:
             raise OperatorError(f"the finish of PythonAggregate({self.columns[0]}): {error}") from None
-
-    @staticmethod
-    def _write(state: Any) -> bytes:
-        return msgspec.msgpack.encode(state, order="deterministic")
 
 
 def _kll() -> Any:
@@ -538,69 +513,52 @@ def _kll() -> Any:
     return kll_doubles_sketch
 
 
-class ApproxQuantile(AggregateFunction):
+class ApproxQuantile(SavedAsBytes):
     """``approx_quantile(c, 0.5)``: the value at a rank; with several ranks, the values as a list.
+
+    A KLL sketch from Apache DataSketches: Z. Karnin, K. Lang, E. Liberty, "Optimal quantile approximation in streams",
+    FOCS 2016.
 
     The rank of the answer is within 1.33 % of the one asked for, 99 times in 100 (KLL with k = 200); up to some 200
     values it is exact. The sketch draws random numbers: a batch that runs again may answer differently, within that
     error. Some 2 to 5 kB of state per key.
     """
 
-    suffixes = (".sketch",)
+    suffixes, takes = (".sketch",), staticmethod(is_number)
 
     def __init__(self, column: str, *ranks: float) -> None:
         super().__init__(column)
         self.ranks = ranks
+        self.value = pa.float64() if len(ranks) == 1 else _list_of(pa.float64())
         _kll()
 
     @property
     def arguments(self) -> str:
         return ", ".join([self.columns[0], *(f"{rank:g}" for rank in self.ranks)])
 
-    def accepts(self, kinds: Kinds) -> bool:
-        return is_number(kinds[0])
-
-    def result(self, kinds: Kinds) -> pa.DataType:
-        return pa.float64() if len(self.ranks) == 1 else pa.list_(pa.field("element", pa.float64()))
-
-    def types(self, kinds: Kinds) -> Kinds:
-        return [pa.binary()]
-
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
-        valid = valid_rows(columns)
-        values = (
-            columns[0].cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)[valid]
-        )
-        groups = groups[valid]
+        values, groups = _doubles(columns[0], groups)
         order = np.argsort(groups, kind="stable")
-        values, groups = values[order], groups[order]
-        bounds = np.searchsorted(groups, np.arange(n + 1)).tolist()
-        sketch = _kll()
-        out: list[bytes | None] = []
-        for start, end in pairwise(bounds):
-            if start == end:
-                out.append(None)
-                continue
-            one = sketch()
-            one.update(values[start:end])
-            out.append(one.serialize())
-        return [pa.array(out, pa.binary())]
+        return self.of_sorted(values[order], groups[order], n)
 
-    def merge(self, states: Columns, groups: Groups, n: int) -> Columns:
-        def join(one: Any, other: Any) -> Any:
-            one.merge(other)
-            return one
+    def seen(self, values: Any) -> Any:
+        sketch = _kll()()
+        sketch.update(values)
+        return sketch
 
-        return [
-            merge_saved(states[0], groups, n, _kll().deserialize, join, lambda sketch: sketch.serialize())
-        ]
+    def join(self, one: Any, other: Any) -> Any:
+        one.merge(other)
+        return one
+
+    def read(self, data: bytes) -> Any:
+        return _kll().deserialize(data)
+
+    def write(self, state: Any) -> bytes:
+        return bytes(state.serialize())
 
     def finish(self, states: Columns) -> pa.Array:
-        sketch = _kll()
-        ranks = list(self.ranks)
-        values = [
-            None if s is None else sketch.deserialize(s).get_quantiles(ranks) for s in states[0].to_pylist()
-        ]
+        ranks, saved = list(self.ranks), states[0].to_pylist()
+        values = [None if s is None else self.read(s).get_quantiles(ranks) for s in saved]
         if len(ranks) == 1:
-            return pa.array([None if v is None else v[0] for v in values], pa.float64())
-        return pa.array(values, self.result([pa.float64()]))
+            values = [None if v is None else v[0] for v in values]
+        return pa.array(values, self.value)

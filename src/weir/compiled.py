@@ -150,9 +150,6 @@ def _type(text: str, meant: dict[str, str]) -> nb.types.Type:
     return nb.types.Array(scalar, dimensions.count(",") + 1, "C", readonly=not out)
 
 
-# ---------------------------------------------------------------------------------------------- the cache
-
-
 def folders() -> list[Path]:
     """Return where compiled code may be, those that can be written or not."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
@@ -167,19 +164,18 @@ def folders() -> list[Path]:
 
 
 @cache
-def _first_writable(candidates: tuple[Path, ...]) -> Path | None:
-    for folder in candidates:
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            tempfile.TemporaryFile(dir=folder).close()
-            if _ours(folder):
-                return folder
-    return None
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return _ours(folder)
 
 
 def writable() -> Path | None:
     """Return where compiled code is kept; None if no folder can be written."""
-    return _first_writable(tuple(folders()))
+    return next(filter(_is_writable, folders()), None)
 
 
 def _ours(folder: Path) -> bool:
@@ -283,9 +279,6 @@ def _digest(*parts: str | bytes) -> str:
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
     return digest.hexdigest()[:DIGEST]
-
-
-# ---------------------------------------------------------------------------------------------- all at once
 
 
 def declared(modules: Iterable[str] | None = None) -> list[Compiled]:

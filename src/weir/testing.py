@@ -222,9 +222,8 @@ class LocalQuery(QueryHandle):
         with without_flushing():
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
-            driver = open_driver(
-                self._parts, self._checkpoint, IN_PROCESS, runner, options, _room, identity, self._collector
-            )
+            about = self._parts, self._checkpoint, IN_PROCESS, runner, options
+            driver = open_driver(*about, lambda servers: servers or SERVERS, identity, self._collector)
         driver.lifecycle.endless = True
         return driver
 
@@ -252,10 +251,8 @@ class LocalQuery(QueryHandle):
                 raise SourceError(
                     f"source {given!r} reads a topic: write to that, and call feed() without rows"
                 )
-            if name in listings:
-                rows[name] = listings[name](content)
-            else:
-                rows[name] = _conform(content, schemas[name], given)
+            listed = name in listings
+            rows[name] = listings[name](content) if listed else _conform(content, schemas[name], given)
         return rows
 
     def _watch(self, point: str, batch: int) -> None:
@@ -346,10 +343,6 @@ def local_spark(master: str = "local[6]", name: str = "weir", **settings: str) -
     return quiet(master, name, **settings)
 
 
-def _room(servers: int | None) -> int:
-    return SERVERS if servers is None else servers
-
-
 def _fault(text: str) -> tuple[str, int]:
     point, _, batch = text.partition(":")
     if point not in POINTS or not batch.isdigit():
@@ -362,23 +355,16 @@ def _conform(rows: Rows, schema: pa.Schema, source: str) -> pa.Table:
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     try:
-        if not isinstance(rows, pa.Table):
-            dicts = [dict(row) for row in rows]
-            unknown = sorted({name for row in dicts for name in row} - {*schema.names})
-            if unknown:  # a part of the columns will do
-                raise SourceError(
-                    f"source {source!r} has no column {unknown[0]!r}; {did_you_mean(unknown[0], schema.names)}"
-                )
-            columns = [(f, [row.get(f.name) for row in dicts]) for f in schema]
-            return pa.Table.from_arrays([to_array(values, f.type) for f, values in columns], schema=schema)
-        unknown = sorted({*rows.column_names} - {*schema.names})
-        if unknown:
-            raise SourceError(
-                f"source {source!r} has no column {unknown[0]!r}; {did_you_mean(unknown[0], schema.names)}"
-            )
-        missing = [name for name in schema.names if name not in rows.column_names]
-        if missing:
-            raise SourceError(f"rows for source {source!r} have no column {missing[0]!r}")
+        dicts = None if isinstance(rows, pa.Table) else [dict(row) for row in rows]
+        given = rows.column_names if dicts is None else [name for row in dicts for name in row]
+        for unknown in sorted({*given} - {*schema.names}):
+            known = did_you_mean(unknown, schema.names)
+            raise SourceError(f"source {source!r} has no column {unknown!r}; {known}")
+        if dicts is not None:  # a part of the columns will do
+            columns = [to_array([row.get(f.name) for row in dicts], f.type) for f in schema]
+            return pa.Table.from_arrays(columns, schema=schema)
+        for missing in (name for name in schema.names if name not in given):
+            raise SourceError(f"rows for source {source!r} have no column {missing!r}")
         return rows.select(schema.names).cast(schema)
     except (ValueError, TypeError, NotImplementedError, OverflowError) as error:  # Arrow's, too
         raise SourceError(f"rows for source {source!r} do not fit its columns ({schema}): {error}") from None

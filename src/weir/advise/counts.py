@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
@@ -70,17 +69,17 @@ class Question:
     def check(self, schema: pa.Schema) -> None:
         """Refuse columns that the data does not have, or whose type cannot be a key or a time."""
         self.check_names(schema.names)
-        for key in self.operators.values():
-            for name in key:
-                if not can_be_key(key_type(schema.field(name).type)):
-                    raise TopologyError(
-                        f"column {name!r} has type {schema.field(name).type}, which can't be a key: cast it to a "
-                        "string or an integer in the data"
-                    )
-        if self.time and not _is_time(schema.field(self.time).type):
+        for name in (name for key in self.operators.values() for name in key):
+            if not can_be_key(key_type(schema.field(name).type)):
+                raise TopologyError(
+                    f"column {name!r} has type {schema.field(name).type}, which can't be a key: cast it to a string or "
+                    "an integer in the data"
+                )
+        kind, t = schema.field(self.time).type if self.time else None, pa.types
+        if kind is not None and not (t.is_timestamp(kind) or t.is_date(kind) or t.is_integer(kind)):
             raise TopologyError(
-                f"time {self.time!r}: a column of type {schema.field(self.time).type} doesn't tell the time; "
-                "name a timestamp, a date or an integer column, or leave time out"
+                f"time {self.time!r}: a column of type {kind} doesn't tell the time; name a timestamp, a date or an "
+                "integer column, or leave time out"
             )
 
 
@@ -154,10 +153,6 @@ def average_bytes(rows: pa.Table) -> float:
     return rows.nbytes / max(1, len(rows))
 
 
-def _is_time(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind))
-
-
 _MEASURED = 5_000  # rows whose average size stands for all
 
 
@@ -182,7 +177,7 @@ def count_files(question: Question, dataset: ds.Dataset) -> Counted:
     if not len(table):
         raise nothing_to_count(question, nulls)
     keys = [
-        pa.table([pc.cast(_decoded(table[c]), key_type(table[c].type)) for c in key], names=list(key))
+        pa.table([_cast(table[c], key_type(table[c].type)) for c in key], names=list(key))
         for key in question.operators.values()
     ]
     hashes = [hash_columns(k.columns) for k in keys]
@@ -255,8 +250,8 @@ def _distinct(keys: pa.Table, hashes: NDArray[np.uint64], capacity: int) -> pa.T
     return keys.take(positions[np.searchsorted(distinct, kept)]).combine_chunks()
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return (column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column).cast(kind)
 
 
 SPARK_ABOVE = 1 << 30  # bytes on disk above which Spark counts
@@ -309,7 +304,14 @@ def key_columns(
     >>> key_columns(["state", ["user", "hashtag"]])
     {'state': ['state'], 'user+hashtag': ['user', 'hashtag']}
     """
-    parts = [_split(key, columns) for key in _words(keys)]
+    parts = [
+        list(key)
+        if not isinstance(key, str)
+        else [key]
+        if key in columns
+        else list(map(str.strip, key.split("+")))
+        for key in _words(keys)
+    ]
     if len(parts) < 2 or not all(parts):
         raise TopologyError(
             f"keys {keys!r}: locality is between operators with different keys; name two at least, as in a,b"
@@ -332,12 +334,6 @@ def key_columns(
 def _words(text: Any) -> list[Any]:
     """Return the parts of a text with commas, or the items of a list."""
     return [part.strip() for part in text.split(",") if part.strip()] if isinstance(text, str) else list(text)
-
-
-def _split(key: str | Sequence[str], columns: Sequence[str]) -> list[str]:
-    if not isinstance(key, str):
-        return list(key)
-    return [key] if key in columns else [column.strip() for column in key.split("+")]
 
 
 def _size(path: Path) -> int:

@@ -70,9 +70,6 @@ def _check_plot(path: Path) -> None:
         raise WeirError(f"--plot {path}: name a .png, .svg, .pdf or .jpg file")
 
 
-__all__ = ["arguments", "run", "show"]
-
-
 _COLOURS = {
     "hash": "#7f8c8d",
     "static": "#e67e22",

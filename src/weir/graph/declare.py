@@ -11,7 +11,7 @@ from typing import Any, TypedDict, cast
 import pyarrow as pa
 
 from weir.durations import Duration, microseconds
-from weir.errors import TopologyError, did_you_mean
+from weir.errors import TopologyError, did_you_mean, refuse
 from weir.graph.build import build
 from weir.graph.model import Declared, GroupingLike, Topology
 from weir.locality.config import Locality
@@ -97,12 +97,10 @@ class JoinOptions(OperatorOptions, total=False):
     ttl: Duration | None
 
 
-class KeyedOptions(OperatorOptions, total=False):
+class KeyedOptions(JoinOptions, total=False):
     """Those of operators with state; :meth:`Stream.keyed` explains them."""
 
-    null_keys: str
     window: Window | None
-    ttl: Duration | None
     side: SideInput | None
 
 
@@ -113,16 +111,8 @@ def operator_step(
     kind: str,
     key: tuple[str, ...] = (),
     name: str | None = None,
-    routing: GroupingLike | str | None = None,
-    parallelism: int | None = None,
-    placement: Iterable[int] | None = None,
-    null_keys: str = "drop",
-    on_error: str = "fail",
-    timeout: Duration = "10 minutes",
-    window: Window | None = None,
-    ttl: Duration | None = None,
-    sides: tuple[int, ...] = (),
-    side: SideInput | None = None,
+    side: Any = None,
+    **options: Any,
 ) -> Step:
     """Return an operator behind its inputs, after the checks that need no knowledge of the rows."""
     where = f"operator {name or '_'.join(key) or kind!r}: "
@@ -130,45 +120,34 @@ def operator_step(
         raise TopologyError(f"name={name!r}: expected a text, not empty")
     if not isinstance(operator, Operator):
         raise TopologyError(f"{where}expected an operator such as weir.Count(), got {operator!r}")
-    operator = _with_side(operator, side, where)
+    if side is not None:
+        what = type(operator).__name__
+        refuse(
+            where,
+            (not isinstance(side, SideInput), f"side={side!r}: expected a weir.SideInput(table)"),
+            (not operator.takes_side, f"{what} has no function that could take a side input"),
+        )
+        operator = copy.copy(operator)
+        operator.side = side
     operator.prepare()
     if operator.stateful and not key:
         raise TopologyError(f'{where}it keeps state per key: give it a key, e.g. keyed("topic", …)')
-    routing = to_grouping(routing, where)
-    if parallelism is not None:
-        check_count("parallelism", parallelism)
+    options["grouping"] = to_grouping(options.pop("routing", None), where)
+    window = options.get("window")
+    if options.get("parallelism") is not None:
+        check_count("parallelism", options["parallelism"])
     if window is not None and not isinstance(window, Window):
-        raise TopologyError(
-            f'{where}window={window!r}: expected one such as weir.tumbling("column", "10 minutes")'
-        )
-    declared = Declared(
-        name=name if name is not None else ("_".join(key) if operator.stateful else ""),
-        operator=operator,
-        inputs=(),
-        key=key,
-        grouping=routing,
-        parallelism=parallelism,
-        placement=_placement(placement, where),
-        null_keys=null_keys,
-        on_error=on_error,
-        timeout=_positive(timeout, where),
-        window=window,
-        ttl=None if ttl is None else microseconds(ttl),
-        sides=sides,
-    )
-    return Step(inputs, declared, kind, name is not None)
-
-
-def _with_side(operator: Operator, side: Any, where: str) -> Operator:
-    if side is None:
-        return operator
-    if not isinstance(side, SideInput):
-        raise TopologyError(f"{where}side={side!r}: expected a weir.SideInput(table)")
-    if not operator.takes_side:
-        raise TopologyError(f"{where}{type(operator).__name__} has no function that could take a side input")
-    operator = copy.copy(operator)
-    operator.side = side
-    return operator
+        example = 'weir.tumbling("column", "10 minutes")'
+        raise TopologyError(f"{where}window={window!r}: expected one such as {example}")
+    options["placement"] = _placement(options.get("placement"), where)
+    if "timeout" in options:
+        timeout = options["timeout"]
+        options["timeout"] = microseconds(timeout)
+        refuse(where, (options["timeout"] <= 0, f"timeout={timeout!r}: expected more than nothing"))
+    if options.get("ttl") is not None:
+        options["ttl"] = microseconds(options["ttl"])
+    named = name if name is not None else ("_".join(key) if operator.stateful else "")
+    return Step(inputs, Declared(named, operator, (), key, **options), kind, name is not None)
 
 
 def timed(part: Part, time: EventTime) -> Part:
@@ -206,15 +185,13 @@ def to_grouping(routing: Any, where: str = "") -> GroupingLike | None:
         if routing not in GROUPINGS:
             raise TopologyError(f"{where}routing={routing!r}: {did_you_mean(routing, GROUPINGS)}")
         return GROUPINGS[routing]()
-    if isinstance(routing, type) and hasattr(routing, "for_operator"):
-        raise TopologyError(
-            f"{where}routing={routing.__name__}: make one, as in routing={routing.__name__}()"
-        )
-    if not hasattr(routing, "for_operator"):
-        raise TopologyError(
-            f"{where}routing={routing!r}: expected a grouping such as weir.Locality(), or its name, such as "
-            '"locality"'
-        )
+    fits, kind = hasattr(routing, "for_operator"), getattr(routing, "__name__", "")
+    named = 'expected a grouping such as weir.Locality(), or its name, such as "locality"'
+    refuse(
+        where,
+        (isinstance(routing, type) and fits, f"routing={kind}: make one, as in routing={kind}()"),
+        (not fits, f"routing={routing!r}: {named}"),
+    )
     return cast(GroupingLike, routing)
 
 
@@ -222,21 +199,12 @@ def agree(one: EventTime | None, other: EventTime | None) -> bool:
     return one is None or other is None or one == other
 
 
-def _positive(timeout: Duration, where: str) -> int:
-    micros = microseconds(timeout)
-    if micros <= 0:
-        raise TopologyError(f"{where}timeout={timeout!r}: expected more than nothing")
-    return micros
-
-
 def _placement(placement: Any, where: str) -> tuple[int, ...] | None:
     if placement is None:
         return None
     servers = tuple(placement) if isinstance(placement, Iterable) else (None,)
-    if not all(isinstance(server, Integral) for server in servers):
-        raise TopologyError(
-            f"{where}placement={placement!r}: expected a list of servers, e.g. placement=[1, 3]"
-        )
+    wrong = f"placement={placement!r}: expected a list of servers, e.g. placement=[1, 3]"
+    refuse(where, (not all(isinstance(server, Integral) for server in servers), wrong))
     return tuple(int(server) for server in servers)
 
 

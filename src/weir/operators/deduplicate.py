@@ -48,16 +48,9 @@ class Deduplicate(Operator):
     ``stream.deduplicate(key, …)`` makes one. Rows of a batch are looked at in order of time, then of content, so the
     answer depends on the rows of each batch alone.
 
-    Parameters
-    ----------
-    within
-        In µs. None: for ever; a key passes once, and its state stays.
-    time
-        The event-time column; a time that passed is remembered until the watermark is ``within`` past it. Rows older
-        than the watermark, and rows without a time, are dropped and counted (``late``). None: the wall clock at which
-        the batch was planned.
-    lateness
-        How late rows may be, in µs of event time.
+    ``within`` and ``lateness`` are in µs. A time that passed is remembered until the watermark is ``within`` past it;
+    without ``within`` for ever. Rows older than the watermark, and rows without a time, are dropped and counted
+    (``late``). Without ``time``, the wall clock counts at which the batch was planned.
     """
 
     stateful = True

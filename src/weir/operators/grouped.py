@@ -78,10 +78,14 @@ def reduce_groups(column: pa.Array, groups: Groups, n: int, how: str) -> pa.Arra
         return _by_arrow(column, groups, n, how)
     out, seen = np.zeros(n, values.dtype), np.zeros(n, np.bool_)
     carry = np.zeros(n, np.int64)
-    _reduce(values, _valid(column), groups, out, seen, carry, _OPERATIONS[how])
+    valid = _there(column) if column.null_count else np.empty(0, np.bool_)  # nothing at all if all are there
+    _reduce(values, valid, groups, out, seen, carry, _OPERATIONS[how])
     if out.dtype.kind == "i" and carry.any():
         raise _too_large(column.type)
-    return _like(out, column.type, ~seen)
+    result, kind = pa.array(out, mask=None if seen.all() else ~seen), column.type
+    if result.type == kind:
+        return result
+    return result.cast(pa.int32()).view(kind) if pa.types.is_date32(kind) else result.cast(kind)
 
 
 def _too_large(kind: pa.DataType) -> OperatorError:
@@ -166,18 +170,3 @@ def _numbers(column: pa.Array) -> Any:
     numbers = column.to_numpy(zero_copy_only=False)
     # of 0.0 and −0.0, which are equal, the order of rows would decide which one is kept
     return numbers + 0.0 if numbers.dtype.kind == "f" else numbers
-
-
-def _valid(column: pa.Array) -> Any:
-    """Return which values are there; nothing at all if they all are."""
-    if not column.null_count:
-        return np.empty(0, np.bool_)
-    return _there(column)
-
-
-def _like(numbers: Any, kind: pa.DataType, missing: NDArray[np.bool_]) -> pa.Array:
-    """Return numbers as values of a type again."""
-    column = pa.array(numbers, mask=missing if missing.any() else None)
-    if column.type == kind:
-        return column
-    return column.cast(pa.int32()).view(kind) if pa.types.is_date32(kind) else column.cast(kind)

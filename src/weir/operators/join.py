@@ -34,21 +34,9 @@ class Join(Operator):
     the watermark says that no partner can come; then, with ``how="left"`` or ``"full"``, it is emitted alone if it
     never had one. Rows older than the watermark, and rows without a time, are dropped and counted (``late``).
 
-    Parameters
-    ----------
-    how
-        ``"inner"``, ``"left"`` or ``"full"``.
-    bounds
-        ``(before, after)`` in µs; None for no bound: rows are kept for ever, or for their operator's ``ttl``.
-    times
-        The event-time column of each side.
-    lateness
-        How late rows may be, in µs. The watermark is that of the side which is behind.
-    suffix
-        What is appended to a column of the right side whose name the left side has, too.
+    ``bounds`` are ``(before, after)`` in µs, and None for no bound; ``times`` the event-time column of each side. The
+    watermark is that of the side which is behind. :meth:`weir.Stream.join` explains the other parameters.
 
-    Notes
-    -----
     State is one entry per row, found by its key's hash: a key with many rows is never rewritten for a new one. What is
     emitted depends on the rows of each batch alone, not on their order or on the number of servers.
     """
@@ -204,8 +192,6 @@ class _JoinInstance(BufferingInstance):
                 yield from self.emitted(self._batch(due, at, due, partner))
         self._written = pa.concat_tables(written) if written else None
 
-    # ------------------------------------------------------------------ rows that arrive
-
     def _new(self, side: int) -> pa.Table:
         """Return the new rows of a side as entries, without those that come too late or are not believed."""
         rows, times = self.arrived(side), self.operator.times
@@ -266,8 +252,6 @@ class _JoinInstance(BufferingInstance):
         parts = [key_check.view(np.int64), r1.view(np.int64), r2.view(np.int64), ordinal, stamp]
         return hash_columns([pa.array(part) for part in parts], SECOND_SEED)
 
-    # ------------------------------------------------------------------ pairs
-
     def _joined(self, left: _Side, right: _Side) -> Iterator[pa.RecordBatch]:
         """Yield all pairs of which at least one row is new; note who has found a partner."""
         hashes = [np.concatenate([side.rows[c].to_numpy() for side in (left, right)]) for c in (H1, KEY2)]
@@ -295,8 +279,6 @@ class _JoinInstance(BufferingInstance):
                     )
                     columns.append(taken)
         return record_batch(columns, self.node.rows_out)
-
-    # ------------------------------------------------------------------ state
 
     def _remembered(self, side: _Side) -> pa.Table:
         """Return the entries that change: saved rows that found their first partner, then the new rows."""

@@ -29,17 +29,9 @@ class Lookup(Operator):
     The table is a stream of its rows as they change; the latest of a key counts. In a batch all changes of the table
     come first, then the stream's rows see them. Rows that were emitted are not corrected by later changes.
 
-    Parameters
-    ----------
-    how
-        ``"left"``: a row whose key the table does not have goes on, with nulls; ``"inner"``: it is dropped.
-    latest
-        A column of the table: of two rows of a key the one with the greater value counts, whenever it arrives; of
-        equals the later one. Without it the row of the later batch counts; which one of a batch, their content decides.
-    deleted
-        A boolean column of the table: a row in which it is true removes its key.
-    suffix
-        What is appended to a column of the table whose name the stream has, too.
+    By ``latest``, of two rows of a key the one with the greater value counts, whenever it arrives; of equals the later
+    one. Without it the row of the later batch counts; which one of a batch, their content decides.
+    :meth:`weir.Stream.lookup` explains the other parameters.
     """
 
     stateful = True

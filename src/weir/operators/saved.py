@@ -76,7 +76,9 @@ def readable_values(
 def _process_values(kind: dict[str, Any] | None, states: pa.Table) -> dict[str, Any]:
     objects = [msgspec.msgpack.decode(s) if s else {} for s in states[STATE].to_pylist()]
     out: dict[str, Any] = {}
-    for name, arrow in _fields(kind):
+    for name, about in _properties(kind).items():
+        # others than simple types are shown as JSON
+        arrow = _JSON_TYPES.get(about.get("type", "")) if "format" not in about else None
         values = [o.get(name) if isinstance(o, dict) else None for o in objects]
         if arrow is None:
             values = [None if v is None else msgspec.json.encode(v, enc_hook=str).decode() for v in values]
@@ -89,11 +91,3 @@ def _properties(schema: dict[str, Any] | None) -> dict[str, Any]:
     if schema and "$ref" in schema:
         schema = schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
     return dict(schema.get("properties", {})) if schema else {}
-
-
-def _fields(schema: dict[str, Any] | None) -> list[tuple[str, pa.DataType | None]]:
-    """Return the fields of a state type, with an Arrow type where it is a simple one; others are shown as JSON."""
-    return [
-        (n, _JSON_TYPES.get(p.get("type", "")) if "format" not in p else None)
-        for n, p in _properties(schema).items()
-    ]

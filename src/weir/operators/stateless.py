@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
@@ -21,6 +20,8 @@ from weir.rows import Rows
 from weir.values import rows_of, to_columns
 
 ArrowFunction = Callable[..., Any]  # of a RecordBatch, and of the side input if there is one
+RowFunction = Callable[..., Any]  # the same of a row
+PARENT = "__parent__"
 
 
 class Map(Operator):
@@ -88,8 +89,15 @@ class Map(Operator):
             return rows, np.arange(len(rows)) if rows.num_rows == batch.num_rows else None
         return rows, _parents(result, self.parents, batch.num_rows)
 
+    def once(self, rows: Rows, batch: pa.RecordBatch, schema: pa.Schema, *side: Any) -> Rows:
+        """Return what becomes of rows; ``batch`` has them with the columns that it reads."""
+        result, parents = self.apply(batch, schema, *side)
+        if rows.origin is None or parents is None:
+            return Rows(result)
+        return Rows(result, origin=(rows.origin[0], rows.origin[1][parents]))
+
     def instance(self, context: Context) -> Instance:
-        return _MapInstance(context)
+        return _StatelessInstance(context)
 
 
 class Filter(Operator):
@@ -111,8 +119,12 @@ class Filter(Operator):
     def passes_rows(self) -> bool:
         return True
 
+    def once(self, rows: Rows, batch: pa.RecordBatch, schema: pa.Schema, *side: Any) -> Rows:
+        """Return the rows to keep."""
+        return rows.select(np.asarray(self.mask(batch, *side).to_numpy(zero_copy_only=False)))
+
     def instance(self, context: Context) -> Instance:
-        return _FilterInstance(context)
+        return _StatelessInstance(context)
 
     def mask(self, batch: pa.RecordBatch, *side: Any) -> pa.Array:
         """Return which rows to keep."""
@@ -140,24 +152,17 @@ class _StatelessInstance(Instance):
                 self.report.rows_out += len(out)
                 yield out
 
-    @abstractmethod
-    def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
-        """Return what becomes of rows; ``batch`` has them with the columns that the operator reads."""
-
     def _apply(self, rows: Rows) -> Iterator[Rows]:
         batch = rows.to_batch(self.node.input)
         try:
             with TimeLimit(self.node.declared.timeout):
-                out = self._once(rows, batch)
-        except TimeoutError as error:
-            # to look for the row that it waits at would take as long again, many times
+                out = self.operator.once(rows, batch, self.node.rows_out, *self.extra)
+        except TimeoutError as error:  # to look for the row that it waits at would take as long, many times
             raise failed(self.node, None, f"one of {batch.num_rows} rows", error) from error
         except (Exception, SystemExit) as error:
             if batch.num_rows > 1:
-                middle = batch.num_rows // 2
-                positions = np.arange(batch.num_rows)
-                yield from self._apply(rows.select(positions[:middle]))
-                yield from self._apply(rows.select(positions[middle:]))
+                for half in np.array_split(np.arange(batch.num_rows), 2):
+                    yield from self._apply(rows.select(half))
                 return
             row = batch.to_pylist()[0]
             if self.node.declared.on_error == "divert":
@@ -166,19 +171,6 @@ class _StatelessInstance(Instance):
                 return
             raise failed(self.node, None, row, error) from error
         yield out
-
-
-class _MapInstance(_StatelessInstance):
-    def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
-        result, parents = self.operator.apply(batch, self.node.rows_out, *self.extra)
-        if rows.origin is None or parents is None:
-            return Rows(result)
-        return Rows(result, origin=(rows.origin[0], rows.origin[1][parents]))
-
-
-class _FilterInstance(_StatelessInstance):
-    def _once(self, rows: Rows, batch: pa.RecordBatch) -> Rows:
-        return rows.select(np.asarray(self.operator.mask(batch, *self.extra).to_numpy(zero_copy_only=False)))
 
 
 def _parents(result: Any, name: str, rows: int) -> NDArray[np.int64]:
@@ -224,10 +216,6 @@ def conform(result: Any, schema: pa.Schema, who: str) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
 
 
-RowFunction = Callable[..., Any]  # of a row, and of the side input if there is one
-PARENT = "__parent__"
-
-
 class MapRows(Map):
     """Turns each row into one row.
 
@@ -248,26 +236,22 @@ class MapRows(Map):
     {'n': [2, 4]}
     """
 
+    _method = "map"
+    _parents: str | None = None
+
     def __init__(
         self, function: RowFunction, schema: Any = None, columns: Iterable[str] | None = None
     ) -> None:
-        check_function(function, "map")
-        super().__init__(function, schema, columns)
-        self.function = partial(_mapped, function, self.schema)
+        check_function(function, self._method)
+        super().__init__(function, schema, columns, self._parents)
+        self.function = partial(_mapped if self._parents is None else _flat_mapped, function, self.schema)
 
 
-class FlatMapRows(Map):
-    """Turns each row into any number of rows.
+class FlatMapRows(MapRows):
+    """Turns each row into any number of rows: ``function`` returns or yields them; None for no rows.
 
-    Locality-aware routing learns through it, since each result is known to come from one row.
-
-    Parameters
-    ----------
-    function
-        Takes a row as a named tuple; returns or yields rows, each a dict or a tuple in the order of ``schema``;
-        None for no rows.
-    schema, columns
-        As for :class:`MapRows`.
+    Locality-aware routing learns through it, since each result is known to come from one row. Parameters are those of
+    :class:`MapRows`.
 
     Examples
     --------
@@ -277,12 +261,7 @@ class FlatMapRows(Map):
     ({'word': ['a', 'b', 'c']}, [0, 0, 1])
     """
 
-    def __init__(
-        self, function: RowFunction, schema: Any = None, columns: Iterable[str] | None = None
-    ) -> None:
-        check_function(function, "flat_map")
-        super().__init__(function, schema, columns, parents=PARENT)
-        self.function = partial(_flat_mapped, function, self.schema)
+    _method, _parents = "flat_map", PARENT
 
 
 class FilterRows(Filter):

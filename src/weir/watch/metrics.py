@@ -6,14 +6,12 @@ the last batch.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 
-from weir.engine.batch.history import PHASES
 from weir.engine.documents import Commit
 from weir.engine.metrics.progress import Progress, Seconds
 from weir.watch.reader import CheckpointReader
@@ -45,12 +43,15 @@ class Metrics:
     """Adds up commits, and answers a scrape."""
 
     def __init__(self) -> None:
-        self._totals: dict[str, dict[Labels, float]] = defaultdict(lambda: defaultdict(float))
-        self._durations = [0] * (len(BUCKETS) + 1)
-        self._seconds = 0.0
+        disable_created_metrics()
         self.reader: CheckpointReader | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)  # type: ignore[arg-type]
+        self._counters = {n: Counter(n, *about, registry=self._registry) for n, about in COUNTERS.items()}
+        about = "From a batch's plan to its end."
+        self._durations = Histogram(
+            "weir_batch_duration_seconds", about, buckets=BUCKETS, registry=self._registry
+        )
 
     def add(self, commit: Commit) -> None:
         """Count a commit."""
@@ -76,42 +77,22 @@ class Metrics:
             for distance, counts in edge.distance.items():
                 self._add("weir_edge_rows", counts["rows"], name, distance)
                 self._add("weir_edge_bytes", counts["bytes"], name, distance)
-        self._add_seconds(did.seconds, ("waiting", "plan", "job"))
-        self._add_seconds(did.before or Seconds(), ("commit", "deliver"))  # known one batch later
-        took = did.seconds.plan + did.seconds.job
-        self._seconds += took
-        self._durations[sum(took > bound for bound in BUCKETS)] += 1
+        known_later = did.before or Seconds()  # one batch later
+        spent = {"waiting": did.seconds, "plan": did.seconds, "job": did.seconds}
+        for phase, seconds in {**spent, "commit": known_later, "deliver": known_later}.items():
+            self._add("weir_phase_seconds", getattr(seconds, phase) or 0.0, phase)
+        self._durations.observe(did.seconds.plan + did.seconds.job)
 
     def _add(self, name: str, value: float, *labels: str) -> None:
-        self._totals[name][labels] += value
-
-    def _add_seconds(self, seconds: Seconds, phases: tuple[str, ...]) -> None:
-        for phase in PHASES:
-            if phase in phases:
-                self._add("weir_phase_seconds", getattr(seconds, phase) or 0.0, phase)
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(value)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics: what the registry asks for."""
-        for name, (text, labels) in COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=labels)
-            totals = self._totals.get(name, {}) or ({(): 0.0} if not labels else {})
-            for values, total in totals.items():
-                counter.add_metric(list(values), total)
-            yield counter
-        buckets, total = [], 0
-        for bound, count in zip([*map(str, BUCKETS), "+Inf"], self._durations, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        yield HistogramMetricFamily(
-            "weir_batch_duration_seconds",
-            "From a batch's plan to its end.",
-            buckets=buckets,
-            sum_value=self._seconds,
-        )
+        """Yield what is about the last batch: what the registry asks for."""
         if self.reader is not None:
             yield from _gauges(self.reader)
 

@@ -153,11 +153,6 @@ def _numbers(values: NDArray[np.float64]) -> list[float | None]:
     return [None if value != value else value for value in values.round(3).tolist()]
 
 
-def _weight(op: OperatorProgress, server: int) -> float:
-    """Return the seconds that an operator took on a server."""
-    return (op.execution[server] or 0.0) * op.rows_by_server[server]
-
-
 def _set_aside(did: Progress) -> list[str]:
     return [
         f"{operator.diverted:,} rows of {name} went to the dead letters in the last batch."
@@ -186,8 +181,10 @@ def health(did: Progress, status: dict[str, Any], servers: list[Any], congested:
             details.append(f"Server {busiest} gets {loads[busiest]:.1f} × the average of {name}.")
         paces = [server["pace"].get(name) or 0.0 for server in servers]
         slowest = int(np.argmax(paces)) if paces else 0
-        if paces and paces[slowest] >= SLOW and _weight(operator, slowest) > NOTABLE * did.seconds.job:
-            details.append(f"Server {slowest} is slow: {paces[slowest]:.1f} × the usual time in {name}.")
+        if paces and paces[slowest] >= SLOW:
+            took = (operator.execution[slowest] or 0.0) * operator.rows_by_server[slowest]
+            if took > NOTABLE * did.seconds.job:
+                details.append(f"Server {slowest} is slow: {paces[slowest]:.1f} × the usual time in {name}.")
     details += _set_aside(did)
     if did.routing is not None and did.routing.stalled:
         details.append(f"Keys do not move: {did.routing.stalled}.")

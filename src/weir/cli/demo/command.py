@@ -242,9 +242,6 @@ def _mean(batches: list[dict[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-__all__ = ["arguments", "exit_code", "run", "show"]
-
-
 _OWN_DATA = """
 With your own data:
   [bold]weir advise posts.parquet --keys place,topic --servers 4[/]  [dim]# would it help?[/]

@@ -1,16 +1,6 @@
 """Streams and applications: how a program is written down.
 
-A chain::
-
-    topics = (
-        weir.source(posts)
-        .count("place", name="places", emit="rows")
-        .count("topic", name="topics")
-    )
-    topics.start(checkpoint, servers=4)
-
-A stream is a value: each method returns a new stream and changes nothing else. A stream that is used twice is a
-branch, and :meth:`Stream.union` puts streams together. With several ends, an application names them::
+A stream that is used twice is a branch. With several ends, an application names them::
 
     web, app = weir.source(web_posts, "web"), weir.source(app_posts, "app")
     topics = web.union(app.filter(lambda row: row.n > 500)).count("topic")
@@ -72,7 +62,7 @@ class Stream:
     """Rows on their way: what a source delivers, or what operators make of it.
 
     A stream is a value. Its methods return new streams; it stays what it is, and may be used any number of times.
-    Begin with :func:`weir.source` or :func:`weir.files`.
+    Begin with :func:`weir.source`, :func:`weir.files` or :func:`weir.kafka`.
 
     The methods share these parameters:
 
@@ -80,15 +70,15 @@ class Stream:
         What progress, state and sinks call the operator. Without it, an operator that keeps state is called after its
         key columns, joined by "_", and others ``map``, ``map_2`` … . Saved state is found by name.
     routing
-        How rows find their instance of the operator: a grouping or its name, see :class:`weir.Options`. If not given,
-        that of ``start`` and ``run`` for operators that keep state; other operators work where the rows are.
+        The grouping in front of the operator, or its name; see :class:`weir.Options`. If not given, that of ``start``
+        and ``run`` for operators that keep state. Other operators then work where the rows are.
     parallelism, placement
         How many instances, or on which servers; one on every server if neither is given.
     on_error
         ``"fail"``, or ``"divert"`` the rows that the operator fails on to the dead letters.
     timeout
-        How long one call of your function may take, by default 10 minutes. A Python function that does not return fails
-        as if it had raised an error. One that blocks in native code is not interrupted.
+        How long one call of your function may take, by default 10 minutes. Then it fails as if it had raised an error,
+        unless it blocks in native code.
     side
         A :class:`~weir.SideInput`: the functions of ``map``, ``filter``, ``process`` … get it as one more argument.
     key
@@ -122,13 +112,14 @@ class Stream:
         Parameters
         ----------
         operator
-            :class:`~weir.Count`, :class:`~weir.Aggregate`, or a :class:`~weir.Process`.
+            :class:`~weir.Count`, :class:`~weir.Aggregate`, a :class:`~weir.Process`, or another of
+            :mod:`weir.operators`.
         null_keys
             ``"drop"`` rows without a key and count them (the default), or ``"error"``.
         window
             Event-time windows: :func:`weir.tumbling`, :func:`weir.sliding` or :func:`weir.session`.
         ttl
-            Forget a key's state when it has been idle for so long.
+            Forget a key that has had no rows for so long.
         key, name, routing, parallelism, placement, on_error, timeout
             See :class:`Stream`.
         """
@@ -182,7 +173,7 @@ class Stream:
         closed: Callable[..., Any] | None = None,
         **options: Unpack[KeyedOptions],
     ) -> Stream:
-        """Call ``function(key, rows, state)`` for each key of a batch.
+        """Call ``function(key, rows, state)`` for each key of a batch; without ``order_by``, maybe several times.
 
         ``state``, ``output``, ``order_by``, ``columns``, ``merge``, ``timers``, ``on_timer`` and ``closed`` are those
         of :class:`~weir.Process`; the other parameters those of :meth:`keyed`.
@@ -287,11 +278,11 @@ class Stream:
         return Stream(ends, tuple(sink for stream in streams for sink in stream.sinks))
 
     def sink(self, *sinks: OneSink) -> Stream:
-        """Send what the operator emits in which this stream ends to sinks; the stream goes on as it was.
+        """Send what the last operator emits to sinks; the stream goes on as it was.
 
         A sink is one of :mod:`weir.sinks`, a path (short for :class:`weir.sinks.Parquet`), or a callable
-        ``(DataFrame, batch_id)``. Rows are delivered after the batch is committed, and exactly once; but after a crash
-        a callable may see a batch id again, with the same rows.
+        ``(DataFrame, batch_id)``. Rows are delivered once, after their batch is committed. After a crash, a callable
+        may see a batch id again, with the same rows.
 
         >>> from weir import source
         >>> source("place string").count("place").sink("out/counts", print)
@@ -381,9 +372,9 @@ class Stream:
     ) -> Stream:
         """Add to each row what a table says about its key: the latest row that the stream ``table`` has brought.
 
-        ``how`` is ``"left"`` (rows without an answer go on, with nulls) or ``"inner"``; ``latest`` a column of the
-        table by which the latest row is told, ``deleted`` a boolean one that removes a key. See
-        :class:`weir.operators.Lookup`; the other parameters are those of :meth:`join`.
+        With ``how="left"`` rows without an answer go on, with nulls; ``"inner"`` drops them. The greatest ``latest``, a
+        column of the table, is the latest row; a boolean column ``deleted`` removes a key. See
+        :class:`weir.operators.Lookup`, and :meth:`join` for the other parameters.
         """
         _check_stream(table, "lookup")
         if options.get("ttl") is not None:
@@ -400,11 +391,11 @@ class Stream:
         lateness: Duration = 0,
         **options: Unpack[JoinOptions],
     ) -> Stream:
-        """Pass on one row of a key, and drop those that follow less than ``within`` before or after it.
+        """Pass on a row unless another of its key has passed less than ``within`` before or after it.
 
-        ``time`` is the event-time column, and ``lateness`` how late rows may be; without ``time`` the wall clock
-        counts, without ``within`` a key passes once for ever. See :class:`weir.operators.Deduplicate` for what is
-        guaranteed, and :meth:`keyed` for the other parameters.
+        ``time`` is the event-time column, and ``lateness`` how late rows may be. Without ``time`` the wall clock
+        counts; without ``within`` a key passes once for ever. See :class:`weir.operators.Deduplicate`, and
+        :meth:`keyed` for the other parameters.
         """
         if options.get("ttl") is not None:
             raise TopologyError("deduplicate: say within= instead of ttl=")
@@ -422,11 +413,10 @@ class Stream:
         idle: Duration | None = "5 minutes",
         ahead: Duration | None = "1 day",
     ) -> Stream:
-        """Say how this stream tells the time; windows and timers behind it go by that.
+        """Declare the event time of this stream, by which windows and timers behind it go.
 
-        The watermark of an operator, the time up to which all rows are taken to have come, is the least over its
-        inputs. Declare event time right behind a source, before :meth:`union`. Where it is not declared,
-        the column of a window is read with these defaults.
+        Declare it right behind a source, before :meth:`union`: an operator's watermark is the least over its inputs.
+        Where it is not declared, the column of a window is read with these defaults.
 
         Parameters
         ----------
@@ -435,11 +425,11 @@ class Stream:
         lateness
             How much older than the newest row before it a row may be; that of a window comes on top.
         idle
-            After so long without a row, this stream no longer holds up others that it is united with; if all are idle,
-            time goes on by the clock. None: it waits for ever.
+            After so long without a row, this stream no longer holds up others. If all are idle, time goes on by the
+            clock. None: it is waited for.
         ahead
-            Rows further than this ahead of the clock are not believed: they close no window, belong to none, are
-            counted (``ahead`` in the progress), and are dead letters. None: all are believed.
+            Rows further ahead of the clock belong to no window and close none. They are counted (``ahead`` in the
+            progress) and are dead letters. None: all rows are believed.
         """
         time = event_time(column, lateness, idle, ahead)
         ends = {id(end): timed(end, time) for end in self.ends}

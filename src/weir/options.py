@@ -82,9 +82,8 @@ class Options:
         with its default parameters: ``"hash"``, ``"locality"``, ``"consistent"``, ``"partial_key"``, ``"weighted"`` or
         ``"shuffle"``.
     sink
-        One of :mod:`weir.sinks`, a path (short for :class:`weir.sinks.Parquet`), a callable ``(DataFrame, batch_id)``,
-        or a list of such, for the last operator; or a dict from operators' names to such. :meth:`weir.Stream.sink`
-        explains them; those that streams have are added.
+        One or a list of what :meth:`weir.Stream.sink` takes, for the last operator; or a dict from operators' names.
+        Sinks that streams have are added.
     late
         The same for rows that come too late: of the only operator that has windows, or a dict. See
         :meth:`weir.Stream.late_sink`.
@@ -104,8 +103,8 @@ class Options:
     clock
         A function that returns microseconds since 1970, for ``ttl``; the wall clock if not given.
     clock_jump
-        How far the wall clock may be from that of the last commit when the query starts, where operators have a
-        ``ttl``: one that is wrong would forget their keys. Raise it for a query that stood still for longer.
+        How far the wall clock may be from the last commit's at the start, where operators have a ``ttl``: a wrong clock
+        would forget their keys. Raise it for a query that stood still for longer.
     racks
         The racks of hosts: :meth:`weir.Racks.from_file`, :meth:`weir.Racks.from_script`, a dict from hosts to racks,
         or a function of a host. Without it all hosts count as one rack.
@@ -117,8 +116,8 @@ class Options:
         Let servers of one host leave long rows for each other in files of Spark's local folder; switch off to send
         all rows through Spark's exchange.
     execution
-        How batches run: ``"auto"``, live where the session has room for it; ``"live"``, on servers that stay and send
-        rows straight to each other; ``"jobs"``, each as one Spark job. See "How batches run" in the guide.
+        How batches run: ``"live"``, on servers that stay and send rows straight to each other; ``"jobs"``, each as one
+        Spark job; ``"auto"``, live where the session has room for it.
     storage_options
         Settings of the object store that the checkpoint is in, e.g. ``{"region": "eu-west-1"}``, by their
         names in obstore. They go to the executors with every task, so leave secrets to the environment.
@@ -126,8 +125,8 @@ class Options:
         Where Spark keeps its own offsets, as any path or URI that Hadoop can write; ``source`` in the checkpoint if not
         given. For ``start`` only.
     target_batch
-        How long a batch should take, e.g. ``"2 s"``: what :func:`weir.kafka` and :func:`weir.files` bring is cut into
-        batches of a size that follows what the last ones took, within the source's own limits.
+        How long a batch should take, e.g. ``"2 s"``. The size of batches from :func:`weir.kafka` and :func:`weir.files`
+        follows what the last ones took, within the source's own limits.
     watch
         Serve a page that shows the query as it runs, on this machine alone: True, or the port to serve it on.
         ``query.page`` is the link to it. Needs ``pip install 'weir-streams[watch]'``. For ``start`` only.

@@ -61,14 +61,12 @@ def files(
 ) -> Stream:
     """Begin a stream: the rows of files, each read on the server that its partition is assigned to.
 
-    Spark only lists the files (a streaming reader remembers which it has listed). The driver plans which files
-    a batch reads, and each is read by its server, which hands the rows on. Rows whose next key lives on that server
-    never leave it. Where files were written by key, the partition is a vertex of the key graph like any key: with
-    ``routing=weir.Locality()`` keys and the partitions that hold them come together.
+    Spark only lists the files. The driver plans which of them a batch reads, and each is read by the server of its
+    partition. Rows whose next key lives there never leave it. With ``routing=weir.Locality()``, keys and the partitions
+    that hold them come together.
 
-    A file must appear whole (written elsewhere, then moved here) and must not change. One that has changed
-    after it was listed, is gone, damaged, or of other columns stops the query with a
-    :class:`~weir.errors.SourceError` that names it.
+    A file must appear whole (written elsewhere, then moved here) and must not change. Otherwise a
+    :class:`~weir.errors.SourceError` that names it stops the query.
 
     Parameters
     ----------
@@ -93,9 +91,8 @@ def files(
         Where partitions are read: ``{"part=3": 0}`` on given servers (others by hash), ``"hash"`` always
         by hash; if not given, where it pays, with ``routing=weir.Locality()``, else by hash.
     max_bytes_per_batch
-        Bytes of files that a batch reads at most (a larger file is a batch of its own). What Spark lists at once
-        is cut into batches without asking Spark in between, so a backlog is worked off faster than with Spark's
-        ``maxFilesPerTrigger``. See also ``target_batch=`` of :class:`weir.Options`.
+        Bytes of files that a batch reads at most; a larger file is a batch of its own. A backlog is worked off faster
+        than with Spark's ``maxFilesPerTrigger``. See also ``target_batch=`` of :class:`weir.Options`.
 
     Examples
     --------
@@ -136,11 +133,10 @@ def kafka(
 ) -> Stream:
     """Begin a stream: the messages of a topic, each partition read on the server that it is assigned to.
 
-    Needs ``pip install 'weir-streams[kafka]'``, also on the executors. The driver plans which offsets a batch reads.
-    The plan is on disk before the batch runs: a batch reads exactly its range, also when it runs again. Servers read
-    their partitions with librdkafka, straight into Arrow. A partition is a vertex of the key graph like any key: with
-    ``routing=weir.Locality()`` keys and the partitions that hold them come together. The same source serves ``start``,
-    ``run`` (up to what is there now) and :mod:`weir.testing`, where ``query.feed()`` reads what has come.
+    Needs ``pip install 'weir-streams[kafka]'``, also on the executors. The driver plans which offsets a batch reads, so
+    a batch that runs again reads the same. Servers read their partitions with librdkafka, straight into Arrow. With
+    ``routing=weir.Locality()``, keys and the partitions that hold them come together. ``run`` reads what is there now,
+    and so does ``query.feed()`` of :mod:`weir.testing`.
 
     Partitions that a topic gains are read from their first message. Offsets without a message (of compacted topics, or
     marks of transactions) are passed over. A message without a value is a row of nulls. While brokers can't be
@@ -183,7 +179,7 @@ def kafka(
 
         posts = weir.kafka("broker:9092", "posts", "place string, topic string", max_rows_per_batch=500_000)
         query = posts.keyed("place", weir.Count()).start(checkpoint, servers=6, routing=weir.Locality())
-        query.progress["sources"]["kafka"]["lag"]      # messages that were left when the batch was planned
+        query.progress.sources["kafka"]["lag"]      # messages that were left when the batch was planned
     """
     require("confluent_kafka", "kafka")
     names = (topic,) if isinstance(topic, str) else tuple(topic)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Operator:
     """Base of all operators: plain data that says what it needs, what it emits and what it keeps.
 
-    The engine never asks for an operator's class, only for what is written here. One that a user writes gets
+    The engine never asks for an operator's class, only for what is written here. So one that you write gets
     everything that ours get: state that is saved, moved and scaled with its keys, replays, metrics.
 
     * ``stateful``: it keeps state per key and so needs a key.
@@ -34,8 +34,8 @@ class Operator:
     * ``lateness``: how late rows may be, in µs of event time, if it knows event time without a window; and
       ``time_columns``: the column of each side that it takes event time from.
     * ``takes_watermark``: it is told the watermark where its stream has event time, without dropping late rows.
-    * ``reads_files``: what reaches it are paths of files, and it emits their rows. ``recurs``: their partitions
-      come back with new files, so that something can be learnt about them. ``max_bytes``: of files in a batch.
+    * ``reads_source``: what reaches it says what to read, and it emits the rows. ``recurs``: partitions come back with
+      new rows, so that something can be learnt about them. ``max_bytes``: of files in a batch.
     """
 
     stateful: ClassVar[bool] = False

@@ -46,8 +46,8 @@ class WindowSpan(NamedTuple):
 class Timers:
     """The timers of one key: set them, delete them, and see what time it is.
 
-    A timer is known by its time and clock. Set twice, it goes off once; deleted, it does not. One whose time has passed
-    already goes off when time next goes on. Times without a zone are UTC.
+    A timer is known by its time and clock. Set twice, it goes off once; deleted, it does not. One that is set in the
+    past goes off when time next advances. Times without a zone are UTC.
 
     >>> timers = Timers(["processing"], watermark=None, now=60_000_000)
     >>> timers.set(timers.now + timedelta(seconds=30))

@@ -95,8 +95,8 @@ class Window:
 def tumbling(column: str, size: Duration, lateness: Duration = 0, *, early: Duration | None = None) -> Window:
     """Return event-time windows of equal size, one after the other.
 
-    Rows may arrive ``lateness`` after newer ones; later than that they are dropped and counted, or go to the sink
-    ``late=``. A window's result is emitted once, when no more rows can belong to it. With ``early``, a sink also gets
+    Rows may arrive ``lateness`` after newer ones; later ones are counted and go to :meth:`weir.Stream.late_sink`. A
+    window's result is emitted once, when no more rows can belong to it. With ``early``, a sink also gets
     the value so far of windows that have changed, every so often by the clock; its column ``closed`` is false then.
 
     >>> tumbling("time", "10 minutes", lateness="1 minute").size

@@ -4,10 +4,8 @@ A :class:`Grouping` is an immutable description that a user writes down. A :clas
 it, owned by one upstream instance ("source" in the papers). The engine, the simulator and the figures all route
 through the same routers.
 
-A grouping answers for itself. The engine never asks for its class, only for what is written here: what is in
-force under a plan (:meth:`Grouping.in_force`), whether and how it scales, what it signs into the checkpoint, its
-rule as data (:meth:`Grouping.rule`), what it wants to know about load and distance.
-So a grouping that a user writes gets everything that ours get.
+The engine never asks for a grouping's class, only for what is written here. So one that you write gets everything
+that ours get.
 """
 
 from __future__ import annotations
@@ -132,10 +130,10 @@ class Grouping(ABC):
       ``scales_by_key_group``: by moving as few key groups as balance needs; otherwise its own routers for the
       new number say where keys live.
 
-    Routers are given a key as its 64-bit hash (Spark's ``xxhash64``), never its value. So a grouping can't go by ranges
-    of keys; to route by a range, make it a column and a part of the key.
+    Routers get a key's 64-bit hash (Spark's ``xxhash64``), never its value. To route by a range of keys, make the
+    range a column and a part of the key.
 
-    A grouping of one's own, that uses two instances at most. By its rule, state moves without being read.
+    A grouping of your own that uses two instances at most. By its rule, state moves without being read.
 
     >>> from weir.hashing import key_group
     >>> class Halves(Grouping):

@@ -27,20 +27,18 @@ _ARRAYS = ("owner", "heard", "streak", "last_busy")
 class Consistent(CountingGrouping):
     """Equal virtual workers by PoRC, and virtual workers that move from busy workers to idle ones.
 
-    Rows are spread over ``virtual · n`` virtual workers by
-    :class:`~weir.routing.random_choices.RandomChoicesRouter`, so each carries the same load whatever the keys.
-    A worker's load is then the number of virtual workers it owns, and that is left to the workers
-    (*worker delegation*): once per time slot each compares its utilisation with two thresholds and sends one
-    bit, "more" or "less", on the back of its acknowledgements. A source pairs the first idle worker with the
-    first busy one and moves virtual workers between them. Nobody needs to know anybody's capacity.
+    Rows are spread evenly over ``virtual · n`` virtual workers, whatever the keys
+    (:class:`~weir.routing.random_choices.RandomChoicesRouter`). A worker's load is the number of virtual workers that
+    it owns. Once per time slot each worker compares its utilisation with two thresholds and asks for "more" or "less".
+    A source pairs the first idle worker with the first busy one and moves virtual workers between them. Nobody needs
+    to know anybody's capacity.
 
     Two things are ours, and can be switched off (``growth=1, light=0`` is the paper's algorithm, ``patience=0``
     what its figures show):
 
-    * *Moves adapt.* A pair moves up to a tenth of a worker's first share, as much as one of the paper's ten virtual
-      workers is; half as many virtual workers once a signal stops or turns, twice as many while it repeats. So many
-      small virtual workers, which balance finely, find their places as soon as a few large ones. After a turn moves
-      stay small for a while, unless a worker is far from its share.
+    * *Moves adapt.* A pair moves up to a tenth of a worker's first share: half as many virtual workers once a signal
+      stops or turns, twice as many while it repeats. So many small virtual workers, which balance finely, find their
+      places as soon as a few large ones. After a turn moves stay small for a while, unless a share is far off.
     * *Light keys stay.* Only heavy keys leave a virtual worker that is full by ``epsilon``.
 
     Parameters
@@ -52,10 +50,9 @@ class Consistent(CountingGrouping):
     idle, busy
         Thresholds of utilisation.
     patience
-        A worker that has been busy for so many slots on end, with nobody idle to pair it with, gives virtual
-        workers to one that is merely content: the one whose last "busy" is longest ago (section VI-A of the paper:
-        sources probe the capacity of those that have not complained). 0 turns this off.
-        It matters when the load of the whole system lies above ``idle``: without it nothing moves then.
+        A worker that has been busy for so many slots, with nobody idle to pair it with, gives virtual workers to the
+        one whose last "busy" is longest ago (section VI-A of the paper). 0 turns this off: then nothing moves while
+        the load of the whole system lies above ``idle``.
     growth
         Factor by which moves grow and shrink; 1: always a single virtual worker.
     light

@@ -65,8 +65,7 @@ class Table(Grouping):
     keys
         The readable key columns, if known: an Arrow table with one row per hash.
     key_groups
-        The instance of each key group of unlisted keys, if these don't live by their hash: so it is in a query that has
-        been scaled. Not saved, and no other query can be routed by it.
+        The instance of each key group of unlisted keys, in a query that has been scaled. Not saved.
 
     Examples
     --------

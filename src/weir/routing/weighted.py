@@ -36,11 +36,10 @@ Seconds = list[float | None]  # per instance
 class Weighted(CountingGrouping):
     """Any grouping, bent towards near and fast receivers by shares per round.
 
-    Every channel from an upstream instance to a receiver has a weight: its share, in rows, of a round. A row
-    takes the channel that the default grouping wants if that has share left in this round, else the nearest that
-    has. When all shares are used up, a new round begins. So receivers get rows in proportion to their weights,
-    whatever the keys. Weights begin with distance (:func:`~weir.network.profile.initial_weights`) and follow load
-    (:class:`BalancedWeights`).
+    Every channel from an upstream instance to a receiver has a weight: its share, in rows, of a round. A row takes
+    the channel that the default grouping wants if that has share left, else the nearest that has. So receivers get
+    rows in proportion to their weights, whatever the keys. Weights begin with distance
+    (:func:`~weir.network.profile.initial_weights`) and follow load (:class:`BalancedWeights`).
 
     With a default by key, the overflow of a key goes elsewhere, so the operator must merge.
 
@@ -55,9 +54,9 @@ class Weighted(CountingGrouping):
     control
         How weights follow load; ``None`` leaves them as they begin.
     near
-        How much nearness counts: 0 not at all, 1 as much as it saves, more than that beyond. With control it may
-        count more than it saves, for a near receiver that has too much gives some away. Without control, take 1 or
-        less if some receivers have more upstream instances near them than others.
+        How much nearness counts: 0 not at all, 1 as much as it saves. With control it may be more, for a near
+        receiver that has too much gives some away. Without control, take 1 or less if some receivers have more
+        upstream instances near them than others.
     scale
         Weight of the nearest channel: finer shares with more, longer rounds too.
 

@@ -1,8 +1,7 @@
 """Where results go: tables, databases and topics that have each row of a stream once, whatever dies.
 
-``sink=`` of ``start`` and ``run`` takes one of these, a function, or a list of both. Each sink knows how to find out
-whether it has had a batch already, in the same transaction as the rows themselves, so that a batch that is delivered
-again changes nothing. :class:`Sink` is what one of your own derives from.
+:meth:`weir.Stream.sink` takes these, and functions. A sink writes in one transaction the rows of a batch and the mark
+that it has had it, so a batch that is delivered again changes nothing. Derive your own from :class:`Sink`.
 """
 
 from weir.sinks.base import Delivery, Sink

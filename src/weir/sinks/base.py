@@ -16,9 +16,9 @@ CHUNK_ROWS = 1 << 16
 class Delivery:
     """The rows that one batch has for one sink.
 
-    ``(query, operator, batch)`` names them for ever: a delivery that comes again has the same rows in the same
-    parts. ``again`` says that it may have been made before: the driver was restarted, or the last try was cut off
-    and nobody knows how far it came. ``parts`` is the number of files that tasks wrote; ``read(part)`` returns one.
+    ``(query, operator, batch)`` names them: a delivery that comes again has the same rows in the same parts. ``again``
+    says that it may have been made before, by a driver that died or a try that was cut off. ``parts`` is the number of
+    files that tasks wrote; ``read(part)`` returns one.
     ``each(count, task)`` runs ``task(0)`` … on the executors and returns their answers, which JSON must hold.
     """
 
@@ -46,10 +46,10 @@ class Delivery:
 class Sink(ABC):
     """Base of all sinks: takes the rows of a batch once, however often they are handed over.
 
-    A sink lives on the driver. It must find out by itself whether it has had ``(query, operator, batch)``, from what
-    it wrote in the same transaction as the rows; then each row arrives exactly once. Where it can't be reached it
-    raises :class:`~weir.errors.SinkUnavailable`: the query waits, says so, and tries again. Any other error stops
-    the query; the batch is delivered when it is started again.
+    A sink lives on the driver. It finds out whether it has had ``(query, operator, batch)`` from what it wrote in the
+    same transaction as the rows; so each row arrives exactly once. Where it can't reach its target it raises
+    :class:`~weir.errors.SinkUnavailable`, and the query tries again. Any other error stops the query; the batch is
+    delivered at the next start.
 
     >>> class Totals(Sink):
     ...     def __init__(self): self.batches = {}

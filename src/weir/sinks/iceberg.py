@@ -22,9 +22,8 @@ class Iceberg(Sink):
     """Appends to an Iceberg table, or updates its rows by key. Needs ``pip install 'weir-streams[iceberg]'``.
 
     The rows and a property of the table, ``weir.QUERY.OPERATOR`` with the batch's number, are one change of the
-    table's metadata. The catalog makes it only if the table's head is still the snapshot that was looked at: a driver
-    that was thought dead can't add a batch that another one has delivered meanwhile. pyiceberg's own retries,
-    which would commit on top of whatever has come in between, are off for these commits.
+    table's metadata. The catalog makes it only if the table's head is still the snapshot that was looked at, so two
+    drivers can't both add a batch. pyiceberg's own retries, which would commit on top of anything, are off.
 
     Parameters
     ----------

@@ -36,9 +36,9 @@ class Kafka(Sink):
     """Writes rows to a topic, each batch in one transaction. Needs ``pip install 'weir-streams[kafka]'``.
 
     The transaction also writes a message to ``marks``, a compacted topic: query, operator and topic as its key, the
-    batch as its value. A delivery that may have been made before begins with ``init_transactions``, which ends what
-    an earlier driver left open, one way or the other, and then looks for its mark among the committed messages. Since
-    rows and mark are of one transaction, the mark says what became of the rows. Marks don't expire.
+    batch as its value. A delivery that may have been made before first ends what an earlier driver left open
+    (``init_transactions``), then looks for its mark among the committed messages. Rows and mark are of one transaction,
+    so the mark tells what became of the rows.
 
     Parameters
     ----------

@@ -206,7 +206,7 @@ class QueryHandle(ABC):
         release: bool = True,
         whole_hosts: bool = False,
     ) -> Decision:
-        """Let servers go with the next batch, after their keys' state has moved to the others.
+        """Let servers go with the next batch; the others take over their keys, with their state.
 
         The servers whose instances matter least to the output go first (lowest sum of effective throughput
         percentage); with ``whole_hosts``, the hosts whose servers matter least; with ``hosts``, those that are named.

@@ -71,7 +71,7 @@ class TaskOutputs:
         self._letters: dict[str, list[dict[str, str]]] = {}  # sink → rows that were set aside
 
     def add(self, sink: str, batch: pa.RecordBatch, source_time: int) -> None:
-        """Add rows for a sink; ``born`` is their latency marker."""
+        """Add rows for a sink; ``source_time`` is when the oldest left its source."""
         self._batches.setdefault(sink, []).append(batch)
         self._groups.setdefault(sink, []).append((source_time, batch.num_rows))
 

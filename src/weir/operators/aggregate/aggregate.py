@@ -208,7 +208,7 @@ class Aggregate(Operator):
 
 
 class Count(Aggregate):
-    """Counts the rows of each key: the operator of the locality paper's experiments."""
+    """Counts the rows of each key."""
 
     @renamed(name="column")
     def __init__(self, column: str = "count", *, emit: Emit | None = None) -> None:

@@ -37,9 +37,8 @@ class Process(Operator):
     output
         The rows that it emits, as ``{"column": "type"}``; leave out if it emits none.
     order_by
-        Columns by which the rows of a key are sorted. The operator then waits for all rows of the batch.
-        Without it, rows that are on the key's server already come first; within each part they are sorted
-        by their content, so that a task that Spark runs again sees them in the same order.
+        Columns by which the rows of a key are sorted. All rows of a batch then come in one call. Without it, the
+        function may be called several times per key and batch, each time with rows sorted by their content.
     columns
         The columns it reads besides the key; None for all.
     merge

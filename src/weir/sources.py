@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -128,6 +129,7 @@ def kafka(
     committed: bool = True,
     on_expired: str = "fail",
     on_error: str = "fail",
+    group: str | None = None,
     place: Mapping[str, int] | str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Stream:
@@ -147,10 +149,12 @@ def kafka(
     servers
         ``"broker:9092,…"``.
     topic
-        A topic, or a list of topics that hold the same rows.
+        A topic, or a list of topics that hold the same rows. A name that begins with ``^`` is a pattern, e.g.
+        ``"^posts-.*"``; topics that match it later are read from their first message.
     schema
         Columns and types, as ``"place string, n long"``, a dict or a ``pyarrow.Schema``. Columns named ``kafka_key``,
-        ``kafka_timestamp``, ``kafka_topic``, ``kafka_partition`` and ``kafka_offset`` come from the message itself.
+        ``kafka_timestamp``, ``kafka_topic``, ``kafka_partition``, ``kafka_offset`` and ``kafka_headers`` (a map) come
+        from the message itself.
     name
         What progress calls it; two sources of one application need two names.
     format, avro
@@ -163,10 +167,13 @@ def kafka(
     committed
         Pass over messages of transactions that are open or were aborted.
     on_expired
-        What to do when brokers have deleted messages before they were read: ``"fail"``, or ``"skip"`` them and say in
-        the progress how many there were.
+        What to do when brokers have deleted messages or topics before they were read: ``"fail"``, or ``"skip"`` them
+        and say in the progress how many messages there were.
     on_error
         What to do with a message that can't be decoded: ``"fail"``, or ``"divert"`` it to the dead letters.
+    group
+        A consumer group that is told how far batches have come, so that tools that watch the lag of groups see it. The
+        query itself goes by its checkpoint.
     place
         Where partitions are read: ``{"posts/3": 0}`` on given servers (others by hash), ``"hash"`` always by hash; if
         not given, where it pays, with ``routing=weir.Locality()``, else by hash.
@@ -185,6 +192,12 @@ def kafka(
     names = (topic,) if isinstance(topic, str) else tuple(topic)
     if not names or not all(isinstance(n, str) and n for n in names):
         raise TopologyError(f"topic={topic!r}: expected a topic's name, or a list of names")
+    for pattern in names:
+        if pattern.startswith("^"):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise TopologyError(f"topic={pattern!r}: no pattern: {error}") from None
     if on_expired not in ("fail", "skip"):
         raise TopologyError(f'on_expired={on_expired!r}: expected "fail" or "skip"')
     if max_rows_per_batch is not None:
@@ -196,7 +209,7 @@ def kafka(
     else:
         raise TopologyError(f'start={start!r}: expected "earliest", "latest" or a datetime')
     topics = Topics(servers, names, dict(settings or {}), committed)
-    feed = TopicFeed(topics, begin, on_expired, max_rows_per_batch)
+    feed = TopicFeed(topics, begin, on_expired, max_rows_per_batch, group=group)
     text = "" if avro is None else Path(avro).read_text()
     operator = ReadTopic(canonical(to_schema(schema)), topics, format, text, on_expired)
     step = operator_step(

@@ -248,6 +248,9 @@ class Shelf:
     def partitions(self):
         return list(self.reach)
 
+    def ids(self, names):
+        return {}
+
     def offsets(self, partitions, timestamp=None):
         if timestamp is not None:  # one message per ms
             return {p: (max(low, timestamp), high) for p, (low, high) in self.reach.items()}
@@ -378,6 +381,7 @@ def test_a_topic_that_is_not_there_is_an_error_and_not_waited_for(brokers):
         ({"max_rows_per_batch": 0}, "1 or more"),
         ({"schema": "kafka_offset string"}, "comes from the message"),
         ({"topic": []}, "a topic's name"),
+        ({"topic": "^posts-("}, "no pattern"),
     ],
 )
 def test_mistakes_are_told_when_the_source_is_declared(wrong, why):

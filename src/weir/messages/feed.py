@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from weir.errors import SourceError
-from weir.messages.topics import Range, Topics, expired_error
+from weir.messages.topics import Range, Topics, expired_error, place
 
 PARTITION, START, END = "partition", "start", "end"
 RANGES = pa.schema([(PARTITION, pa.string()), (START, pa.int64()), (END, pa.int64())])
 
-Position = dict[str, int]  # partition → the next offset to read
+Position = dict[str, int]  # partition → the next offset to read; topic → its id, where brokers know one
 
 
 @dataclass
@@ -21,7 +21,8 @@ class TopicFeed:
     """Plans which offsets a batch reads: at the start of a round it asks how far the topics reach, then cuts that up.
 
     ``start`` is ``"earliest"``, ``"latest"`` or a time in ms since 1970, for partitions that are there when the query
-    starts; those that come later are read from their first message. ``most`` limits the messages of a batch.
+    starts; those that come later are read from their first message. ``most`` limits the messages of a batch. A
+    consumer ``group`` is told how far batches have come.
     """
 
     topics: Topics
@@ -30,6 +31,7 @@ class TopicFeed:
     most: int | None = None
     smallest: int = 1000
     first: int = 50_000
+    group: str | None = None
     grows: ClassVar[bool] = True
     _reach: dict[str, tuple[int, int]] = field(default_factory=dict)
     skipped: int = 0  # offsets that had expired, in this run
@@ -40,20 +42,27 @@ class TopicFeed:
         """Ask how far the topics reach; return the position to go on from."""
         partitions = self.topics.partitions()
         self._reach = self.topics.offsets(partitions)
+        ids = self.topics.ids({place(partition)[0] for partition in partitions})
         if position is None:
-            return self._first(partitions)
-        gone = [p for p in position if p not in self._reach]
-        if gone:
+            return self._first(partitions) | ids
+        for topic, number in ids.items():
+            if position.get(topic, number) != number:
+                raise SourceError(
+                    f"topic {topic!r} was deleted and made anew since the last batch. {_START_ANEW}"
+                )
+        gone = [p for p in _partitions(position) if p not in self._reach]
+        if gone and self.expired != "skip":
             raise SourceError(
-                f"{gone[0]}: this partition is gone; the topic was deleted or made anew with fewer"
+                f"{gone[0]}: this partition is gone; the topic was deleted or made anew with fewer. To go on with what "
+                'is left, start the query with on_expired="skip" in weir.kafka(…).'
             )
-        out = {}
+        out = dict(ids)
         for partition, (low, high) in self._reach.items():
             at = position.get(partition, low)
             if at > high:
                 raise SourceError(
                     f"{partition}: ends at offset {high}, but {at} has been read: the topic was made anew, or messages "
-                    "were lost. Start with an empty checkpoint folder to read it from its start."
+                    f"were lost. {_START_ANEW}"
                 )
             if at < low:
                 if self.expired != "skip":
@@ -80,11 +89,12 @@ class TopicFeed:
         >>> feed.cut({"a/0": 0, "a/1": 0, "a/2": 5}, 50)
         ({'partition': ['a/0', 'a/1'], 'start': [0, 0], 'end': [45, 5]}, {'a/0': 45, 'a/1': 5, 'a/2': 5})
         """
-        left = {p: self._reach[p][1] - at for p, at in position.items()}
+        left = self._left(position)
         total, after = sum(left.values()), dict(position)
         share = 1.0 if most is None or total <= most else most / total
         columns: dict[str, list[Any]] = {name: [] for name in RANGES.names}
-        for partition, at in sorted(position.items()):
+        for partition in sorted(left):
+            at = position[partition]
             if left[partition]:
                 after[partition] = at + max(1, int(left[partition] * share))
                 for name, value in zip(RANGES.names, (partition, at, after[partition]), strict=True):
@@ -93,8 +103,24 @@ class TopicFeed:
 
     def size(self, position: Position) -> int:
         """Return how many offsets are left behind a position, as far as this round knows."""
-        return sum(self._reach[p][1] - at for p, at in position.items())
+        return sum(self._left(position).values())
+
+    def _left(self, position: Position) -> dict[str, int]:
+        return {p: self._reach.get(p, (at, at))[1] - at for p, at in _partitions(position).items()}
 
     def about(self, position: Position) -> dict[str, Any]:
         """Return what the progress says of it."""
-        return {"lag": self.size(position), "partitions": len(position), "skipped": self.skipped}
+        return {"lag": self.size(position), "partitions": len(_partitions(position)), "skipped": self.skipped}
+
+    def committed(self, position: Position) -> None:
+        """Hear how far a batch has come that is committed and delivered."""
+        if self.group is not None:
+            self.topics.commit(self.group, _partitions(position))
+
+
+_START_ANEW = "Start with an empty checkpoint folder to read it from its start."
+
+
+def _partitions(position: Position) -> Position:
+    """Return a position without the ids of topics."""
+    return {partition: at for partition, at in position.items() if "/" in partition}

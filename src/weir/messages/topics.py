@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,8 +44,8 @@ def place(partition: str) -> tuple[str, int]:
 class Topics:
     """Topics of one cluster, and how to reach them.
 
-    ``settings`` are librdkafka's, e.g. ``{"security.protocol": "ssl"}``. With ``committed``, messages of transactions
-    that are open or were aborted don't count.
+    A name that begins with ``^`` is a pattern. ``settings`` are librdkafka's, e.g. ``{"security.protocol": "ssl"}``.
+    With ``committed``, messages of transactions that are open or were aborted don't count.
     """
 
     servers: str
@@ -57,10 +58,10 @@ class Topics:
         # what is wrong comes back as an error, and need not be logged by librdkafka, too
         return {"bootstrap.servers": self.servers, "log_level": 2, **self.settings}
 
-    def consumer(self, reset: str) -> dict[str, Any]:
+    def consumer(self, reset: str, group: str = "weir") -> dict[str, Any]:
         """Return the settings of a consumer; ``reset`` is what it does where an offset has expired."""
         return {
-            "group.id": "weir",
+            "group.id": group,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if self.committed else "read_uncommitted",
@@ -73,41 +74,92 @@ class Topics:
 
     def partitions(self) -> list[str]:
         """Return the partitions that there are, as ``"topic/0"``."""
-        out = []
+        found: dict[str, Any] = {}
         for name in self.names:
-            topic = _asked(self._client().list_topics, name, CALL).topics[name]
+            if name.startswith("^"):
+                found |= self._matching(name)
+                continue
+            found[name] = topic = self._metadata(name).topics[name]
             if topic.error is not None:
                 raise _refused(f"topic {name!r} at {self.servers}", topic.error)
-            out += [f"{name}/{number}" for number in sorted(topic.partitions)]
-        return out
+        return [f"{name}/{number}" for name in sorted(found) for number in sorted(found[name].partitions)]
+
+    def _matching(self, pattern: str) -> dict[str, Any]:
+        """Return the topics that a pattern matches; those of Kafka's own (``__…``) only if it says so."""
+        return {
+            name: topic
+            for name, topic in self._metadata().topics.items()
+            if topic.error is None
+            and re.fullmatch(pattern, name)
+            and (pattern.startswith("^__") or not name.startswith("__"))
+        }
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a topic."""
+        from confluent_kafka import KafkaError
+
+        error = self._metadata(name).topics[name].error
+        if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise _refused(f"topic {name!r} at {self.servers}", error)
+        return error is None
+
+    def ids(self, names: Collection[str]) -> dict[str, int]:
+        """Return a number for each topic that no topic made anew under its name has; only of brokers that know it."""
+        from confluent_kafka import TopicCollection
+
+        metadata = self._metadata(next(iter(names), None))
+        if not names or metadata.controller_id not in metadata.brokers:
+            return {}
+        answers = self._admin().describe_topics(TopicCollection(sorted(names)), request_timeout=CALL)
+        ids = {name: _asked(answer.result).topic_id for name, answer in answers.items()}
+        numbers = {n: i.get_most_significant_bits() ^ i.get_least_significant_bits() for n, i in ids.items()}
+        return {name: number & (1 << 63) - 1 for name, number in numbers.items() if number}
 
     def offsets(self, partitions: Iterable[str], timestamp: int | None = None) -> dict[str, tuple[int, int]]:
         """Return the first offset of each partition, and the one behind its last message.
 
         With a ``timestamp`` (ms), the first one is that of the first message not before it.
         """
-        from confluent_kafka import OFFSET_END, TopicPartition
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
 
-        client, out = self._client(), {}
-        for partition in partitions:
-            where = TopicPartition(*place(partition))
-            low, high = _asked(client.get_watermark_offsets, where, CALL, False)
-            if timestamp is not None:
-                asked = TopicPartition(*place(partition), timestamp)
-                at = _asked(client.offsets_for_times, [asked], CALL)[0].offset
-                low = high if at in (OFFSET_END, -1) else at
-            out[partition] = (low, high)
-        return out
+        level = IsolationLevel.READ_COMMITTED if self.committed else IsolationLevel.READ_UNCOMMITTED
+        first = OffsetSpec.earliest() if timestamp is None else OffsetSpec.for_timestamp(timestamp)
+        places = {partition: TopicPartition(*place(partition)) for partition in partitions}
+        if not places:
+            return {}
+        answers = [
+            self._admin().list_offsets(
+                dict.fromkeys(places.values(), spec), isolation_level=level, request_timeout=CALL
+            )
+            for spec in (first, OffsetSpec.latest())
+        ]
+        lows, highs = ({where: _asked(at.result).offset for where, at in one.items()} for one in answers)
+        for partition, where in places.items():
+            if highs[where] < 0 or lows[where] < -1:
+                raise SourceUnavailable(f"{partition} at {self.servers}: has no leader")
+            if lows[where] == -1:  # no message is that young
+                lows[where] = highs[where]
+        return {partition: (lows[where], highs[where]) for partition, where in places.items()}
+
+    def commit(self, group: str, position: Mapping[str, int]) -> None:
+        """Tell the brokers how far a group has read, for those who watch its lag; nobody waits for the answer."""
+        from confluent_kafka import TopicPartition
+
+        offsets = [TopicPartition(*place(partition), at) for partition, at in position.items()]
+        if offsets:
+            self._client(group=group).commit(offsets=offsets, asynchronous=True)
 
     def read(self, ranges: Iterable[Range], expired: str = "fail") -> Iterator[list[Any]]:
         """Return the messages of some ranges, some thousands at a time, those of a partition in order.
 
         Offsets without a message (compacted, aborted, marks of transactions) are passed over: a range ends with the
         first message behind it, or with the end of its partition. Where a broker no longer has what a range begins
-        with, that is an error; with ``expired="skip"`` the range begins later.
+        with, that is an error; with ``expired="skip"`` the range begins later, or is empty if the topic is gone.
         """
         from confluent_kafka import KafkaError, TopicPartition
 
+        gone = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
         wanted = {r.place: r for r in ranges if r.start < r.end}
         if not wanted:
             return
@@ -126,6 +178,9 @@ class Topics:
                     error = message.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         if range_ is None and error.retriable():
+                            continue
+                        if range_ is not None and expired == "skip" and error.code() in gone:
+                            del wanted[where], left[where]
                             continue
                         raise _unreadable(range_, error, self.servers)
                     if range_ is None:
@@ -152,17 +207,46 @@ class Topics:
             consumer.resume(paused)  # or they would stay so for the next range
             consumer.unassign()
 
-    def _client(self, reset: str = "error") -> Any:
-        """Return a consumer of this thread; it is kept, since connecting takes longer than most reads."""
-        config = self.consumer(reset)
-        key = repr(sorted(config.items()))
-        clients = _clients.__dict__
-        if key not in clients:
-            clients[key] = require("confluent_kafka", "kafka").Consumer(config)
-        return clients[key]
+    def _client(self, reset: str = "error", group: str = "weir") -> Any:
+        """Return a consumer of this thread."""
+        return _kept("consumer", require("confluent_kafka", "kafka").Consumer, self.consumer(reset, group))
+
+    def _admin(self) -> Any:
+        """Return a client of this thread that asks about topics; ``refusals`` are errors of its connections."""
+        from confluent_kafka.admin import AdminClient
+
+        def made(config: dict[str, Any]) -> Any:
+            refusals: list[Any] = []
+            admin = AdminClient({**config, "error_cb": refusals.append})
+            admin.refusals = refusals
+            return admin
+
+        return _kept("admin", made, self.client())
+
+    def _metadata(self, name: str | None = None) -> Any:
+        """Ask about a topic, or all; the client knows then who leads its partitions."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        admin = self._admin()
+        try:
+            return admin.list_topics(name, CALL)
+        except KafkaException as error:
+            admin.poll(0)
+            refused = [one for one in admin.refusals if one.code() == KafkaError._AUTHENTICATION]
+            admin.refusals.clear()
+            raise _refused(f"Kafka at {self.servers}", (refused or error.args)[0]) from error
 
 
 _clients = threading.local()  # two threads must not assign partitions to one consumer
+
+
+def _kept(kind: str, make: Any, config: dict[str, Any]) -> Any:
+    """Return a client of this thread; it is kept, since connecting takes longer than most reads."""
+    key = f"{kind} {sorted(config.items())}"
+    clients = _clients.__dict__
+    if key not in clients:
+        clients[key] = make(config)
+    return clients[key]
 
 
 def _asked(question: Any, *about: Any) -> Any:

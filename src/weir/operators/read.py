@@ -512,6 +512,9 @@ class FileFeed:
     def about(self, position: dict[str, int]) -> dict[str, Any]:
         return {"lag": self._files.num_rows - position[DONE]}
 
+    def committed(self, position: dict[str, int]) -> None:
+        """Do nothing: only commits say which files have been read."""
+
 
 def is_half_read(position: dict[str, int]) -> bool:
     """Return whether a position is one of files, some of which are still to be read; positions of topics are not."""

@@ -24,6 +24,7 @@ ABOUT: dict[str, tuple[pa.DataType, ...]] = {
     "kafka_topic": (pa.string(),),
     "kafka_partition": (pa.int32(), pa.int64()),
     "kafka_offset": (pa.int64(),),
+    "kafka_headers": (pa.map_(pa.string(), pa.binary()), pa.map_(pa.string(), pa.string())),
 }
 
 
@@ -103,12 +104,11 @@ class _ReadInstance(Instance):
 def _about(field: pa.Field, messages: list[Any]) -> list[Any]:
     match field.name:
         case "kafka_key":
-            keys = [m.key() for m in messages]
-            return (
-                keys
-                if pa.types.is_binary(field.type)
-                else [None if k is None else k.decode("utf-8", "replace") for k in keys]
-            )
+            return [_spelt(m.key(), field.type) for m in messages]
+        case "kafka_headers":
+            kind = field.type.item_type
+            named = [dict(m.headers() or ()) for m in messages]  # of several with one name, the last
+            return [[(name, _spelt(value, kind)) for name, value in one.items()] for one in named]
         case "kafka_timestamp":
             times = [m.timestamp() for m in messages]
             return [1000 * at if kind else None for kind, at in times]
@@ -118,3 +118,8 @@ def _about(field: pa.Field, messages: list[Any]) -> list[Any]:
             return [m.partition() for m in messages]
         case _:
             return [m.offset() for m in messages]
+
+
+def _spelt(value: bytes | None, kind: pa.DataType) -> bytes | str | None:
+    """Return bytes of a message as the column wants them."""
+    return value if value is None or pa.types.is_binary(kind) else value.decode("utf-8", "replace")

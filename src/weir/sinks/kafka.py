@@ -168,12 +168,10 @@ class Kafka(Sink):
 
     def _exists(self, name: str) -> bool:
         try:
-            topics = Topics(self._topics.servers, (name,), self._topics.settings)
-            return bool(topics.partitions())
+            return self._topics.exists(name)
         except SourceError as error:
-            if isinstance(error, SourceUnavailable):
-                raise SinkUnavailable(f"{self!r}: {error}") from error
-            return False
+            kind = SinkUnavailable if isinstance(error, SourceUnavailable) else SinkError
+            raise kind(f"{self!r}: {error}") from error
 
 
 def _put(producer: Any, topic: str, key: bytes | None, value: bytes, partition: int = -1) -> None:

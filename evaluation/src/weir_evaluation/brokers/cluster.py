@@ -55,6 +55,7 @@ class Cluster:
         """Let a topic have more partitions."""
         self.admin.create_partitions([NewPartitions(name, partitions)])[name].result(10)
         self._await(name, partitions)
+        self._producer.list_topics(name, 10)  # or it would not know them yet
 
     def expire(self, topic: str, before: int, partition: int = 0) -> None:
         """Let a partition forget the messages before an offset, as retention does."""
@@ -85,9 +86,11 @@ class Cluster:
         return [msgspec.json.decode(value or b"null") for value in self.values(topic)]
 
     def values(self, topic: str) -> list[bytes | None]:
-        """Return a topic's committed messages."""
+        """Return a topic's committed messages, once no transaction is open."""
         topics = Topics(self.servers, (topic,))
-        ranges = [Range(p, *ends) for p, ends in topics.offsets(topics.partitions()).items()]
+        # a commit is answered before readers see it: the end is that of all messages
+        everything = Topics(self.servers, (topic,), committed=False)
+        ranges = [Range(p, *ends) for p, ends in everything.offsets(topics.partitions()).items()]
         return [message.value() for chunk in topics.read(ranges) for message in chunk]
 
     def _await(self, name: str, partitions: int) -> None:

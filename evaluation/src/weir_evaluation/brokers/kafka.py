@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from weir_evaluation import jars
 from weir_evaluation.brokers.cluster import Cluster
@@ -56,7 +57,7 @@ class Kafka(Cluster):
         self._classes = f"{jars.folder('kafka')}/*"
         self.brokers, self._settings = brokers, dict(settings or {})
         self._protocols = ("CONTROLLER", "PLAINTEXT", *secure)
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Kafka:
         self.folder = Path(tempfile.mkdtemp(prefix="weir-brokers-"))
@@ -71,10 +72,13 @@ class Kafka(Cluster):
             formats = [
                 self._java(n, "kafka.tools.StorageTool", "format", "-t", cluster, "-c") for n in numbers
             ]
-            if any(one.wait(START) for one in formats):
-                raise RuntimeError(f"Kafka: the folder of a broker cannot be made: {self._printed(1)}")
+            ended = [one.wait(START) for one in formats]
+            if any(ended):
+                raise RuntimeError(
+                    f"Kafka: the folders of brokers cannot be made: {ended}, {self._printed(1)}"
+                )
             for number in numbers:
-                self._running[number] = self._java(number, "kafka.Kafka")
+                self.running[number] = self._java(number, "kafka.Kafka")
             super().__init__(self.listeners["PLAINTEXT"], self.brokers)
             for at in self._places.values():
                 self._await_brokers(at["PLAINTEXT"])
@@ -84,20 +88,26 @@ class Kafka(Cluster):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in list(self._running):
+        for number in list(self.running):
             self.kill(number)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, broker: int) -> None:
         """Start a broker again; it has what it had."""
-        self._running[broker] = self._java(broker, "kafka.Kafka")
+        self.running[broker] = self._java(broker, "kafka.Kafka")
         self._await_brokers(self._places[broker]["PLAINTEXT"])
 
     def kill(self, broker: int, how: signal.Signals = signal.SIGKILL) -> None:
         """Kill a broker."""
-        process = self._running.pop(broker)
+        process = self.running.pop(broker)
         process.send_signal(how)
         process.wait()
+
+    def add_user(self, name: str, password: str) -> None:
+        """Let somebody in by SCRAM."""
+        kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        asked = UserScramCredentialUpsertion(name, kind, password.encode())
+        self.admin.alter_user_scram_credentials([asked])[name].result(10)
 
     def _properties(self, number: int) -> str:
         listeners = [f"{name}://{place}" for name, place in self._places[number].items()]
@@ -108,6 +118,9 @@ class Kafka(Cluster):
             "controller.quorum.voters": ",".join(f"{n}@{at['CONTROLLER']}" for n, at in self._places.items()),
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(listeners),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{name.replace('CONTROLLER', 'PLAINTEXT')}" for name in self._protocols
+            ),
             "advertised.listeners": ",".join(listeners[1:]),
             "log.dirs": self.folder / str(number),
             "offsets.topic.replication.factor": self.brokers,
@@ -136,11 +149,11 @@ class Kafka(Cluster):
         """Wait until a broker answers, and knows all that run."""
         admin, ends = Cluster(place).admin, time.monotonic() + START
         while time.monotonic() < ends:
-            for number, process in self._running.items():
+            for number, process in self.running.items():
                 if process.poll() is not None:
                     raise RuntimeError(f"Kafka: broker {number} has ended: {self._printed(number)}")
             with contextlib.suppress(KafkaException):
-                if set(admin.list_topics(timeout=0.3).brokers) >= set(self._running):
+                if set(admin.list_topics(timeout=0.3).brokers) >= set(self.running):
                     return
             time.sleep(0.05)
         raise RuntimeError(f"Kafka: the brokers do not answer after {START:g} s")

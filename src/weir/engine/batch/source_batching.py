@@ -49,6 +49,9 @@ class SplittableSource(Protocol):
     def about(self, position: Position) -> dict[str, Any]:
         """Return what the progress says of it."""
 
+    def committed(self, position: Position) -> None:
+        """Hear how far a batch has come that is committed and delivered."""
+
 
 class SourceBatching:
     """Cuts sources into batches, as large as limits and a target time allow.
@@ -62,6 +65,7 @@ class SourceBatching:
     ...     def cut(self, position, most):
     ...         return {}, {"at": min(5000, position["at"] + int(most))}
     ...     def size(self, position): return 5000 - position["at"]
+    ...     def committed(self, position): pass
     >>> batching, sizes = SourceBatching({"n": Numbers()}, target=2.0), []
     >>> batching.begin(None, 0, {})
     >>> while batching.behind and len(sizes) < 6:
@@ -124,6 +128,8 @@ class SourceBatching:
     def reached(self, positions: Mapping[str, Position], seconds: float) -> None:
         """Go on behind a batch that has happened, and fit the size of the next one to the time that it took."""
         self.positions = {name: positions[name] for name in self.feeds}
+        for name, feed in self.feeds.items():
+            feed.committed(positions[name])
         if self.target is None:
             return
         factor = min(2.0, max(0.5, self.target / max(seconds, 1e-6)))

@@ -73,14 +73,12 @@ class Options:
     Parameters
     ----------
     servers
-        Number of servers; each is one Spark partition of every step. ``"auto"``: as many as the session's task slots
-        allow, less an eighth for source tasks where servers are live. A restart with ``"auto"`` keeps the number that
-        the checkpoint has.
+        Number of servers. ``"auto"``: as many as the session's task slots allow, less an eighth for source tasks where
+        servers are live. A restart with ``"auto"`` keeps the number that the checkpoint has.
     routing
-        The grouping of keyed operators that have none of their own; by hash if not given. ``routing=`` takes a
-        grouping (:mod:`weir.routing` has all, and :class:`~weir.Locality` learns where keys live), or the name of one
-        with its default parameters: ``"hash"``, ``"locality"``, ``"consistent"``, ``"partial_key"``, ``"weighted"`` or
-        ``"shuffle"``.
+        The grouping of keyed operators that have none of their own; by hash if not given. One of :mod:`weir.routing`, a
+        :class:`~weir.Locality`, or a name: ``"hash"``, ``"locality"``, ``"consistent"``, ``"partial_key"``,
+        ``"weighted"`` or ``"shuffle"``.
     sink
         One or a list of what :meth:`weir.Stream.sink` takes, for the last operator; or a dict from operators' names.
         Sinks that streams have are added.

@@ -72,17 +72,15 @@ def files(
     Parameters
     ----------
     reader
-        ``spark.readStream`` for a stream, ``spark.read`` for what is there now; with options of Spark's file
-        source if you like, e.g. ``spark.readStream.option("maxFilesPerTrigger", 8)``. None makes a source that
-        :mod:`weir.testing` feeds with lists of paths.
+        ``spark.readStream`` for a stream, ``spark.read`` for what is there now, with options of Spark's file source if
+        you like. None makes a source that :mod:`weir.testing` feeds with lists of paths.
     path
         The folder, with all folders below; or a file, or a pattern.
     name
         What progress calls it; two sources of one application need two names.
     schema
-        Columns and types, as ``"place string, n long"``, a dict or a ``pyarrow.Schema``; those of a file
-        that is there already if not given. A column may also come from folder names (``…/day=7/…``). Only
-        columns that somebody reads are read.
+        Columns and types, as ``"place string, n long"``, a dict or a ``pyarrow.Schema``, also of columns that folders
+        name (``…/day=7/…``). If not given, those of a file that is there already.
     format
         ``"parquet"``, or ``"arrow"`` for Arrow's file format.
     by
@@ -140,9 +138,8 @@ def kafka(
     ``routing=weir.Locality()``, keys and the partitions that hold them come together. ``run`` reads what is there now,
     and so does ``query.feed()`` of :mod:`weir.testing`.
 
-    Partitions that a topic gains are read from their first message. Offsets without a message (of compacted topics, or
-    marks of transactions) are passed over. A message without a value is a row of nulls. While brokers can't be
-    reached the query waits, and says so.
+    Partitions that a topic gains are read from their first message. Offsets without a message are passed over. A
+    message without a value is a row of nulls. While brokers can't be reached the query waits.
 
     Parameters
     ----------

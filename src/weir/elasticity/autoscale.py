@@ -12,10 +12,9 @@ from weir.errors import TopologyError
 class Autoscale:
     """When to add and to remove servers, by lag and congestion; any number of queries may share one.
 
-    Servers are added as soon as the stream has lagged (or an operator has been congested *and* the servers busy)
-    for ``patience`` batches in a row: as many as bring the utilisation down to ``aim``. Servers are removed only
-    after ``calm`` quiet batches, and only as many as leave the rest below ``aim``; so the load for which they were
-    added doesn't remove them again. After every change ``cooldown`` batches pass without another.
+    Servers are added when the stream has lagged (or an operator was congested *and* the servers busy) for ``patience``
+    batches in a row: as many as bring the utilisation down to ``aim``. They are removed after ``calm`` quiet batches,
+    as many as leave the rest below ``aim``.
 
     Parameters
     ----------

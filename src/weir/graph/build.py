@@ -27,7 +27,7 @@ from weir.graph.model import (
 from weir.operators.base import combined_schema, side_schema
 from weir.operators.timers import TIMER
 from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime, Window
-from weir.routing.base import Grouping, OperatorTraits
+from weir.routing.base import Grouping, OperatorTraits, Router
 from weir.routing.hash import Hash
 from weir.routing.shuffle import LocalOrShuffle
 
@@ -75,6 +75,7 @@ def build(
         # the table of a stateful operator that has been scaled is in the plan, not in the application
         if given is None or not d.operator.stateful:
             groupings[d.name].check(len(placed[d.name]), d.where)
+            _check_counters(groupings[d.name], len(placed[d.name]), d.where)
         outputs[d.name], sink_out[d.name] = _outputs(d, schema)
 
     points = time_points(order, outputs, times or {})
@@ -133,6 +134,15 @@ def build(
         sinks=frozenset(sinks),
         by_name={n.name: n for n in nodes},
     )
+
+
+def _check_counters(grouping: Grouping, n: int, where: str) -> None:
+    """Refuse a grouping that would lose or double rows in a task that runs again."""
+    router = grouping.router(n)
+    if router.counters() and (grouping.order_free or type(router).restore is Router.restore):
+        raise GroupingError(
+            f"{where}: routers of {type(grouping).__name__} count, so it needs order_free = False, and they restore(…)"
+        )
 
 
 def _topological(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) -> list[Declared]:

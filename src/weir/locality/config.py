@@ -66,15 +66,13 @@ class Locality:
     forecast
         Costs to weigh a reconfiguration by; ``None`` adopts every one, as the paper does.
     hierarchy
-        Nested lists of servers, e.g. ``[[0, 1], [2, 3]]``: what can't share a server shares a rack. ``"hosts"``
-        takes them from where servers really are, and from the ``racks=`` of ``start``; they follow servers that move.
-        Only the multilevel partitioner knows them.
+        Nested lists of servers, e.g. ``[[0, 1], [2, 3]]``: what can't share a server shares a rack. ``"hosts"`` takes
+        them from where servers really are, and from ``racks=`` of ``start``. For the multilevel partitioner only.
     tables
         Routing tables to start with: a folder as ``weir advise --out`` writes it, or a dict from operators to files.
     new_keys
-        Where a key lives that no reconfiguration has seen: ``"affinity"`` places it at the next batch boundary
-        by its affinity; ``"first_seen"`` also lets it start, in its first batch, on the server that
-        sees it (operators whose states merge); ``"hash"`` leaves it where its hash says, as the paper does.
+        Where a new key lives: ``"affinity"`` places it at the next batch boundary by its affinity; ``"first_seen"``
+        also lets it start on the server that sees it, where states merge; ``"hash"`` leaves it where its hash says.
     split_hot
         Work on keys heavier than a server's fair share where their rows are, where the operator merges. With a
         :class:`~weir.Weighted` here, their rows are dealt out by its weights: near servers first, busy ones less.

@@ -119,9 +119,8 @@ class Grouping(ABC):
 
     * ``splits_keys``: rows of one key may reach several instances, so the operator behind it must merge.
     * ``keyed``: it needs a key; otherwise it only suits stateless operators.
-    * ``order_free``: the answer for a row depends on that row alone, so rows may be routed chunk by chunk
-      in any order. Other groupings are handed all rows of a task at once in a canonical order: a task that
-      Spark runs again must route each row as before, although its input arrives in another order.
+    * ``order_free``: the answer for a row depends on that row alone. Other groupings are handed all rows of a task in a
+      canonical order, since a task that Spark runs again must route each row as before.
     * ``stays_local``: rows stay on their server wherever that has an instance.
     * ``learnt``: tables are learnt for it while the stream runs (``settings`` says how).
     * ``uses_distances``: routers want to know how far receivers are.

@@ -75,6 +75,9 @@ class Map(Operator):
         if self.schema is not None:
             return self.schema
         if self.columns is not None:
+            for column in self.columns:
+                if column not in schema.names:
+                    raise TopologyError(f"columns={column!r}: {did_you_mean(column, schema.names)}")
             return pa.schema([schema.field(c) for c in self.columns])
         return schema
 

@@ -20,6 +20,7 @@ from weir_evaluation import routing as rivals
 TOP = [
     "Aggregate",
     "Application",
+    "Auto",
     "Autoscale",
     "Consistent",
     "Count",

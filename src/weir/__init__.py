@@ -14,6 +14,7 @@ from weir import agg
 from weir.elasticity.autoscale import Autoscale
 from weir.errors import WeirError
 from weir.flow import Application, Stream
+from weir.locality.auto import Auto
 from weir.locality.config import Locality
 from weir.network.racks import Racks
 from weir.operators.aggregate import Aggregate, Count
@@ -41,6 +42,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet, unless t
 __all__ = [
     "Aggregate",
     "Application",
+    "Auto",
     "Autoscale",
     "Consistent",
     "Count",

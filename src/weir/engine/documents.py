@@ -99,6 +99,8 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     previous_watermarks: dict[str, int] = {}
     tables: dict[str, TableRef] = {}
     table_version: int = 0
+    # operator → part of its keys, by hash, whose rows may be worked on elsewhere
+    spare: dict[str, float] = {}
     hot: dict[str, list[int]] = {}  # operator → hashes of keys that are worked on where their rows are
     moves: list[Move] = []
     sides: dict[str, SideRef] = {}  # operator → its side input

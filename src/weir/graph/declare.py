@@ -14,6 +14,7 @@ from weir.durations import Duration, microseconds
 from weir.errors import TopologyError, did_you_mean, refuse
 from weir.graph.build import build
 from weir.graph.model import Declared, GroupingLike, Topology
+from weir.locality.auto import Auto
 from weir.locality.config import Locality
 from weir.operators.base import Operator
 from weir.operators.side_input import SideInput
@@ -61,6 +62,7 @@ class Step:
 
 # what a configuration file can say; with parameters, they are made in code
 GROUPINGS: dict[str, Callable[[], GroupingLike]] = {
+    "auto": Auto,
     "hash": Hash,
     "locality": Locality,
     "consistent": Consistent,

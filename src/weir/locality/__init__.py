@@ -1,6 +1,7 @@
 """Locality-aware routing: keys that are seen together live on one server, learnt and changed as the stream runs.
 
-* :mod:`~weir.locality.config`: what a user sets
+* :mod:`~weir.locality.config`, :mod:`~weir.locality.auto`: what a user sets
+* :mod:`~weir.locality.capacity`: how fast servers are
 * :mod:`~weir.locality.counts`, :mod:`~weir.locality.stats`: how often keys and pairs of keys were seen in a batch
 * :mod:`~weir.locality.history`, :mod:`~weir.locality.key_homes`: what is remembered of pairs and of keys
 * :mod:`~weir.locality.graph`, :mod:`~weir.locality.partition`: the graph of keys, and its partition over servers
@@ -14,6 +15,7 @@ Reference: M. Caneill, A. El Rheddane, V. Leroy, N. De Palma, "Locality-aware ro
 applications", Middleware 2016.
 """
 
+from weir.locality.auto import Auto
 from weir.locality.config import Costs, Locality
 from weir.locality.counts import PairCounts, count_keys, count_pairs, merge
 from weir.locality.forecast import Forecast, Reconfiguration
@@ -24,6 +26,7 @@ from weir.locality.proposal import Proposal, Snapshot, propose
 from weir.locality.stats import BatchStats
 
 __all__ = [
+    "Auto",
     "BatchStats",
     "Costs",
     "Forecast",

@@ -48,6 +48,10 @@ class FadingCounts:
         if self._unit > _RENORMALISE:
             self._renormalise()
 
+    def fade(self, factor: float) -> None:
+        """Let every row that was counted so far count for a part of itself."""
+        self._count[: len(self)] *= factor
+
     def _renormalise(self) -> None:
         self._count[: len(self)] /= self._unit
         self._unit = 1.0

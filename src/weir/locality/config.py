@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from weir.errors import GroupingError, TopologyError, did_you_mean, renamed
 from weir.locality.partition import Partitioner, Tree
@@ -15,6 +15,7 @@ from weir.routing.hash import Hash
 from weir.routing.locality_aware import LocalityAware, LocalityAwareSplit
 
 NEW_KEYS = ("affinity", "first_seen", "hash")
+BALANCE = ("rows", "time")
 
 
 @renamed(calm="min_gain")
@@ -56,6 +57,9 @@ class Locality:
     ----------
     alpha
         The busiest server may get this many times the average rows of each operator.
+    balance
+        ``"rows"`` gives every server as many rows as the others; ``"time"`` measures how fast each server is and gives
+        a slow one less: all are busy for as long.
     capacity
         Most pairs remembered per edge, and most keys per operator's table.
     period
@@ -107,7 +111,9 @@ class Locality:
     half_life: float = 8.0
     look_ahead: bool = False
     stay_bonus: float = 0.05
+    balance: Literal["rows", "time"] = "rows"
     seed: int = 0
+    adaptive: ClassVar[bool] = False  # whether the stream decides what else is settled here
 
     @property
     def batches(self) -> int:
@@ -147,6 +153,8 @@ class Locality:
             raise TopologyError(
                 f"split_hot={self.split_hot!r}: expected True, False or a weir.Weighted(…) that deals hot keys out"
             )
+        if self.balance not in BALANCE:
+            raise TopologyError(f"balance={self.balance!r}: {did_you_mean(self.balance, BALANCE)}")
         if self.new_keys not in NEW_KEYS:
             raise TopologyError(f"new_keys={self.new_keys!r}: {did_you_mean(self.new_keys, NEW_KEYS)}")
 

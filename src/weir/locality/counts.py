@@ -67,6 +67,13 @@ class PairCounts:
         )
         return PairCounts(self.left[chosen], self.right[chosen], self.count[chosen])
 
+    def without(self, left: NDArray[np.uint64], right: NDArray[np.uint64] = _NO_KEYS) -> PairCounts:
+        """Return the pairs of which neither key is among those given."""
+        if not len(left) and not len(right):
+            return self
+        kept = ~(np.isin(self.left, left) | np.isin(self.right, right))
+        return PairCounts(self.left[kept], self.right[kept], self.count[kept])
+
     def scaled(self, factor: float) -> PairCounts:
         return PairCounts(self.left, self.right, self.count * factor)
 

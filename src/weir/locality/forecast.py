@@ -85,6 +85,8 @@ def forecast(
     alpha: float = 1.03,
     shares: NDArray[np.float64] | None = None,
     worsens: NDArray[np.bool_] | None = None,
+    row_seconds: NDArray[np.float64] | None = None,
+    relief: float = 0.1,
 ) -> Forecast:
     """Compare two assignments on a graph of rows that neither was computed from.
 
@@ -92,14 +94,14 @@ def forecast(
     batches, at present and under the proposal. ``moved`` of ``keys`` states would move; ``changed`` keys would have
     another home, those without state included (``moved`` if not given). ``worsens`` says, per operator, whether balance
     gets clearly worse on the longer record too: few held-out rows are never well balanced, and only what both say
-    counts against a proposal.
+    counts against a proposal. With ``row_seconds``, what a row takes of each operator, balance is of all their time.
 
     Notes
     -----
     A proposal is worth it when (1) more held-out rows become local than become remote, by more than chance:
     of ``c`` rows whose fate changes, chance alone makes a difference of about ``√c``; and (2) the bytes saved
     until the horizon exceed the bytes moved, and (3) the gain is worth the disturbance (``min_gain``).
-    Or, for balance, when an operator beyond its limit by a tenth comes down by half of that.
+    Or, for balance, when an operator beyond its limit by a tenth (``relief``) comes down by half of that.
 
     Examples
     --------
@@ -117,15 +119,15 @@ def forecast(
     won = float(held_out.edge_weight[will & ~was].sum()) / 2
     lost = float(held_out.edge_weight[was & ~will].sum()) / 2
     kept = float(held_out.edge_weight[was & will].sum()) / 2
-    before = held_out.overload(now, n, shares)
-    after = held_out.overload(then, n, shares)
+    balance = held_out.together(row_seconds)
+    before, after = balance.overload(now, n, shares), balance.overload(then, n, shares)
     gain = (won - lost) / max(batches, 1e-9) * costs.row_bytes
     weight = moved * costs.state_bytes
     break_even = weight / gain if gain > 0 else (0.0 if moved == 0 else math.inf)
     deviations = (won - lost) / math.sqrt(won + lost) if won + lost > 0 else 0.0
-    floor = np.maximum(alpha, held_out.floor(n, shares))
+    floor = np.maximum(alpha, balance.floor(n, shares))
     excess_before, excess_after = np.maximum(before / floor - 1, 0), np.maximum(after / floor - 1, 0)
-    relieves = bool(excess_before.max(initial=0) > 0.1 and excess_after.sum() < excess_before.sum() / 2)
+    relieves = bool(excess_before.max(initial=0) > relief and excess_after.sum() < excess_before.sum() / 2)
     topples = (excess_after > np.maximum(excess_before, 0.1) + 0.1) & (True if worsens is None else worsens)
     if (moved if changed is None else changed) == 0:
         pays, why = False, "nothing would move"

@@ -103,6 +103,22 @@ class KeyGraph:
         """Return the graph with weight 0 for the keys of these operators, so that they don't count for balance."""
         return replace(self, weight=np.where(self.among(operators), 0.0, self.weight))
 
+    def together(self, costs: NDArray[np.float64] | None) -> KeyGraph:
+        """Return the graph as balance sees it where load is time: all operators count as one.
+
+        ``costs`` are the seconds that a row takes of each operator. Without them operators are balanced one by one,
+        and the graph is returned as it is.
+        """
+        if costs is None:
+            return self
+        whole = np.array([0, len(self)], np.int64)
+        return replace(
+            self,
+            operator=np.zeros_like(self.operator),
+            weight=self.weight * costs[self.operator],
+            starts=whole,
+        )
+
     def subgraph(self, keep: NDArray[np.bool_]) -> KeyGraph:
         """Return the graph of some vertices and the edges among them; operators keep their numbers."""
         before = np.concatenate([[0], np.cumsum(keep)])

@@ -13,6 +13,7 @@ from weir.locality.stats import BatchStats, Edge
 
 _FIELDS = ("left", "right", "count")
 FASTER = 8.0
+OUTDATED = 0.05  # what a row counts from before affinity changed
 
 
 class PairHistory:
@@ -23,7 +24,7 @@ class PairHistory:
     eight times as fast. Which of the two says more about the rows to come depends on how soon affinity changes.
 
     ``edges`` are pairs of operator numbers; a row counts half after ``half_life`` batches; the seed fixes which of
-    equally frequent pairs are dropped.
+    equally frequent pairs are dropped. With ``early``, at most every second batch is held out at first.
 
     >>> import numpy as np
     >>> a = np.array([1, 1], np.uint64)
@@ -36,10 +37,18 @@ class PairHistory:
     """
 
     def __init__(
-        self, edges: Sequence[Edge], *, capacity: int, half_life: float, held_out: int, seed: int = 0
+        self,
+        edges: Sequence[Edge],
+        *,
+        capacity: int,
+        half_life: float,
+        held_out: int,
+        seed: int = 0,
+        early: bool = False,
     ) -> None:
         self.edges = list(edges)
         self.held_out = held_out
+        self._early, self.seen = early, 0  # batches since the stream, or its affinity, was new
         self._room = max(1, capacity // held_out)
         self._older = {e: FadingCounts(capacity, half_life, seed) for e in self.edges}
         few = max(1, capacity // 4)
@@ -53,11 +62,25 @@ class PairHistory:
         )
         for counts in (*self._older.values(), *self._newer.values()):
             counts.tick()
-        while len(self._recent) > self.held_out:
+        self.seen += 1
+        held_out = max(1, min(self.held_out, self.seen // 2)) if self._early else self.held_out
+        self._age(held_out)
+
+    def _age(self, held_out: int) -> None:
+        """Add all but the latest batches to the faded counts."""
+        while len(self._recent) > held_out:
             for e, old in self._recent.popleft().items():
                 for counts in (self._older[e], self._newer[e]):
                     counts.add(old.left, old.right, old.count)
                     counts.prune()
+
+    def outdate(self) -> None:
+        """Let what was seen before the latest two batches count for little: affinity has changed."""
+        self._age(2)
+        for counts in (*self._older.values(), *self._newer.values()):
+            counts.fade(OUTDATED)
+        self._age(1)
+        self.seen = 2
 
     def __len__(self) -> int:
         faded = sum(len(counts) for counts in (*self._older.values(), *self._newer.values()))

@@ -63,6 +63,7 @@ class KeyHomes:
         self._homes = np.full(512, -1, np.int32)
         self._published = np.full(512, -1, np.int32)
         self._hashed = np.zeros(0, np.int32)
+        self.split = np.zeros(0, np.uint64)  # keys whose rows are worked on anywhere: they fill no server
         self.key_groups: NDArray[np.int32] | None = (
             None  # where unlisted keys live, if no longer by their hash
         )
@@ -172,6 +173,10 @@ class KeyHomes:
         self.affinity.follow_changes(entries, homes[entries])
         servers, rows, settled = self.affinity.of(entries, batch)
         weight = self.counts.values()
+        if len(self.split):
+            at = self.find(self.split)
+            weight = weight.copy()
+            weight[at[at >= 0]] = 0.0
         others = np.ones(len(self), np.bool_)
         others[entries] = False
         live = np.where(homes >= 0, homes, self._hashed)
@@ -233,13 +238,20 @@ class KeyHomes:
         """Return everything that later answers depend on, as arrays, which hold until something changes."""
         young = {f"young.{k}": v for k, v in self.affinity.state().items()}
         counts = self.counts.state()
-        return {"left": counts["left"], "count": counts["count"], "home": self.homes, **young}
+        return {
+            "left": counts["left"],
+            "count": counts["count"],
+            "home": self.homes,
+            "split": self.split,
+            **young,
+        }
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Go on from :meth:`state`."""
         self.counts.restore(
             {"left": state["left"], "right": np.zeros(len(state["left"]), np.uint64), "count": state["count"]}
         )
+        self.split = np.asarray(state.get("split", self.split), np.uint64)
         self._homes = np.full(max(512, len(self)), -1, np.int32)
         self._homes[: len(self)] = state["home"]
         self._published = self._homes.copy()

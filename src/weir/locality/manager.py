@@ -23,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.errors import CheckpointMismatch
+from weir.locality.capacity import Capacity, Loads
 from weir.locality.config import Locality
+from weir.locality.counts import PairCounts
 from weir.locality.forecast import Reconfiguration
 from weir.locality.history import PairHistory
 from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
@@ -36,6 +38,14 @@ from weir.routing.table import Moves, Patch, Table
 
 STALLED = 3  # periods without a decision
 _FRESH_EVERY = 4  # reconfigurations of which one tries a fresh partition beside the refined one
+# a key is split over servers where it is heavier than this many fair shares; with or without affinity to lose by it
+_HOT, _HOT_APART = 1.0, 0.2
+# part of the keys, at least, whose rows may be worked on elsewhere; and how many times what a server must shed
+_SPARE, _AMPLE = 0.1, 1.5
+_LEVELLED = 0.3  # how far homes may be beyond balance where rows that are worked on elsewhere level it
+_COOLED = 0.7  # of that weight, below which a key that was split has one home again
+CHANGED = 0.2  # of its usual locality that is lost when affinity has changed
+AFFINE = 0.1  # locality above that of a hash from which on keys count as having affinity
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
 # decisions that are kept at hand, and written with every batch; the history of commits goes back further
 _DECISIONS = 100
@@ -117,6 +127,8 @@ class LocalityManager:
         are read on given servers. Their keys never move, and attract the keys of the others.
     free
         Operators (by position) that keep no state, so that their keys move at no cost.
+    splits
+        Operators (by position) that merge, so that rows of their hottest keys may be worked on anywhere.
 
     Examples
     --------
@@ -144,16 +156,19 @@ class LocalityManager:
         shares: NDArray[np.float64] | None = None,
         fixed: Mapping[int, Where] | None = None,
         free: Iterable[int] = (),
+        splits: Iterable[int] = (),
     ) -> None:
         self.config, self.operators = config, list(operators)
         position: dict[Any, Any] = {name: i for i, name in enumerate(self.operators)}
         self.edges: list[Edge] = sorted((position.get(a, a), position.get(b, b)) for a, b in edges)
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
+        self.capacity = Capacity(servers)
         self._tree: Tree | None = None
         self._closeness: NDArray[np.float64] | None = None
         if config.hierarchy is not None and config.hierarchy != "hosts":
             self.set_hierarchy(config.hierarchy)
+        self.splits = frozenset(splits)
         half_life = config.half_life * config.batches
         self.fixed, self.free = dict(fixed or {}), frozenset(free) | frozenset(fixed or {})
         terms: dict[str, Any] = {
@@ -173,6 +188,7 @@ class LocalityManager:
             half_life=half_life,
             held_out=max(1, config.batches // 5),
             seed=config.seed,
+            early=config.adaptive,
         )
         self._unplanned: list[SeenBatch] = []  # batches since the last plan
         self._foreseen = False  # whether the next batch was among them already
@@ -185,6 +201,8 @@ class LocalityManager:
         self.imbalance: list[float] = [1.0] * len(self.operators)
         self.decisions: deque[Reconfiguration] = deque(maxlen=_DECISIONS)
         self.failures = 0
+        self.spare: dict[int, float] = {}  # operator → part of its keys whose rows may be worked on elsewhere
+        self._below = 0  # batches on end in which locality was well below what the tables in force had
 
     # ---------------------------------------------------------------- what it sees
 
@@ -194,9 +212,21 @@ class LocalityManager:
         seen = numbered(stats, self._homes, counting=True)
         self._measure(seen)
         self._pairs.observe(stats)
+        for o in self.splits:
+            self._homes[o].split = self._too_hot(o)
         if not self._foreseen:  # else its keys were placed for it
             self._unplanned.append(seen)
         self._foreseen = False
+
+    def observe_load(self, rows: Loads, busy: Loads) -> None:
+        """Take in how many rows each server had in a batch, and how long it worked, by operator.
+
+        Where load is time (``balance="time"``), servers get the part of the keys that they can carry. Once a server's
+        speed has changed a new plan is due.
+        """
+        if self.config.balance == "time" and self.capacity.observe(rows, busy):
+            self.shares = self.capacity.shares
+            self._schedule.requested = True
 
     def look_ahead(self, stats: BatchStats) -> None:
         """Take in what the next batch will bring: the next plan places its keys for it."""
@@ -214,12 +244,38 @@ class LocalityManager:
         self.locality = local / rows if rows else 1.0
         share = check_shares(self.servers, self.shares)
         for o, counted in stats.keys.items():
-            at = self._homes[o].live(seen.keys[o])
-            load = np.bincount(at, weights=counted.count, minlength=self.servers)
-            self.imbalance[o] = float((load / share).max() / load.sum()) if counted.total else 1.0
+            homes = self._homes[o]
+            one_home = ~np.isin(counted.left, homes.split)
+            at, count = homes.live(seen.keys[o][one_home]), counted.count[one_home]
+            load = np.bincount(at, weights=count, minlength=self.servers).astype(np.float64)
+            self.imbalance[o] = float((load / share).max() / load.sum()) if load.any() else 1.0
+            if o in self.splits and self.config.adaptive:
+                self.spare[o] = self._spare(load)
         standing = next((d for d in reversed(self.decisions) if d.adopted), None)
         if standing is not None and rows:
+            self._watch_for_change(standing)
             standing.record(self.locality)
+
+    def _spare(self, load: NDArray[np.float64]) -> float:
+        """Return the part of the keys whose rows may be worked on elsewhere, so that servers of today's speed level.
+
+        Homes follow speeds and affinity slowly, and never to the row. What a server has too much of goes to others
+        until they do.
+        """
+        speeds = self.capacity.latest
+        room = load.sum() * speeds / speeds.sum()
+        excess = np.max(np.where(load > 0, 1 - room / np.maximum(load, 1e-9), 0.0), initial=0.0)
+        return round(min(1.0, max(_SPARE, _AMPLE * float(excess))), 3)
+
+    def _watch_for_change(self, standing: Reconfiguration) -> None:
+        """Ask for new tables once rows have left their servers for two batches: affinity is not what it was."""
+        usual = standing.outcome.get("locality", 0.0)
+        fell = self.config.adaptive and self._affine() and usual - self.locality > CHANGED * usual
+        self._below = self._below + 1 if fell else 0
+        if self._below >= 2 and self.batch - self._schedule.last >= max(2, self.config.batches // 5):
+            self._below = 0
+            self._pairs.outdate()
+            self._schedule.requested = True
 
     def route(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the server of each key now, by its hash if no table lists it."""
@@ -234,6 +290,8 @@ class LocalityManager:
     @property
     def due(self) -> bool:
         """Return whether a proposal is due: a period is over, the stream is young, or one was requested."""
+        if self.config.adaptive and self.edges and not self._pairs.has_older:
+            return False  # nothing could judge it
         return self._proposal is None and self._schedule.due(self.batch)
 
     def request(self) -> None:
@@ -244,7 +302,7 @@ class LocalityManager:
         """Return a copy of what a proposal needs: batches may go on while it is computed."""
         keys, servers = [], []
         for homes in self._homes:
-            faded = homes.counts.counts(_FAINT)
+            faded = homes.counts.counts(_FAINT).without(homes.split)
             keys.append(faded)
             servers.append(homes.homes[homes.find(faded.left)])
         resized = self._schedule.resized
@@ -255,12 +313,15 @@ class LocalityManager:
             self.version,
             keys,
             servers,
-            self._pairs.older(_FAINT, keys),
-            self._pairs.recent(),
+            self._one_home(self._pairs.older(_FAINT, keys)),
+            self._one_home(self._pairs.recent()),
             self._pairs.batches,
             self.shares,
-            newer=self._pairs.newer(_FAINT, keys),
+            self._row_seconds(),
+            newer=self._one_home(self._pairs.newer(_FAINT, keys)),
             first=not self._started or not self._pairs.has_older,
+            judged=self.config.adaptive,
+            relief=_LEVELLED if self.config.adaptive and self._all_split() else 0.1,
             fresh=fresh,
             early=early,
             resized=resized,
@@ -268,6 +329,22 @@ class LocalityManager:
             fixed=self.fixed,
             free=self.free,
         )
+
+    def _row_seconds(self) -> NDArray[np.float64] | None:
+        """Return what a row takes of each operator, where load is time and all operators have shown theirs."""
+        costs = self.capacity.costs
+        known = [costs.get(o, 0.0) for o in range(len(self.operators)) if o not in self.free]
+        if self.config.balance == "rows" or not all(known):
+            return None
+        return np.array([costs.get(o, 0.0) for o in range(len(self.operators))])
+
+    def _all_split(self) -> bool:
+        """Return whether rows of every operator with state may be worked on elsewhere."""
+        return self.splits >= set(range(len(self.operators))) - self.free
+
+    def _one_home(self, pairs: Mapping[Edge, PairCounts]) -> dict[Edge, PairCounts]:
+        """Return pairs without keys that are split: these are everywhere, and draw nobody."""
+        return {(a, b): p.without(self._homes[a].split, self._homes[b].split) for (a, b), p in pairs.items()}
 
     def stalled(self, computing: bool = False) -> str | None:
         """Return why keys do not move: nothing was decided for three periods, or all was refused, or failed.
@@ -309,7 +386,7 @@ class LocalityManager:
     def plan_next(self) -> Plan | None:
         """Return what changes before the next batch, None if nothing does."""
         self._decide()
-        if self._started and self.config.new_keys != "hash":
+        if self._started and self.config.new_keys != "hash" and self._affine():
             self._place_new_keys()
         self._unplanned.clear()
         patches: dict[int, Patch] = {}
@@ -359,8 +436,12 @@ class LocalityManager:
         out = []
         for (edge, side), own in seen.ends.items():
             if edge[side] == operator:
-                other = self._homes[edge[1 - side]].live(seen.ends[edge, 1 - side])
-                out.append((own, other, seen.stats.pairs[edge].count))
+                homes, pairs = self._homes[edge[1 - side]], seen.stats.pairs[edge]
+                other, count = homes.live(seen.ends[edge, 1 - side]), pairs.count
+                if len(homes.split):  # keys that are everywhere draw nobody
+                    one_home = ~np.isin((pairs.left, pairs.right)[1 - side], homes.split)
+                    own, other, count = own[one_home], other[one_home], count[one_home]
+                out.append((own, other, count))
         return out
 
     # ---------------------------------------------------------------- what others ask
@@ -381,12 +462,40 @@ class LocalityManager:
         """Return how many keys, and how many counts of pairs, are remembered."""
         return sum(map(len, self._homes)), len(self._pairs)
 
-    def hot_keys(self, operator: int) -> NDArray[np.uint64]:
-        """Return the keys heavier than a server's fair share: no placement balances them, only splitting does."""
-        counts = self._homes[operator].counts
-        weight = counts.values()
+    @property
+    def hot(self) -> dict[int, NDArray[np.uint64]]:
+        """Return the keys that are split, by operator: rows of them may be worked on anywhere."""
+        return {o: self._homes[o].split for o in sorted(self.splits)}
+
+    def heaviest(self, operator: int) -> float:
+        """Return how many servers the key with most rows needs: its rows over the fair share of the fastest."""
+        weight = self._homes[operator].counts.values()
         fair = weight.sum() * float(check_shares(self.servers, self.shares).max())
-        return np.sort(counts.index.left[weight > fair])
+        return float(weight.max() / fair) if fair > 0 else 0.0
+
+    def _too_hot(self, operator: int) -> NDArray[np.uint64]:
+        """Return the keys that no placement balances: heavier than a server's fair share.
+
+        Where keys have no affinity to lose, all that would make balance hard: from a fifth of a fair share on, the
+        bound up to which two choices balance. A key stays split until it is clearly lighter.
+        """
+        homes = self._homes[operator]
+        weight = homes.counts.values()
+        fair = weight.sum() * float(check_shares(self.servers, self.shares).max())
+        bar = fair * (_HOT if self._affine() else _HOT_APART)
+        hashes = homes.counts.index.left
+        heavy = np.flatnonzero(weight > _COOLED * bar)
+        heavy = heavy[(weight[heavy] >= bar) | np.isin(hashes[heavy], homes.split)]
+        return np.sort(hashes[heavy])
+
+    def _affine(self) -> bool:
+        """Return whether tables keep rows on their servers, as far as is known."""
+        if not self.config.adaptive:
+            return True
+        if not self.edges:
+            return False
+        standing = next((d for d in reversed(self.decisions) if d.adopted and d.outcome), None)
+        return standing is None or standing.outcome["locality"] - 1 / self.servers > AFFINE
 
     def weights(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Return the recent rows of each key, 0 for keys never seen."""
@@ -426,6 +535,8 @@ class LocalityManager:
         """
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
+        if servers != self.capacity.speeds.size:
+            self.capacity = Capacity(servers)
         self._proposal = None
         self.set_hierarchy(None)
         for o, homes in enumerate(self._homes):
@@ -467,6 +578,9 @@ class LocalityManager:
                 "resized": self._schedule.resized,
                 "reconfigurations": self._schedule.count,
                 "recent": self._pairs.batches,
+                "seen": self._pairs.seen,
+                "below": self._below,
+                "spare": list(self.spare.items()),
                 "locality": self.locality,
                 "imbalance": self.imbalance,
                 "decisions": [d.to_dict() for d in self.decisions],
@@ -474,6 +588,7 @@ class LocalityManager:
         }
         if self.shares is not None:
             out["shares"] = self.shares
+        out.update({f"capacity.{k}": v for k, v in self.capacity.state().items()})
         for o, homes in enumerate(self._homes):
             out.update({f"keys.{o}.{k}": v for k, v in homes.state().items()})
         out.update(self._pairs.state())
@@ -494,6 +609,9 @@ class LocalityManager:
             )
         self.servers, self.version, self.batch = about["servers"], about["version"], about["batch"]
         self.shares = state.get("shares")
+        self.capacity = Capacity(self.servers)
+        if "capacity.speeds" in state:  # not in checkpoints of version 0.2
+            self.capacity.restore({k: state[f"capacity.{k}"] for k in self.capacity.state()})
         self._started = about["started"]
         self._schedule.last, self._schedule.count = about["last"], about["reconfigurations"]
         self._schedule.requested, self._schedule.resized = about["asked"], about.get("resized", False)
@@ -504,6 +622,8 @@ class LocalityManager:
             start = f"keys.{o}."
             homes.restore({k.removeprefix(start): v for k, v in state.items() if k.startswith(start)})
         self._pairs.restore(state, about["recent"])
+        self._pairs.seen, self._below = about.get("seen", self.batch), about.get("below", 0)
+        self.spare = dict(about.get("spare", ()))
         self._proposal = None
         self._unplanned = []
 

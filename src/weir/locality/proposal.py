@@ -46,11 +46,14 @@ class Snapshot:
     recent: Mapping[Edge, PairCounts]
     batches: int  # how many batches recent holds
     shares: NDArray[np.float64] | None = None
+    row_seconds: NDArray[np.float64] | None = None  # per operator, where load is time
     # per edge: the pairs of the history with older rows counted less, if at all: better where affinity changes soon
     newer: Mapping[Edge, PairCounts] = field(default_factory=dict)
     # whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one,
     # and whether the stream is so young that moving is cheap
     first: bool = False
+    relief: float = 0.1  # how far a server must be beyond its limit for its relief to be worth moves
+    judged: bool = False  # whether the first tables, too, must pay on rows that they were not made from
     fresh: bool = False
     early: bool = False
     resized: bool = False  # whether the servers have changed since the last proposal
@@ -86,15 +89,17 @@ def propose(snapshot: Snapshot) -> Proposal:
     refined once more with the recent rows included; the forecast stays that of the candidate that had not seen them.
     """
     began = time.perf_counter()
-    config, n = snapshot.config, snapshot.servers
-    learnt = snapshot.recent if snapshot.first else snapshot.history
+    config, n, costs = snapshot.config, snapshot.servers, snapshot.config.forecast or Costs()
+    blind = snapshot.first and not snapshot.judged
+    learnt = snapshot.recent if blind else snapshot.history
     graph = KeyGraph.build(list(snapshot.keys), learnt).weightless(snapshot.fixed)
     warm, live = _present(snapshot, graph)
     held = _held(snapshot, graph, live)
 
     def cut(graph: KeyGraph, held: Servers | None, **more: Any) -> Servers:
-        terms = {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
-        return partition(graph, n, fixed=held, hierarchy=config.hierarchy, **terms, **more)  # type: ignore[arg-type]
+        more |= {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
+        tree: Any = config.hierarchy
+        return partition(graph.together(snapshot.row_seconds), n, fixed=held, hierarchy=tree, **more)
 
     other = None if config.partitioner == "multilevel" else config.partitioner
     refines = not snapshot.first and other is None
@@ -104,10 +109,12 @@ def propose(snapshot: Snapshot) -> Proposal:
     if not candidates or snapshot.fresh:
         fresh = cut(graph, held, partitioner=other, starts=_starts(snapshot, graph))
         if config.hierarchy is None and held is None:
-            fresh = relabel(fresh, live, None, n)
+            fresh = relabel(fresh, live, None, n, snapshot.shares)
         candidates.append(("fresh", fresh))
     judged = [(_judge(snapshot, graph, live, parts), method, parts) for method, parts in candidates]
-    best, method, parts = max(judged, key=lambda c: (c[0].pays, c[0].locality_then))
+    # of two that pay, moving more must gain more; where nothing is placed yet, nothing is lost by moving
+    price = costs.min_gain / max(1, sum(map(len, snapshot.keys))) if snapshot.judged and refines else 0.0
+    best, method, parts = max(judged, key=lambda c: (c[0].pays, c[0].locality_then - price * c[0].moved))
     if refines and any(len(pairs.left) for pairs in snapshot.newer.values()):
         graph2 = KeyGraph.build(list(snapshot.keys), snapshot.newer).weightless(snapshot.fixed)
         warm2, live2 = _present(snapshot, graph2)
@@ -116,8 +123,8 @@ def propose(snapshot: Snapshot) -> Proposal:
         rival = _carry(graph, parts, graph2, live2) if best.pays else live2
         if verdict.pays and _judge(snapshot, graph2, live2, newer, rival).deviations > SURE:
             best, method, parts, graph, learnt = verdict, "newer", newer, graph2, snapshot.newer
-    adopt = config.forecast is None or best.pays or snapshot.first
-    if adopt and refines:
+    adopt = config.forecast is None or best.pays or blind
+    if adopt and not blind and other is None:
         whole = {e: merge([learnt[e], snapshot.recent[e]], config.capacity) for e in learnt}
         graph2 = KeyGraph.build(list(snapshot.keys), whole).weightless(snapshot.fixed)
         warm, live = _present(snapshot, graph2)
@@ -196,10 +203,11 @@ def _judge(
     for o in range(len(snapshot.keys)):
         sides = [count_keys(p.left, p.count) for (a, _), p in rows.items() if a == o]
         ins = [count_keys(p.right, p.count) for (_, b), p in rows.items() if b == o]
-        seen.append(max([*ins, *sides], key=lambda c: c.total, default=PairCounts.empty()))
+        seen.append(max([*ins, *sides], key=lambda c: c.total, default=snapshot.keys[o]))
     held_out = KeyGraph.build(seen, rows).weightless(snapshot.fixed)
     now = _present(snapshot, held_out)[1]
     costs = config.forecast or Costs()
+    balance = graph.together(snapshot.row_seconds)
     return forecast(
         held_out,
         now if rival is None else _carry(graph, rival, held_out, now),
@@ -210,8 +218,11 @@ def _judge(
         keys=sum(map(len, snapshot.keys)),
         batches=snapshot.batches,
         period=config.batches,
-        costs=replace(costs, min_gain=0.0) if snapshot.early else costs,
+        costs=replace(costs, min_gain=0.0) if snapshot.early and not snapshot.judged else costs,
         alpha=config.alpha,
         shares=snapshot.shares,
-        worsens=graph.overload(parts, n, snapshot.shares) > graph.overload(live, n, snapshot.shares) + 0.1,
+        worsens=balance.overload(parts, n, snapshot.shares)
+        > balance.overload(live, n, snapshot.shares) + 0.1,
+        row_seconds=snapshot.row_seconds,
+        relief=snapshot.relief,
     )

@@ -68,6 +68,7 @@ class PlannedRouting:
     # where unlisted keys live, once scaling has taken that from their plain hash
     key_groups: KeyGroups | None = None
     hot: Keys | None = None  # hashes of keys that are too heavy for one server
+    spare: float = 0.0  # part of all keys, by hash, whose rows may go to other servers than their home
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.hashing import mix
 from weir.routing.base import (
     Counters,
     Feedback,
@@ -25,6 +26,7 @@ from weir.routing.key_groups import KeyGroups
 from weir.routing.table import Table
 
 NO_TABLE = Table(np.empty(0, np.uint64), np.empty(0, np.int32))
+_SPARE = np.uint64(0x5BA2E)  # makes which keys are spare independent of where they live
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class LocalityAwareSplit(LocalityAware):
     """The same for operators that merge: some keys are worked on where their rows are.
 
     Keys that nobody has placed yet (``first_seen``) and keys too hot for one server (``hot``) stay with the row
-    that brings them; with ``overflow``, another grouping deals the rows of hot keys out. What a server learns of
+    that brings them; with ``overflow``, another grouping deals out the rows of hot keys, and of a part of all others
+    (``spare``, picked by hash) as far as their homes have too much to do. What a server learns of
     such a key in a batch is a partial state, which goes to the key's home, one small row instead of many large
     ones, and is merged there in the same batch: the key's state has one owner all the same.
 
@@ -87,6 +90,7 @@ class LocalityAwareSplit(LocalityAware):
     first_seen: bool = False
     hot: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64), compare=False, repr=False)
     overflow: Grouping | None = None
+    spare: float = 0.0
 
     splits_keys: ClassVar[bool] = True
 
@@ -100,12 +104,18 @@ class LocalityAwareSplit(LocalityAware):
         """As whoever deals out the rows of hot keys."""
         return self.overflow is not None and self.overflow.uses_distances
 
+    @property
+    def follows_load(self) -> bool:  # type: ignore[override]
+        """As whoever deals out the rows of hot keys."""
+        return self.overflow is not None and self.overflow.follows_load
+
     def in_force(self, planned: PlannedRouting) -> LocalityAwareSplit:
         return replace(
             self,
             table=planned.table or NO_TABLE,
             key_groups=planned.key_groups,
             hot=self.hot if planned.hot is None else np.sort(planned.hot),
+            spare=planned.spare,
             overflow=None if self.overflow is None else self.overflow.in_force(planned),
         )
 
@@ -113,7 +123,11 @@ class LocalityAwareSplit(LocalityAware):
         return None if self.overflow is None else self.overflow.feedback(load)
 
     def make_router(self, context: RouterContext) -> Router:
-        overflow = None if self.overflow is None else self.overflow.make_router(context)
+        dealer = self.overflow
+        if dealer is not None and getattr(dealer, "default", None) == Hash():
+            # rows that would go by hash go home first: there the key's state is
+            dealer = replace(dealer, default=self.home_rule)  # type: ignore[type-var]
+        overflow = None if dealer is None else dealer.make_router(context)
         return SplitRouter(context.n, self, context.local, overflow)
 
 
@@ -137,9 +151,10 @@ class SplitRouter(Router):
             if len(self._grouping.hot) and self.overflow is None:
                 home = np.where(np.isin(keys, self._grouping.hot), self._local, home)
         out = np.where(home < 0, self._unlisted.route(keys), home).astype(np.int32)
-        if self.overflow is not None and len(self._grouping.hot):
-            hot = np.isin(keys, self._grouping.hot)
-            out[hot] = self.overflow.route(keys[hot])
+        if self.overflow is not None and (len(self._grouping.hot) or self._grouping.spare):
+            dealt = np.isin(keys, self._grouping.hot)
+            dealt |= mix(keys, _SPARE) < np.uint64(self._grouping.spare * (2**64 - 2**11))
+            out[dealt] = self.overflow.route(keys[dealt])
         return out
 
     def counters(self) -> Counters:

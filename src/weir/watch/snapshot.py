@@ -188,6 +188,8 @@ def health(did: Progress, status: dict[str, Any], servers: list[Any], congested:
     details += _set_aside(did)
     if did.routing is not None and did.routing.stalled:
         details.append(f"Keys do not move: {did.routing.stalled}.")
+    if did.routing is not None:
+        details += [f"{line[0].upper()}{line[1:]}." for line in did.routing.warnings()]
     if did.ran_again:
         details.append(f"The last batch had to run twice: {did.ran_again}")
     if congested:

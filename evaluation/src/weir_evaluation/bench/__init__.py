@@ -24,6 +24,7 @@ SUBCOMMANDS = {
         "locality",
         "partition",
         "reconfigure",
+        "auto",
         "elastic",
         "scale",
         "source",

@@ -253,7 +253,7 @@ class Driver:
         progress.seconds.commit = committed - ran
         self.lifecycle.listeners.tell_of(self.storage.location, progress)
         if self.learner is not None and result.stats:
-            self.learner.observe(result.stats)
+            self.learner.observe(result.stats, plan, result.reports, warm=self._ended > 0)
         self.runner.committed(progress)
         self.scaler.committed(scaling, [server.host for server in progress.servers], progress.scaled)
         self._before = None
@@ -450,7 +450,8 @@ class Driver:
             tables=tables,
             table_version=version,
             moves=moves,
-            hot={name: [int(h) for h in hashes] for name, hashes in learner.hot.items() if len(hashes)},
+            hot=learner.hot,
+            spare=learner.spare,
             network=network,
         )
 

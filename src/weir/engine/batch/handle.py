@@ -127,6 +127,8 @@ class QueryHandle(ABC):
             if last is not None and last.locality is not None:
                 line += f"; {last.locality:.0%} stayed on their server in the last batch"
             lines.append(line)
+        if self.progress is not None and self.progress.routing is not None:
+            lines += self.progress.routing.lines()
         return "\n".join(lines)
 
     def reconfigure(self, wait: bool = False) -> None:

@@ -160,6 +160,7 @@ class Ledger:
         table_version: int | None = None,
         moves: list[Move] | None = None,
         hot: dict[str, list[int]] | None = None,
+        spare: dict[str, float] | None = None,
         network: Network | None = None,
         layout: Layout | None = None,
         origin: list[int] | None = None,
@@ -193,6 +194,7 @@ class Ledger:
             moves=moves or [],
             sides=refresh(self.storage, self.topology, batch, clock, last.sides if last else {}),
             hot=hot or {},
+            spare=spare or {},
             # what routers have counted is about the servers there were
             counters=last.counters if last and same else {},
             feedback=last.feedback if last and same else {},

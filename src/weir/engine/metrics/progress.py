@@ -121,9 +121,38 @@ class RoutingProgress(Record):
     last_decision: dict[str, Any] | None = None
     stalled: str | None = None  # why no decision comes, where one should
     tables: dict[str, int] = {}  # operator → listed keys
-    counted: dict[
-        str, float
-    ] = {}  # operator → share of rows whose keys were not too rare to be reported, last time
+    # operator → share of rows whose keys were not too rare to be reported, last time
+    counted: dict[str, float] = {}
+    speeds: list[float] | None = None  # of servers, where shares follow them; None: all are alike
+    split: dict[str, int] = {}  # operator → keys too hot for one server, worked on by several
+    spare: dict[str, float] = {}  # operator → part of its keys that may be worked on elsewhere
+    needs: dict[str, float] = {}  # operator that cannot split → servers that its hottest key alone would need
+
+    def lines(self) -> list[str]:
+        """Return what was decided and why, in sentences."""
+        out = []
+        if self.last_decision is not None:
+            verdict = "adopted" if self.last_decision["adopted"] else "refused"
+            why = (
+                (self.last_decision["forecast"] or {}).get("why")
+                or self.last_decision["error"]
+                or "asked for"
+            )
+            out.append(f"tables: {sum(self.tables.values()):,} keys; the last proposal was {verdict}: {why}")
+        if self.speeds is not None:
+            speeds = ", ".join(f"{speed:.2g}" for speed in self.speeds)
+            out.append(f"servers differ in speed ({speeds}): each gets the keys that it can carry")
+        for name, keys in self.split.items():
+            out.append(f"{name}: {keys} hot key{'s' if keys != 1 else ''} worked on by several servers")
+        out += [f"{name}: up to {part:.0%} of its keys level the load" for name, part in self.spare.items()]
+        return out + self.warnings()
+
+    def warnings(self) -> list[str]:
+        """Return what only the user can change."""
+        return [
+            f"the hottest key of {name} needs {servers:.1f} servers: let the operator merge, so that it can be split"
+            for name, servers in self.needs.items()
+        ]
 
 
 class Seconds(Record):

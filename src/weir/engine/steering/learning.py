@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, save_arrays
 from weir.engine.checkpoint import MANAGER, CheckpointLayout
-from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef
+from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef, TaskReport
 from weir.engine.metrics.progress import RoutingProgress
 from weir.engine.steering.lookahead import Ahead
+from weir.engine.task.feedback import instance_load
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.ownership import write_moves
 from weir.engine.task.tables import changed_table, key_groups_in_force, load_table
@@ -90,8 +91,8 @@ class Learner:
             topology.servers,
             fixed={i: _given(g) for i, g in groupings.items() if not g.learnt},
             free=[i for i, n in enumerate(nodes) if not n.operator.stateful],
+            splits=[i for i, g in groupings.items() if config.split_hot and g.splits_keys],
         )
-        self._merges = {n.name: topology.grouping_of(n).splits_keys for n in nodes}
         self.learning = Learning.of(self.names, self.manager.edges, topology.servers, config)
         self.ahead = Ahead.of(topology, self.names, self.manager.edges) if config.look_ahead else None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weir-manager")
@@ -103,7 +104,6 @@ class Learner:
         self._much = False  # whether the last statistics were so many that no batch waits for them
         self._ready: Plan | None = None  # made beside the last batch, for the next one
         self._astray = False  # whether the manager has failed, and no longer knows what is in force
-        self.hot: dict[str, NDArray[np.uint64]] = {}
         self._told: Any = None  # the last decision that progress has told of
         self._stalled = False  # whether that was logged
         self._listed: dict[str, int] = {}  # operator → keys in its table
@@ -191,12 +191,22 @@ class Learner:
 
     # ------------------------------------------------------------------ learn
 
-    def observe(self, counted: list[bytes]) -> None:
-        """Take in what the tasks of a batch counted, and start computing if it is time.
+    def observe(
+        self, counted: list[bytes], plan: BatchPlan, reports: list[TaskReport], warm: bool = True
+    ) -> None:
+        """Take in what the tasks of a batch counted and how long they worked, and start computing if it is time.
 
         Much is taken in beside the next batch, whose plan does not wait for it: then tables change one batch later.
+        The first batch of a run is not ``warm``: how long it took says nothing of its servers.
         """
         self._catch_up()
+        if warm and self.config.balance == "time":
+            nodes = governed(self.topology)
+            loads = {self.names.index(n.name): instance_load(n, self.topology, plan, reports) for n in nodes}
+            with self._lock:
+                self.manager.observe_load(
+                    {o: load.rows for o, load in loads.items()}, {o: load.busy for o, load in loads.items()}
+                )
         self._much = sum(map(len, counted)) > AT_ONCE
         if self._much:
             self._taking_in = self._beside.submit(self._take_in_and_plan, counted)
@@ -223,8 +233,6 @@ class Learner:
             self.manager.observe(whole)
             if self._computing is None and self.manager.due:
                 self._computing = self._pool.submit(propose, self.manager.snapshot())
-            if self.config.split_hot:
-                self._find_hot()
 
     @contextlib.contextmanager
     def _steering(self, what: str) -> Iterator[None]:
@@ -237,11 +245,15 @@ class Learner:
             logger.exception("locality-aware routing could not %s; tables stay as they are", what)
             self.manager.fail(f"{type(error).__name__}: {error}")
 
-    def _find_hot(self) -> None:
-        """Keys heavier than a server's fair share, of operators that merge."""
-        for name, merges in self._merges.items():
-            if merges:
-                self.hot[name] = self.manager.hot_keys(self.names.index(name))
+    @property
+    def hot(self) -> dict[str, list[int]]:
+        """Return the hashes of keys that are worked on where their rows are, by operator."""
+        return {self.names[o]: hashes.tolist() for o, hashes in self.manager.hot.items() if len(hashes)}
+
+    @property
+    def spare(self) -> dict[str, float]:
+        """Return the part of each operator's keys whose rows may be worked on elsewhere."""
+        return {self.names[o]: part for o, part in self.manager.spare.items()}
 
     def request(self, wait: bool = False) -> None:
         """Ask for a reconfiguration; with ``wait``, compute it now, to be adopted with the next batch."""
@@ -359,7 +371,23 @@ class Learner:
                 for name, ref in plan.tables.items()
             },
             counted=self.counted,
+            **self._decided(),
         )
+
+    def _decided(self) -> dict[str, Any]:
+        """Return what else progress says: servers' speeds, keys that are split, and those that cannot be."""
+        manager = self.manager
+        needs = {
+            self.names[o]: round(manager.heaviest(o), 2)
+            for o in range(len(self.names))
+            if o not in manager.splits and self.names[o] in self.learnt
+        }
+        return {
+            "speeds": None if manager.shares is None else manager.capacity.speeds.round(3).tolist(),
+            "split": {name: len(keys) for name, keys in self.hot.items()},
+            "spare": self.spare,
+            "needs": {name: servers for name, servers in needs.items() if servers > 1},
+        }
 
     def _check_stalled(self) -> str | None:
         """Return why no decision comes, where one should; log it when that begins."""

@@ -92,6 +92,7 @@ def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared
         table=None if ref is None else load_table(storage, ref),
         key_groups=key_groups_in_force(storage, plan.layout, operator),
         hot=None if hot is None else np.array(hot, np.uint64),
+        spare=plan.spare.get(operator, 0.0),
     )
     return declared.in_force(planned)
 

@@ -70,7 +70,14 @@ class Limits:
         """
         share = check_shares(n, shares)
         total = np.bincount(graph.operator, weights=graph.weight, minlength=graph.operators)
-        limit = alpha * total[:, None] * share[None, :]
+        fair = total[:, None] * share[None, :]
+        limit = alpha * fair
+        lightest = np.full(graph.operators, np.inf)
+        np.minimum.at(lightest, graph.operator, np.where(graph.weight > 0, graph.weight, np.inf))
+        lightest = np.where(np.isfinite(lightest), lightest, 1.0)[:, None]
+        # a few whole keys may not fit however they are spread: then a server may hold one more than its share
+        room = (np.floor(limit / lightest + 1e-9) * lightest).sum(axis=1, keepdims=True)
+        limit = np.where(room < total[:, None], np.maximum(limit, fair + lightest), limit)
         weight = np.minimum(graph.weight, limit.max(axis=1, initial=0)[graph.operator])
         return cls(weight, np.maximum(limit, 1e-12))
 
@@ -104,11 +111,13 @@ def relabel(
     present: NDArray[np.int32],
     weight: NDArray[np.float64] | None = None,
     n: int | None = None,
+    shares: NDArray[np.float64] | None = None,
 ) -> NDArray[np.int32]:
     """Return the same partition with its parts renumbered after the servers that hold most of each already.
 
     ``present`` is the server of each vertex now (−1: none); ``weight`` what moving a vertex costs, one by
-    default. The part and the server that share most come first, then the next two that are both still free.
+    default. The part and the server that share most come first, then the next two that are both still free. Only
+    servers of equal ``shares`` exchange numbers: a part has the size of its own.
 
     >>> relabel(np.array([1, 1, 0], np.int32), np.array([0, 0, 1], np.int32)).tolist()
     [0, 0, 1]
@@ -119,7 +128,8 @@ def relabel(
     worth = None if weight is None else weight[placed]
     shared = np.bincount(flat, weights=worth, minlength=n * n)
     number, free = np.full(n, -1, np.int32), np.ones(n, np.bool_)
+    size = check_shares(n, shares)
     for part, server in zip(*divmod(np.argsort(-shared, kind="stable"), n), strict=True):
-        if number[part] < 0 and free[server]:
+        if number[part] < 0 and free[server] and np.isclose(size[part], size[server]):
             number[part], free[server] = server, False
     return number[parts]

@@ -422,5 +422,6 @@ GROUPINGS: dict[str, Callable[[], Any]] = {
     "hash": lambda: None,
     "locality": lambda: weir.Locality(**LEARN),
     "locality, first seen": lambda: weir.Locality(**LEARN, new_keys="first_seen"),
+    "auto": lambda: weir.Auto(**LEARN, balance="rows"),
     "locality, hot keys split": lambda: weir.Locality(**LEARN, split_hot=True),
 }

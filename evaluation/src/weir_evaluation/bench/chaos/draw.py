@@ -114,7 +114,7 @@ def redraw(rng: random.Random, drawn: Drawn) -> Drawn:
         parts.append(part)
     # partial states that wait, or that a time to live would end, need keys that stay on one server
     whole = any(isinstance(p.case, Keyed) and not p.case.merges for p in parts)
-    routing = rng.choice(["hash", "locality"] if whole else sorted(GROUPINGS))
+    routing = rng.choice(["auto", "hash", "locality"] if whole else sorted(GROUPINGS))
     return Drawn(tuple(parts), routing, rng.randint(1, 5), rng.choice(["jobs", "jobs", "live"]))
 
 

@@ -6,6 +6,7 @@ python sink_app.py CHECKPOINT FOLDER POSTGRES
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import weir
 import weir.testing
@@ -39,6 +40,11 @@ def main(checkpoint: str, folder: str, postgres: str) -> None:
         Postgres(postgres, "killed_rows"),
         Postgres(postgres, "killed_places", keys=["place"]),
     ]
+    resume(checkpoint, sinks)
+
+
+def resume(checkpoint: str, sinks: list[Any]) -> None:
+    """Go on from a checkpoint to the last batch."""
     query = weir.testing.start(app(), checkpoint, servers=2, sink=sinks)
     last = query._driver.ledger.last
     if last is not None:  # as Spark does, hand the last batch over again: its delivery may be owed

@@ -123,6 +123,7 @@ class Kafka(Cluster):
             ),
             "advertised.listeners": ",".join(listeners[1:]),
             "log.dirs": self.folder / str(number),
+            "default.replication.factor": self.brokers,
             "offsets.topic.replication.factor": self.brokers,
             "transaction.state.log.replication.factor": self.brokers,
             "transaction.state.log.min.isr": quorum,

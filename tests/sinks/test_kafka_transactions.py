@@ -1,0 +1,99 @@
+"""Transactions at Apache Kafka: drivers and brokers that are really killed, and transactions that take too long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import sink_app
+
+import weir
+import weir.testing
+from topics import own_kafka
+from weir.errors import SinkError
+from weir.faults import watching
+from weir.sinks import Kafka
+
+SCRIPT = """
+import sys, sink_app
+from weir.sinks import Kafka
+sink_app.resume(sys.argv[1], [Kafka(sys.argv[2], sys.argv[3], key="place", format="json")])
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("weir.engine.batch.retry.FIRST_PAUSE", 0.01)
+
+
+def delivered(brokers, topic):
+    return sorted((row["place"], row["rows"], row["total"]) for row in brokers.read(topic))
+
+
+def at(point, batch, action):
+    """Do something once, when a batch comes to a point."""
+    met = []
+
+    def reached(where, number):
+        if (where, number) == (point, batch) and not met:
+            met.append(number)
+            action()
+
+    return watching(reached)
+
+
+def test_a_driver_that_is_really_killed_in_its_transactions(kafka, tmp_path):
+    topic = kafka.topic(3)
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "checkpoint"), kafka.servers, topic]
+    for fault in ("delivery-started:0", "sink-staged:1", "sink-committed:2", "sink-delivered:2"):
+        died = subprocess.run(command, env={**os.environ, "WEIR_FAULT": fault}, timeout=120)
+        assert died.returncode == -signal.SIGKILL, fault
+    subprocess.run(command, check=True, timeout=120)
+    assert delivered(kafka, topic) == sink_app.truth()[0]
+
+
+def test_a_transaction_that_takes_too_long_is_aborted_and_delivered_anew(kafka, tmp_path):
+    topic, checkpoint = kafka.topic(1), str(tmp_path / "checkpoint")
+    sink = Kafka(kafka.servers, topic, settings={"transaction.timeout.ms": 1000})
+    query = weir.testing.start(sink_app.app(), checkpoint, servers=2, sink=sink)
+    query.feed(sink_app.BATCHES[0])
+    with at("sink-staged", 1, lambda: time.sleep(3)), pytest.raises(SinkError, match="[Ff]enced|epoch"):
+        query.feed(sink_app.BATCHES[1])
+    again = weir.testing.start(sink_app.app(), checkpoint, servers=2, sink=Kafka(kafka.servers, topic))
+    for number in range(1, 4):
+        again.feed(sink_app.BATCHES[number], number=number)
+    assert delivered(kafka, topic) == sink_app.truth()[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["delivery-started", "sink-staged", "sink-committed"])
+def test_the_only_broker_is_killed_in_the_middle_of_a_transaction(point):
+    with own_kafka() as brokers:
+        topic = brokers.topic(2)
+
+        def bounce():
+            brokers.kill(1)
+            brokers.start(1)
+
+        with at(point, 1, bounce):
+            sink = Kafka(brokers.servers, topic)
+            weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sink)
+        assert delivered(brokers, topic) == sink_app.truth()[0]
+
+
+@pytest.mark.long
+def test_one_of_three_brokers_is_killed_in_the_middle_of_every_transaction():
+    with own_kafka(3) as brokers:
+        topic = brokers.topic(6)
+        sink = Kafka(brokers.servers, topic, key="place")
+        query = weir.testing.start(sink_app.app(), servers=2, sink=sink)
+        for number, batch in enumerate(sink_app.BATCHES):
+            broker = number % 3 + 1
+            with at("sink-staged", number, lambda broker=broker: brokers.kill(broker)):
+                query.feed(batch)
+            brokers.start(broker)
+        assert delivered(brokers, topic) == sink_app.truth()[0]

@@ -190,3 +190,19 @@ def test_the_command_compiles_and_says_where(tmp_path):
     assert result["folder"] == str(tmp_path / "weir")
     again = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
     assert again["compiled"] == 0
+
+
+def test_without_the_compiler_functions_run_as_they_are_written(tmp_path):
+    program = (
+        "import numpy as np\n"
+        "from weir.operators.deduplicate import _passing\n"
+        "zeros, out = np.zeros(3, np.int64), np.zeros(3, np.bool_)\n"
+        "_passing(zeros, np.array([0, 3, 6]), zeros[:1], zeros[:1], zeros[:0], 5, out)\n"
+        "print(_passing.ready, out.tolist())\n"
+    )
+    there = environment(tmp_path) | {"NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=there, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True [True, False, True]\n"
+    assert not list(tmp_path.rglob("*.nbi"))

@@ -80,7 +80,7 @@ class Compiled:
         self.__doc__, self.__module__, self.__wrapped__ = function.__doc__, function.__module__, function
         self._dispatcher = nb.njit(nogil=True, no_cfunc_wrapper=True)(function)
         self._cache = self._dispatcher._cache = _Cache(self.name, function)
-        self._loaded = False
+        self._loaded = bool(nb.config.DISABLE_JIT)  # for a debugger: then it runs as it is written
         self._lock = threading.Lock()
         FUNCTIONS[self.name] = self
 
@@ -99,7 +99,7 @@ class Compiled:
     @property
     def ready(self) -> bool:
         """Whether it is in the cache for all its types."""
-        return all(self._cache.find(signature) for signature in self.signatures)
+        return self._loaded or all(self._cache.find(signature) for signature in self.signatures)
 
     def load(self, *, wait: bool = True) -> None:
         """Load it from the cache, or compile it; without ``wait``, not if another process is just doing that."""

@@ -77,7 +77,7 @@ class Options:
         servers are live. A restart with ``"auto"`` keeps the number that the checkpoint has.
     routing
         The grouping of keyed operators that have none of their own; by hash if not given. One of :mod:`weir.routing`, a
-        :class:`~weir.Locality`, or a name: ``"hash"``, ``"locality"``, ``"consistent"``, ``"partial_key"``,
+        :class:`~weir.Locality`, or a name: ``"auto"``, ``"hash"``, ``"locality"``, ``"consistent"``, ``"partial_key"``,
         ``"weighted"`` or ``"shuffle"``.
     sink
         One or a list of what :meth:`weir.Stream.sink` takes, for the last operator; or a dict from operators' names.

@@ -1,4 +1,4 @@
-"""``weir bench locality``: a recorded stream, routed again in seven ways."""
+"""``weir bench locality``: a recorded stream, routed again in eight ways."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rich.table import Table
 
 from weir.errors import UnknownColumn, WeirError, did_you_mean
 from weir.hashing import hash_columns
+from weir.locality.auto import Auto
 from weir.locality.config import Locality
 from weir_evaluation.locality.changing import KINDS, changing
 from weir_evaluation.locality.replay import RecordedStream, ReplayResult, replay_tables, replay_weir
 
 HELP = "replay a recorded stream: locality, balance and moves of hash, tables, the paper's way and ours"
-METHODS = ("hash", "static", "paper", "weir", "weir_first_seen", "weir_look_ahead", "bound")
+METHODS = ("hash", "static", "paper", "weir", "weir_first_seen", "weir_look_ahead", "auto", "bound")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -89,8 +90,8 @@ def replay(
     seed: int = 0,
 ) -> ReplayResult:
     """One method over a stream."""
-    if method.startswith("weir"):
-        config = Locality(
+    if method.startswith("weir") or method == "auto":
+        config = (Auto if method == "auto" else Locality)(
             alpha=alpha,
             capacity=capacity,
             period=period,

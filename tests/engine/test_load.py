@@ -87,3 +87,19 @@ def test_tiny_batches_in_quick_succession_are_no_overload() -> None:
     rates = load.rates()
     assert load.congested() == []
     assert rates["one"].input < 2500  # not what the servers could take if there were more
+
+
+def test_the_slowest_server_goes_first_when_scaling_in() -> None:
+    counts = weir.source("word string").count("word", name="words")
+    load = Load(parts_of(weir.Application(counts)).topology(servers=4))
+    for _ in range(4):
+        reports = [
+            TaskReport(server=s, step=1, operators={"words": OperatorReport(rows_in=1000, busy=busy)})
+            for s, busy in enumerate([0.5, 0.5, 1.7, 0.5])
+        ]
+        load.observe(reports, 1.7)
+    assert load.summary().speeds == pytest.approx([1, 1, 0.294, 1], abs=0.01)
+    decision = Stela().scale_in(load.situation())
+    assert decision.machines == (2,)
+    by_host = load.situation().by_host(["x", "y", "y", "z"])
+    assert Stela().scale_in(by_host).machines != ("y",)  # two servers, one of them slow, do more than one

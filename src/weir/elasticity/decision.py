@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import mean
 from typing import ClassVar
 
 from weir.elasticity.etp import etp
@@ -24,6 +25,9 @@ class Situation:
     distinct: bool = False  # whether an operator may have at most one instance on a machine
     # operators that live on every machine: theirs come and go with the machines and take no slot
     everywhere: frozenset[str] = frozenset()
+    speeds: Mapping[Machine, float] = field(
+        default_factory=dict
+    )  # of machines that are slower or faster than usual
 
     def __post_init__(self) -> None:
         for what, given in (("rates", self.rates), ("instances", self.placement.instances)):
@@ -56,7 +60,10 @@ class Situation:
             name: tuple(host[m] for m in places) for name, places in self.placement.instances.items()
         }
         merged = Placement(tuple(dict.fromkeys(hosts)), instances)
-        return replace(self, placement=merged, distinct=False)
+        speeds: dict[Machine, float] = {
+            h: mean(self.speeds.get(m, 1.0) for m, on in host.items() if on == h) for h in merged.machines
+        }
+        return replace(self, placement=merged, distinct=False, speeds=speeds)
 
     def fits(self, placement: Placement, operator: str, machine: Machine) -> bool:
         """Return whether one more instance of an operator may live on a machine."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -22,8 +22,8 @@ class Stela(Strategy):
     instead of k instances an operator is (k + 1)/k times as fast, and what it emits more reaches its children
     and, as far as these keep up, theirs. What runs on the old machines is left alone.
 
-    **In**: the machine whose instances have the lowest sum of ETP goes first; its instances are dealt out to
-    the others, from the lowest sum upwards; then again, until as many have gone as asked. Named machines go
+    **In**: the machine whose instances have the lowest sum of ETP, times its speed, goes first; its instances are dealt
+    out to the others, from the lowest sum upwards; then again, until as many have gone as asked. Named machines go
     in the order given.
 
     Guarantees: scaling out changes no existing instance; scaling in keeps the parallelism of every operator
@@ -94,14 +94,14 @@ class Stela(Strategy):
         after, steps = now.placement, list[Step]()
         gone: list[Machine] = []
         for _ in range(count):
-            sums = machine_etp(after, share)
+            sums = machine_etp(after, share, now.speeds)
             rising = sorted(after.machines, key=lambda machine: sums[machine])
             victim = named[len(gone)] if named else rising[0]
             others = [machine for machine in rising if machine != victim and machine not in (named or ())]
             after, moves = remove(now, after, victim, others)
             steps += [replace(step, etp=share[step.operator]) for step in moves]
             gone.append(victim)
-        return self.decide(now, "in", after, gone, steps, machine_etp(now.placement, share))
+        return self.decide(now, "in", after, gone, steps, machine_etp(now.placement, share, now.speeds))
 
 
 def project(graph: Graph, rates: dict[str, Rates], operator: str) -> dict[str, Rates]:
@@ -123,13 +123,19 @@ def project(graph: Graph, rates: dict[str, Rates], operator: str) -> dict[str, R
     return propagate(graph, {**rates, operator: faster}, entering)
 
 
-def machine_etp(placement: Placement, share: dict[str, float]) -> dict[Machine, float]:
-    """Return the sum of ETP over the instances of each machine.
+def machine_etp(
+    placement: Placement, share: dict[str, float], speeds: Mapping[Machine, float] | None = None
+) -> dict[Machine, float]:
+    """Return the sum of ETP over the instances of each machine; a slow one counts for what it still does.
 
     >>> machine_etp(Placement((0, 1), {"a": (0, 0), "b": (1,)}), {"a": 0.25, "b": 1.0})
     {0: 0.5, 1: 1.0}
     """
-    return {machine: sum(share[name] for name in placement.on(machine)) for machine in placement.machines}
+    speed = speeds or {}
+    return {
+        machine: sum(share[name] for name in placement.on(machine)) * speed.get(machine, 1.0)
+        for machine in placement.machines
+    }
 
 
 def remove(

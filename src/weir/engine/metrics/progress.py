@@ -111,6 +111,7 @@ class LoadProgress(Record):
     placement: dict[str, list[int]] = {}
     everywhere: list[str] = []
     servers: int = 0
+    speeds: list[float] = []  # of servers, relative to the usual; empty while all are alike
 
 
 class RoutingProgress(Record):

@@ -24,6 +24,7 @@ from weir.engine.documents import TaskReport
 from weir.engine.metrics.progress import LoadProgress
 from weir.engine.steering.rescale import everywhere, graph_of
 from weir.graph.model import Topology
+from weir.locality.capacity import Capacity
 
 REST = 1.0  # seconds without a batch that count as rest; less is Spark's own book-keeping between batches
 REST_PART = 0.25  # and at least this part of the batch's length
@@ -36,7 +37,7 @@ class Load:
     def __init__(self, topology: Topology, congestion: float = CONGESTED) -> None:
         self.topology = topology
         self.congestion = congestion
-        self._meter = Meter()
+        self._meter, self._capacity = Meter(), Capacity(topology.servers)
         self._length = 0.0
         self.utilisation = 0.0
         self.lag = 0.0
@@ -44,7 +45,7 @@ class Load:
 
     def rescale(self, topology: Topology) -> None:
         """Other servers: rates are measured anew."""
-        self.topology, self._meter = topology, Meter()
+        self.topology, self._meter, self._capacity = topology, Meter(), Capacity(topology.servers)
 
     def observe(self, reports: list[TaskReport], seconds: float, rested: float = 0.0) -> None:
         """Take in one batch that took some seconds, and how long nothing had been going on before."""
@@ -56,6 +57,7 @@ class Load:
         busy = np.zeros((len(topology.nodes), n))
         outside = np.zeros(len(topology.nodes))  # in source tasks, which belong to no server
         rows = np.zeros((len(topology.nodes), 2))
+        taken = np.zeros_like(busy)
         for node in topology.nodes:
             by_server, elsewhere, rows_in, rows_out = [0.0] * n, 0.0, 0, 0
             for report in reports:
@@ -65,10 +67,12 @@ class Load:
                 rows_in, rows_out = rows_in + did.rows_in, rows_out + did.rows_out
                 if report.server is not None:
                     by_server[report.server] += did.busy
+                    taken[node.index, report.server] += did.rows_in
                 else:
                     elsewhere += did.busy
             busy[node.index], outside[node.index] = by_server, elsewhere
             rows[node.index] = rows_in, rows_out
+        self._capacity.observe(dict(enumerate(taken)), dict(enumerate(busy)))
         total = float(busy.sum() + outside.sum())
         self.utilisation = min(1.0, total / max(n * apart, 1e-9))
         if total <= 0 or not rows.any():
@@ -125,6 +129,7 @@ class Load:
             placement={n.name: list(n.placement) for n in topology.nodes},
             everywhere=sorted(everywhere(topology)),
             servers=topology.servers,
+            speeds=[] if self._capacity.shares is None else self._capacity.speeds.round(3).tolist(),
         )
 
     def situation(self) -> Situation:
@@ -144,4 +149,5 @@ def situation(load: LoadProgress) -> Situation:
         load.congestion,
         distinct=True,
         everywhere=frozenset(load.everywhere),
+        speeds=dict(enumerate(load.speeds)),
     )

@@ -144,6 +144,20 @@ def kafka(brokers: Any) -> Any:
     return brokers
 
 
+@pytest.fixture(scope="session")
+def registry() -> Iterator[str]:
+    """Where a schema registry of this process listens."""
+    from weir_evaluation.brokers.registry import Registry
+    from weir_evaluation.jars import NoJars
+
+    try:
+        running = Registry()
+    except NoJars as error:
+        pytest.skip(str(error))
+    with running:
+        yield running.url
+
+
 @pytest.fixture
 def results(brokers: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Topics that keep transactions, to deliver to: Apache Kafka's, else some in memory."""

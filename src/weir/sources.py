@@ -18,6 +18,7 @@ from weir.extras import require
 from weir.flow import Stream
 from weir.graph.declare import LISTED, Source, check_count, operator_step
 from weir.messages.feed import RANGES, TopicFeed
+from weir.messages.registry import Registry
 from weir.messages.topics import Topics
 from weir.operators.read import LISTING, PARTITION, Read, base_of, check_partition, columns_of, list_files
 from weir.operators.read_topic import ReadTopic
@@ -122,6 +123,7 @@ def kafka(
     name: str = "kafka",
     format: str = "json",
     avro: str | os.PathLike[str] | None = None,
+    registry: str | Mapping[str, Any] | None = None,
     start: str | datetime = "earliest",
     max_rows_per_batch: int | None = None,
     committed: bool = True,
@@ -155,8 +157,14 @@ def kafka(
     name
         What progress calls it; two sources of one application need two names.
     format, avro
-        ``"json"``: an object per message; ``"avro"``: a datum per message, of the schema in the file ``avro``
-        (``"confluent-avro"``: behind the five bytes of a schema registry); ``"arrow"``: a stream of rows per message.
+        ``"json"``: an object per message; ``"avro"``: a datum per message, of the schema in the file ``avro``;
+        ``"arrow"``: a stream of rows per message; ``"confluent-avro"``, ``"confluent-json"``: behind the five bytes of
+        a schema registry.
+    registry
+        The URL of a schema registry that speaks Confluent's protocol, or settings of confluent-kafka's client, e.g.
+        ``{"url": …, "basic.auth.user.info": "user:password"}``. Each datum is read with the schema that it was written
+        with, and resolved to ``avro`` if that is given. Without it, all messages of ``"confluent-avro"`` must be of the
+        schema in ``avro``. Needs ``pip install 'weir-streams[registry]'``, also on the executors.
     start
         Where a query without a checkpoint begins: ``"earliest"``, ``"latest"``, or a time, by the messages' own.
     max_rows_per_batch
@@ -208,7 +216,9 @@ def kafka(
     topics = Topics(servers, names, dict(settings or {}), committed)
     feed = TopicFeed(topics, begin, on_expired, max_rows_per_batch, group=group)
     text = "" if avro is None else Path(avro).read_text()
-    operator = ReadTopic(canonical(to_schema(schema)), topics, format, text, on_expired)
+    operator = ReadTopic(
+        canonical(to_schema(schema)), topics, format, text, on_expired, registry=Registry.of(registry)
+    )
     step = operator_step(
         (Source(f"{name}{LISTED}", schema=RANGES, feed=feed),),
         operator,

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.json
 from numpy.typing import NDArray
 
-from weir.errors import TopologyError, did_you_mean
+from weir.errors import SourceError, TopologyError, did_you_mean
 from weir.extras import require
+from weir.messages.registry import FRAME, Registry, json_schema
 
-FORMATS = ("json", "avro", "confluent-avro", "arrow")
+FORMATS = ("json", "avro", "confluent-avro", "confluent-json", "arrow")
 # of an Arrow message that is written; brokers take 1 MB if they are not told otherwise
 MESSAGE_BYTES = 512 << 10
 
@@ -40,9 +41,10 @@ class Payload:
     """How rows are spelt in messages.
 
     ``json``: an object per message; fields that are missing are null, others are passed over. ``avro``: one datum
-    of the schema ``avro`` (JSON text) per message, behind five bytes that name a registered schema with
-    ``confluent-avro``. ``arrow``: a stream of any number of rows per message. A message without a value becomes a row
-    of nulls, with ``arrow`` none.
+    of the schema ``avro`` (JSON text) per message. ``confluent-avro`` and ``confluent-json`` have five bytes in front,
+    which name a schema of a ``registry``; a datum is read with the schema that it was written with, and resolved to
+    ``avro`` if that is given. Schemas are registered under ``subject`` when rows are written. ``arrow``: a stream of
+    any number of rows per message. A message without a value becomes a row of nulls, with ``arrow`` none.
 
     >>> payload = Payload("json", pa.schema([("place", pa.string()), ("n", pa.int64())]))
     >>> decoded = payload.decode([b'{"place": "FR", "n": 1}', b'{"n": ', b'{"place": "US", "x": 0}', None])
@@ -55,22 +57,32 @@ class Payload:
     format: str
     schema: pa.Schema
     avro: str = ""
+    registry: Registry | None = None
+    subject: str = ""
 
-    def check(self) -> None:
+    def check(self, writes: bool = False) -> None:
         """Raise a TopologyError if it cannot work."""
         if self.format not in FORMATS:
             raise TopologyError(f"format={self.format!r}: {did_you_mean(self.format, FORMATS)}")
+        framed = self.format.startswith("confluent-")
+        if self.registry is not None and not framed:
+            raise TopologyError(
+                f'format={self.format!r} has no use for registry=; did you mean "confluent-avro"?'
+            )
+        if writes and framed and self.registry is None:
+            raise TopologyError(f"format={self.format!r} needs registry=, which gives schemas their numbers")
         if "avro" in self.format:
             require("fastavro", "kafka")
-            if not self.avro:
+            if self.avro:
+                _ = self._avro
+            elif writes or self.registry is None:
                 raise TopologyError(f"format={self.format!r} needs avro=, the file with its schema")
-            _ = self._avro
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Return the rows of some messages, and those messages that are none."""
         if self.format == "arrow":
             return self._decode_arrow(values)
-        part = self._json if self.format == "json" else self._avro_rows
+        part = {"json": self._json, "confluent-json": self._framed_json}.get(self.format, self._avro_rows)
         tables: list[pa.Table] = []
         failures: list[Failure] = []
         numbers: list[NDArray[np.int64]] = []
@@ -91,18 +103,31 @@ class Payload:
                 with pa.ipc.new_stream(out, batch.schema) as writer:
                     writer.write_batch(batch[start : start + rows])
                 yield out.getvalue().to_pybytes()
-        elif self.format == "json":
+        elif "json" in self.format:
             encode = msgspec.json.Encoder(enc_hook=str, decimal_format="number").encode
+            head = self._frame(json_schema(batch.schema), "JSON")
             for row in batch.to_pylist():
-                yield encode(row)
+                yield head + encode(row)
         else:
             from fastavro import schemaless_writer
 
-            head = b"\0" + struct.pack(">I", 0) if self.format != "avro" else b""
+            head = self._frame(self.avro, "AVRO")
             for row in batch.to_pylist():
                 data = io.BytesIO()
                 schemaless_writer(data, self._avro, row)
                 yield head + data.getvalue()
+
+    def _frame(self, text: str, kind: str) -> bytes:
+        """Return what stands before each message: nothing, or the number of its schema."""
+        if not self.format.startswith("confluent-"):
+            return b""
+        assert self.registry is not None  # see check
+        return b"\0" + struct.pack(">I", self.registry.register(self.subject, text, kind))
+
+    def _framed_json(self, values: Sequence[bytes | None]) -> pa.Table:
+        for value in values:
+            _number(value)
+        return self._json([value if value is None else value[FRAME:] for value in values])
 
     def _json(self, values: Sequence[bytes | None]) -> pa.Table:
         """Parse messages all at once.
@@ -132,16 +157,30 @@ class Payload:
         except Exception as error:  # fastavro raises what it likes
             raise TopologyError(f"avro=: no Avro schema: {error}") from None
 
+    def _writer(self, number: int) -> Any:
+        """Return the schema that a datum was written with."""
+        from fastavro import parse_schema
+
+        if self.registry is None:
+            return self._avro
+        text = self.registry.schema(number)
+        if text not in _writers:
+            _writers[text] = parse_schema(json.loads(text))
+        return _writers[text]
+
     def _avro_rows(self, values: Sequence[bytes | None]) -> pa.Table:
         from fastavro import schemaless_reader
 
-        skip = 0 if self.format == "avro" else 5
-        rows = []
+        framed, reader = self.format != "avro", self._avro if self.registry and self.avro else None
+        rows: list[Any] = []
         for value in values:
-            data = io.BytesIO(b"" if value is None else value)
-            if skip and value is not None and data.read(skip)[:1] != b"\0":
-                raise ValueError("the message does not begin with the number of a registered schema")
-            rows.append({} if value is None else schemaless_reader(data, self._avro, None))
+            if value is None:
+                rows.append({})
+                continue
+            data = io.BytesIO(value)
+            writer = self._writer(_number(value)) if framed else self._avro
+            data.seek(FRAME if framed else 0)
+            rows.append(schemaless_reader(data, writer, reader))
             if data.read(1):
                 raise ValueError("the message goes on behind its datum")
         return pa.Table.from_pylist(rows, schema=self.schema)
@@ -178,7 +217,9 @@ def _halved(
         return
     try:
         table = decode(values[start:end])
-    except Exception as error:  # whatever a decoder raises, it is about these messages
+    except SourceError:
+        raise  # the registry is away
+    except Exception as error:  # whatever else a decoder raises, it is about these messages
         if end - start == 1:
             failures.append((start, _line(error)))
             return
@@ -187,6 +228,22 @@ def _halved(
         yield from _halved(decode, values, middle, end, failures)
         return
     yield start, end, table
+
+
+_writers: dict[str, Any] = {}  # text of a schema → the schema
+
+
+def _number(value: bytes | None) -> int:
+    """Return the number of a message's schema.
+
+    >>> _number(bytes([0, 0, 0, 0, 7]) + b"datum")
+    7
+    """
+    if value is None:
+        return 0
+    if len(value) < FRAME or value[0]:
+        raise ValueError("the message does not begin with the number of a registered schema")
+    return int(struct.unpack_from(">I", value, 1)[0])
 
 
 def _spelt(kind: pa.DataType) -> pa.DataType:

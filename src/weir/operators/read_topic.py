@@ -12,6 +12,7 @@ import pyarrow as pa
 from weir.errors import SourceError, TopologyError
 from weir.messages.feed import END, PARTITION, RANGES, START
 from weir.messages.payloads import Payload
+from weir.messages.registry import Registry
 from weir.messages.topics import Range, Topics
 from weir.operators.instance import Context, Instance
 from weir.operators.read import SourceReader
@@ -40,13 +41,14 @@ class ReadTopic(SourceReader):
     format: str = "json"
     avro: str = ""
     expired: str = "fail"
+    registry: Registry | None = None
 
     listing: ClassVar[pa.Schema] = RANGES
 
     def __post_init__(self) -> None:
         if not len(self.schema):
             raise TopologyError("a topic needs at least one column to be read")
-        Payload(self.format, self.schema, self.avro).check()
+        Payload(self.format, self.schema, self.avro, self.registry).check()
         for field in self.schema:
             if field.name in ABOUT and field.type not in ABOUT[field.name]:
                 kinds = " or ".join(map(str, ABOUT[field.name]))
@@ -67,7 +69,7 @@ class _ReadInstance(Instance):
         ranges = [Range(*r) for r in zip(*listed, strict=True)]
         hashes = dict(zip((r.place for r in ranges), rows.hash(self.node.key), strict=True))
         content = pa.schema([f for f in schema if f.name not in ABOUT])
-        payload = Payload(operator.format, content, operator.avro)
+        payload = Payload(operator.format, content, operator.avro, operator.registry)
         for messages in operator.topics.read(ranges, operator.expired):
             if content.names:
                 decoded = payload.decode([m.value() for m in messages])

@@ -13,6 +13,7 @@ from weir.errors import SinkError, SinkUnavailable, SourceError, SourceUnavailab
 from weir.extras import require
 from weir.faults import reach
 from weir.messages.payloads import Payload
+from weir.messages.registry import Registry
 from weir.messages.topics import Range, Topics
 from weir.sinks.base import Delivery, Sink
 
@@ -49,7 +50,11 @@ class Kafka(Sink):
     key
         The column that becomes the messages' key, as text; it decides the partition. None: no key.
     format, avro
-        ``"json"``, ``"avro"`` with the file of its schema, or ``"arrow"``: streams of many rows per message.
+        ``"json"``, ``"avro"`` with the file of its schema, or ``"arrow"``: streams of many rows per message;
+        ``"confluent-avro"`` and ``"confluent-json"`` with a registry.
+    registry
+        The URL of a schema registry, or settings of confluent-kafka's client, as for :func:`weir.kafka`. The schema is
+        registered as ``TOPIC-value``.
     settings
         More settings of librdkafka, e.g. ``{"security.protocol": "ssl", "compression.type": "zstd"}``.
     marks
@@ -66,6 +71,7 @@ class Kafka(Sink):
         key: str | None = None,
         format: str = "json",
         avro: str | Path | None = None,
+        registry: str | Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         marks: str = MARKS,
     ) -> None:
@@ -74,7 +80,8 @@ class Kafka(Sink):
         self._format, self._avro = format, "" if avro is None else Path(avro).read_text()
         self._topics = Topics(servers, (topic,), dict(settings or {}))
         self._producers: dict[str, Any] = {}
-        Payload(format, pa.schema([]), self._avro).check()
+        self._registry = Registry.of(registry)
+        self._payload(pa.schema([])).check(writes=True)
 
     def __repr__(self) -> str:
         return f"Kafka({self.topic!r})"
@@ -99,6 +106,10 @@ class Kafka(Sink):
             _put(producer, self.marks, mark, b"%d" % delivery.batch, 0)
             reach("sink-staged", delivery.batch)
             producer.commit_transaction(CALL_TIMEOUT)
+        except SourceError as error:  # the registry
+            self._producers.pop(delivery.owner, None)
+            kind = SinkUnavailable if isinstance(error, SourceUnavailable) else SinkError
+            raise kind(f"{self!r}: {error}") from error
         except KafkaException as error:
             # nobody knows what became of the transaction: the next try begins with a new producer, and asks
             self._producers.pop(delivery.owner, None)
@@ -119,8 +130,11 @@ class Kafka(Sink):
             self._producers[owner] = producer
         return self._producers[owner]
 
+    def _payload(self, schema: pa.Schema) -> Payload:
+        return Payload(self._format, schema, self._avro, self._registry, f"{self.topic}-value")
+
     def _messages(self, delivery: Delivery) -> Iterator[tuple[bytes | None, bytes]]:
-        payload = Payload(self._format, delivery.schema, self._avro)
+        payload = self._payload(delivery.schema)
         for batch in delivery.batches():
             keys: Sequence[Any] = []
             if self.key and self._format != "arrow":

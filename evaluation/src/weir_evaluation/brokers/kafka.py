@@ -62,7 +62,7 @@ class Kafka(Cluster):
     def __enter__(self) -> Kafka:
         self.folder = Path(tempfile.mkdtemp(prefix="weir-brokers-"))
         numbers = range(1, self.brokers + 1)
-        ports = iter(_free_ports(len(self._protocols) * self.brokers))
+        ports = iter(free_ports(len(self._protocols) * self.brokers))
         self._places = {n: {p: f"127.0.0.1:{next(ports)}" for p in self._protocols} for n in numbers}
         self.listeners = {p: ",".join(at[p] for at in self._places.values()) for p in self._protocols}
         try:
@@ -143,7 +143,7 @@ class Kafka(Cluster):
         command = [*JAVA, "-cp", self._classes, *words, str(self._config(number))]
         with open(self.folder / f"{number}.log", "ab") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
             )
 
     def _await_brokers(self, place: str) -> None:
@@ -178,7 +178,7 @@ def shared(folder: Path, until: int) -> Cluster:
     return Cluster(servers.read_text())
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -186,7 +186,7 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 

@@ -40,8 +40,8 @@ def fetch(name: str) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as work:
         shutil.copy(PROJECTS / f"{name}.xml", f"{work}/pom.xml")
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
-        done = subprocess.run(["mvn", "-q", "-B", *goal], cwd=work, capture_output=True, text=True)
+        command = ["mvn", "-q", "-B", f"-DoutputDirectory={work}/jars"]
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True)
         if done.returncode:
             why = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr)
             raise NoJars(f"no jars of {name}: {why.strip()}")

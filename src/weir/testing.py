@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from weir.engine.batch.bootstrap import open_driver
+from weir.engine.batch.bootstrap import open_query
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.handle import QueryHandle
-from weir.engine.batch.ledger import IN_PROCESS
 from weir.engine.inspect.saved_state import state_table
 from weir.engine.local.in_process import InProcessRunner, TaskFailed
 from weir.engine.local.in_process_live import LiveThreads
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Rows = Any  # a pyarrow Table or RecordBatch, or a list of dicts
-SERVERS = 2  # for servers="auto"
 Batch = Any  # rows, or paths of files; with several sources a dict of their names and rows or paths
 
 __all__ = ["Crash", "LocalQuery", "local_spark", "run", "start"]
@@ -128,15 +126,14 @@ class LocalQuery(QueryHandle):
             except Crash:
                 self._crashed = True
             except Exception as error:
-                self._driver.lifecycle.fail(error)
+                self._driver.fail(error)
                 raise
 
     def finish(self) -> None:
         """End the input: open windows close, waiting partial states are merged."""
         if self._driver.needs_end_of_input:
             self.feed(end_of_input=True)
-        self._driver.status.message = "finished"
-        self._driver.lifecycle.endless = False
+        self._driver.finish()
 
     def restart(self, application: Application | Stream | None = None, **settings: Any) -> None:
         """Close the query and open it again on its checkpoint, with other settings or another application."""
@@ -146,8 +143,9 @@ class LocalQuery(QueryHandle):
             self._parts = parts_of(application)
         if settings:
             self._options = Options.of(self._options, settings)
-        listeners, self._driver = self._driver.lifecycle.listeners, self._open()
-        self._driver.lifecycle.listeners = listeners
+        before, self._driver = self._driver, self._open()
+        for listener in before.listeners:
+            self.add_listener(listener)
         self._crashed = False
 
     @property
@@ -202,12 +200,10 @@ class LocalQuery(QueryHandle):
 
     def stop(self) -> None:
         """Stop it; a later start on its checkpoint goes on from the last commit."""
-        self._driver.close()
         if self._page is not None:
             self._page.stop()
         self._active = False
-        self._driver.status.message = "stopped"
-        self._driver.lifecycle.end()
+        self._driver.stop()
 
     def __enter__(self) -> LocalQuery:
         return self
@@ -217,15 +213,12 @@ class LocalQuery(QueryHandle):
 
     def _open(self) -> Driver:
         options = self._options
-        kind = LiveThreads if options.execution == "live" else InProcessRunner
-        runner = kind(Storage(self._checkpoint, options.storage_options), **self._terms)
+        steps = InProcessRunner(Storage(self._checkpoint, options.storage_options), **self._terms)
+        runner = LiveThreads(steps) if options.execution == "live" else steps
         with without_flushing():
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()
-            about = self._parts, self._checkpoint, IN_PROCESS, runner, options
-            driver = open_driver(*about, lambda servers: servers or SERVERS, identity, self._collector)
-        driver.lifecycle.endless = True
-        return driver
+            return open_query(self._parts, options, runner, identity, self._collector)
 
     def _collector(self, name: str) -> Callable[[pa.Table, int], None]:
         def collect(table: pa.Table, batch: int) -> None:

@@ -44,12 +44,12 @@ from weir.spark.runner import (
     SparkRunner,
     Task,
     answering,
+    collected,
     local_folder,
     partition,
     settle,
 )
 from weir.spark.sources import fetched
-from weir.state.storage import Storage
 
 logger = logging.getLogger("weir.spark")
 START_SECONDS = 60.0  # for all servers to come, once there are slots for them
@@ -119,18 +119,14 @@ def encrypted_network(session: SparkSession) -> str | None:
     return next((name for name in ENCRYPTED_NETWORK if conf.get(name, "false") == "true"), None)
 
 
-class LiveRunner(SparkRunner):
+class LiveRunner:
     """Runs batches on live servers where it can, else as step jobs."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        parcels: bool = True,
-        session: SparkSession | None = None,
-        silence: float = SILENCE,
-    ) -> None:
-        super().__init__(storage, parcels, session)
-        self._silence = silence
+    def __init__(self, jobs: SparkRunner, silence: float = SILENCE) -> None:
+        self._jobs, self._silence = jobs, silence
+        self.storage, self.mode, self.sources, self.room = jobs.storage, jobs.mode, jobs.sources, jobs.room
+        self.tasks, self.machines = jobs, self
+        self.start, self.locate, self.committed = jobs.start, jobs.locate, jobs.committed
         self._group: LiveCoordinator | None = None
         self._lock = threading.Lock()  # of the group: a query is stopped from another thread
         self._closed = False
@@ -138,43 +134,36 @@ class LiveRunner(SparkRunner):
         # the batch to try live servers with again, and how many to wait after the next failure
         self._resume, self._pause = 0, 1
         self._origin: list[int] | None = None  # of live servers that change with the next batch
-        self._behind: list[int] | None = None  # of servers that have changed since step jobs ran
         self._why = "as step jobs until the first batch has been planned"
         self._pace = Pace()
-        self.start_seconds = 0.0  # what the last start of live servers took
 
     @property
     def execution(self) -> str:
         return self._why
 
+    @property
+    def session(self) -> SparkSession:
+        return self._jobs.session
+
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch: live ones come and go, and the others stay as they are."""
-        self.topology, self.learning, self._pace = topology, learning, Pace()
-        self._behind = origin if self._behind is None else _after(self._behind, origin)
+        self._jobs.rescale(topology, origin, learning)
+        self._pace = Pace()
         if self._group is not None:
             self._origin = origin
 
-    def _catch_up(self) -> None:
-        """Let step jobs know of servers that have come and gone while none ran: Spark takes a second for it."""
-        if self._behind is not None:
-            origin, self._behind = self._behind, None
-            super().rescale(self.topology, origin, self.learning)
-
     def ensure_slots(self, servers: int, timeout: float) -> None:
         """Start live servers that are to come, while batches go on."""
-        super().ensure_slots(servers, timeout)
-        group, more = self._group, servers - self.topology.servers
+        self._jobs.ensure_slots(servers, timeout)
+        group, more = self._group, servers - self._jobs.topology.servers
         if group is not None and more > 0 and self._reserve(servers) is None:
             with contextlib.suppress(LiveFailed):  # the batch that wants them says so
                 group.prepare(more, self._newcomers(group), START_SECONDS)
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
-        if not executors(self.session):
-            return None
-        if hosts is not None:  # servers may live there
+        if hosts is not None and executors(self.session):  # servers may live there
             self._let_go()
-        self._catch_up()
-        return super().release(hosts)
+        return self._jobs.release(hosts)
 
     def close(self) -> None:
         self._closed = True
@@ -187,8 +176,7 @@ class LiveRunner(SparkRunner):
         if reason is not None:
             self._say(f"as step jobs: {reason}")
             self._let_go()
-            self._catch_up()
-            return super().run(rows, plan, manifest, before)
+            return self._jobs.run(rows, plan, manifest, before)
         try:
             result = self._run_live(rows, plan, manifest, before)
         except Exception as error:
@@ -198,19 +186,18 @@ class LiveRunner(SparkRunner):
             self._resume, self._pause = plan.batch + self._pause, min(2 * self._pause, LONGEST_PAUSE)
             failure = str(error).split("\n")[0]
             self._say(f"as step jobs until batch {self._resume}: {failure}")
-            self._catch_up()
-            return replace(super().run(rows, plan, manifest, before), ran_again=failure)
+            return replace(self._jobs.run(rows, plan, manifest, before), ran_again=failure)
         self._pause = 1
         return result
 
     def _obstacle(self, plan: BatchPlan) -> str | None:
-        if not self.topology.steps:
+        if not self._jobs.topology.steps:
             return "no operator needs a server"
         if self._group is not None and self._origin is None:
             return None
         if plan.batch < self._resume:
             return f"live servers failed, and are tried again with batch {self._resume}"
-        return self._reserve(self.topology.servers)
+        return self._reserve(self._jobs.topology.servers)
 
     def _reserve(self, servers: int) -> str | None:
         """Hold slots for so many servers, or return why there are none."""
@@ -237,14 +224,15 @@ class LiveRunner(SparkRunner):
         if self._origin is not None:
             origin, self._origin = self._origin, None
             group.change(origin, self._newcomers(group), START_SECONDS)
-            self._say(f"on {self.topology.servers} live servers")
-        job = self._job(plan, manifest, before)
-        job = replace(job, slots=list(range(plan.servers)), pace=self._pace)
-        self._limit_batches(NO_LIMIT if 0 < self.row_bytes <= SHORT_ROWS else SETTINGS[MOST_BYTES])
+            self._say(f"on {self._jobs.topology.servers} live servers")
+        job = self._jobs.job(plan, manifest, before, list(range(plan.servers)))
+        job = replace(job, pace=self._pace)
+        short = 0 < self._jobs.row_bytes <= SHORT_ROWS
+        self._jobs.limit_batches(NO_LIMIT if short else SETTINGS[MOST_BYTES])
         context, tag = self.session.sparkContext, f"weir-source-{group.generation.name}"
 
         def push_rows() -> Answers:
-            if rows is self.nothing:
+            if rows is self.sources.nothing:
                 return group.feed(job, [])
             pushed = threading.Event()  # what servers do after that may take any time
             threading.Thread(target=_watch_sources, args=(context, tag, group, pushed), daemon=True).start()
@@ -252,7 +240,7 @@ class LiveRunner(SparkRunner):
             try:
                 if self._is_small(rows):
                     return group.feed(job, fetched(rows).to_batches())
-                return self._collect(answering(rows, _push_task(job, group.generation, group.addresses)))
+                return collected(answering(rows, _push_task(job, group.generation, group.addresses)))
             finally:
                 pushed.set()
                 context.removeJobTag(tag)
@@ -269,14 +257,14 @@ class LiveRunner(SparkRunner):
         Spark knows how long files are, and takes other sources for infinite. Files may hold more than they seem to, so
         the last batch must have been small, too.
         """
-        if self.topology.works_at_sources or self.batch_bytes > SMALL_BATCH:
+        if self._jobs.topology.works_at_sources or self._jobs.batch_bytes > SMALL_BATCH:
             return False
         return int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()) <= SMALL_BATCH
 
     def _start_servers(self) -> LiveCoordinator:
         """Start the barrier stage, in a thread that waits for its end, and wait for the servers."""
         began = time.perf_counter()
-        context, n = self.session.sparkContext, self.topology.servers
+        context, n = self.session.sparkContext, self._jobs.topology.servers
         host = context.getConf().get("spark.driver.host") or "127.0.0.1"
         bind = context.getConf().get("spark.driver.bindAddress", host)
         sealed = encrypted_network(self.session) is not None
@@ -287,14 +275,12 @@ class LiveRunner(SparkRunner):
             if self._closed:
                 raise LiveFailed("the query is being stopped")
             self._group = group
-        self._catch_up()
-        self._launch(group, list(range(n)), self.affinity.each())
+        self._launch(group, list(range(n)), self._jobs.affinity.each())
         group.gather(START_SECONDS)
-        self.start_seconds = time.perf_counter() - began
         if executors(self.session):
             threading.Thread(target=_warm_up, args=(self.session, n), daemon=True, name="weir-warm").start()
         how = ", encrypted" if sealed else ""
-        self._say(f"on {n} live servers{how} (started within {self.start_seconds:.1f} s)")
+        self._say(f"on {n} live servers{how} (started within {time.perf_counter() - began:.1f} s)")
         return group
 
     def _launch(self, group: LiveCoordinator, members: list[int], places: DataFrame) -> None:
@@ -375,15 +361,6 @@ def _running_tasks(context: Any, tag: str) -> int:
 
 def _job_group(generation: Generation) -> str:
     return f"weir-live-{generation.name}"
-
-
-def _after(first: list[int], then: list[int]) -> list[int]:
-    """Return the origin of servers that have changed twice.
-
-    >>> _after([0, -1, 1], [2, 1, -1])
-    [1, -1, -1]
-    """
-    return [first[old] if old >= 0 else -1 for old in then]
 
 
 def _server_task(driver: Address, generation: Generation, members: list[int]) -> Task:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.engine.batch.bootstrap import open_driver
+from weir.engine.batch.bootstrap import open_query
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.handle import QueryHandle
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
@@ -20,8 +20,9 @@ from weir.graph.declare import Assembly
 from weir.options import Options
 from weir.spark.failures import Stopped, check_sendable, translated
 from weir.spark.live_runner import LiveRunner, free_servers, require_live
-from weir.spark.runner import SparkRunner, unite
+from weir.spark.runner import SparkRunner
 from weir.spark.session import encrypts_files, own_session
+from weir.spark.sources import SparkRows
 from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
 from weir.spark.topics import frames_of, started_stream
@@ -43,6 +44,7 @@ class Query(QueryHandle):
         self._session = session
         self._stream: Any = None  # Spark's own query; None for bounded sources
         self._ticker: Ticker | None = None
+        self._ends_by_itself = False
 
     @property
     def is_active(self) -> bool:
@@ -73,7 +75,7 @@ class Query(QueryHandle):
                 raise self._failure(error) from None
             finally:
                 if not self.is_active:
-                    self._driver.runner.close()  # so that its slots are free for whoever waited
+                    self._driver.release()  # so that its slots are free for whoever waited
         self._raise()
         return done
 
@@ -88,33 +90,29 @@ class Query(QueryHandle):
 
     def stop(self) -> None:
         """Stop after the batch in flight is cancelled; a later start goes on from the last commit."""
-        self._driver.lifecycle.stopping = True
+        self._driver.cancel()
         if self._ticker is not None:
             self._ticker.stop()
-        self._driver.retry.stop()
         if self.is_active:
             # Spark waits for the batch, and the batch for live servers; these go once Spark knows that it is to stop
             release = threading.Thread(target=self._release, name="weir-stop", daemon=True)
             release.start()
             self._stream.stop()
             release.join()
-        self._driver.close()
         if self._page is not None:
             self._page.stop()
-        self._driver.status.message = "stopped"
-        self._driver.lifecycle.end()
+        self._driver.stop()
 
     def _release(self) -> None:
         while self.is_active:
             time.sleep(0.01)
-        self._driver.runner.close()
+        self._driver.release()
 
-    def _failure(self, error: Exception) -> Exception:
-        status = self._driver.status
-        if status.error is None:
-            error = translated(error) if isinstance(error, PySparkException) else error
-            self._driver.lifecycle.fail(error)
-        return status.error or error
+    def _failure(self, error: PySparkException) -> Exception:
+        failure = self._driver.error or translated(error)
+        if self._driver.error is None:
+            self._driver.fail(failure)
+        return failure
 
     def _await_end(self) -> None:
         """Let live servers go when Spark's own query has ended, however that came about, and note it."""
@@ -124,12 +122,13 @@ class Query(QueryHandle):
             self._failure(error)
         except Exception as error:  # the JVM is gone
             logger.info("%s: Spark is gone (%s)", self.checkpoint, type(error).__name__)
-        self._driver.runner.close()
-        self._driver.lifecycle.end()
+        if self._ends_by_itself and not self._driver.stopping:
+            self._driver.finish()
+        self._driver.end()
 
     def _raise(self) -> None:
-        if self._driver.status.error is not None:
-            raise self._driver.status.error
+        if self._driver.error is not None:
+            raise self._driver.error
 
 
 def start(parts: Assembly, checkpoint: str, options: Options) -> Query:
@@ -148,23 +147,22 @@ def start(parts: Assembly, checkpoint: str, options: Options) -> Query:
             driver.compile()
             driver.batch(frame, batch)
         except Exception as error:
-            if isinstance(error, WeirError) or driver.status.error is None:
-                driver.lifecycle.fail(error)
+            if isinstance(error, WeirError) or driver.error is None:
+                driver.fail(error)
             traceback.clear_frames(error.__traceback__)
-            if driver.lifecycle.stopping:
+            if driver.stopping:
                 raise Stopped from None
             if isinstance(error, WeirError):  # what it says is enough: Spark logs a traceback several times
                 raise error.with_traceback(None) from None
             raise
 
-    driver.lifecycle.endless = not {"availableNow", "once"} & {*(options.trigger or ())}
+    query._ends_by_itself = bool({"availableNow", "once"} & {*(options.trigger or ())})
     location = _source_checkpoint(query, options)
     writer = rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", location)
     if options.trigger:
         writer = writer.trigger(**options.trigger)
     if options.name:
         writer = writer.queryName(options.name)
-    driver.status.message = "waiting for data"
     query._page = page_of(options.watch, driver.storage)
     query._stream = started_stream(writer) if parts.feeds else writer.start()
     driver.source = str(query._stream.id)
@@ -192,23 +190,18 @@ def run(parts: Assembly, checkpoint: str, options: Options) -> Query:
         if driver.needs_end_of_input:
             driver.batch(rows.limit(0), 1, end_of_input=True)
     except Exception as error:
-        driver.lifecycle.fail(error)
+        driver.fail(error)
         raise
     finally:
         driver.close()
-    driver.status.message = "finished"
-    driver.lifecycle.end()
+    driver.finish()
+    driver.end()
     return query
 
 
 def _open(parts: Assembly, checkpoint: str, mode: str, options: Options) -> tuple[Query, DataFrame]:
     """Return the handle of a query that has not begun, and the rows of its sources."""
     session = _session(parts)
-    # what runs in the user's own session must not change its settings
-    own = own_session(session) if mode == "bounded" else None
-    # rows that are left in files would lie there in plain text, where Spark encrypts what it writes
-    parcels = options.parcels and not encrypts_files(session)
-    storage = Storage(checkpoint, options.storage_options)
     # a bounded run has a batch or two, not worth the start of servers that stay
     stays = options.execution == "live" or (options.execution == "auto" and mode == "streaming")
     check_sendable(parts.declared)
@@ -219,11 +212,19 @@ def _open(parts: Assembly, checkpoint: str, mode: str, options: Options) -> tupl
             require_live(session, servers)
         return servers
 
-    runner = (LiveRunner if stays else SparkRunner)(storage, parcels, own)
-    runner.announcing = parts.feeds
-    driver = open_driver(parts, checkpoint, mode, runner, options, room)
-    runner.template = unite(frames_of(parts, session, streaming=mode == "streaming"), driver.topology)
-    return Query(driver, session), runner.template
+    sources = SparkRows(frames_of(parts, session, streaming=mode == "streaming"), parts.feeds)
+    jobs = SparkRunner(
+        Storage(checkpoint, options.storage_options),
+        mode,
+        sources,
+        room,
+        # rows that are left in files would lie there in plain text, where Spark encrypts what it writes
+        parcels=options.parcels and not encrypts_files(session),
+        # what runs in the user's own session must not change its settings
+        session=own_session(session) if mode == "bounded" else None,
+    )
+    driver = open_query(parts, options, LiveRunner(jobs) if stays else jobs)
+    return Query(driver, session), sources.united(driver.topology)
 
 
 def _check_alone(checkpoint: str, options: Options) -> None:

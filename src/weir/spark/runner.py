@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,34 +13,24 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from weir.engine.batch.fence import check_shared
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange.wire import WIRE
 from weir.engine.metrics.progress import Progress
-from weir.engine.steering.lookahead import Ahead
 from weir.engine.task import invariants
-from weir.engine.task.batch_context import (
-    SOURCE_NUMBER,
-    BatchContext,
-    Segments,
-    column_name,
-    host_name,
-)
+from weir.engine.task.batch_context import BatchContext, Segments, host_name
 from weir.engine.task.job_tasks import SourceTask, StepTask
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult, result_of
 from weir.errors import EngineError, HandoffLost, OperatorError
 from weir.faults import reach
 from weir.graph.model import Topology
-from weir.locality.stats import BatchStats
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
 from weir.spark.failures import translating
 from weir.spark.server_affinity import ServerAffinity
-from weir.spark.session import own_session
-from weir.spark.sources import collected, count_ahead, without
+from weir.spark.sources import SparkRows
 from weir.spark.state import output_frame
 from weir.state.storage import Storage
 
@@ -86,41 +76,35 @@ def answering(frame: DataFrame, task: Task) -> DataFrame:
     return frame.mapInArrow(answers, _ANSWERED)
 
 
-def unite(sources: dict[str, DataFrame], topology: Topology) -> DataFrame:
-    """All sources as one DataFrame: each keeps its columns, and only those that are needed."""
-    united: DataFrame | None = None
-    for number, (name, frame) in enumerate(sources.items()):
-        wanted = topology.sources[name].names
-        part = frame.select(*[F.col(f"`{c}`").alias(column_name(number, c)) for c in wanted])
-        if len(sources) > 1:
-            part = part.withColumn(SOURCE_NUMBER, F.lit(number))
-        united = part if united is None else united.unionByName(part, allowMissingColumns=True)
-    assert united is not None
-    return united
-
-
 class SparkRunner:
     """Runs batches of one topology as Spark jobs: one job per batch, one stage per exchange.
-    Servers that share a host leave long rows for each other in files there, unless ``parcels`` is False.
+
+    Servers that share a host leave long rows for each other in files there, unless ``parcels`` is False. Without a
+    ``session`` of its own it works in that of the batches: foreachBatch has one.
     """
 
-    def __init__(self, storage: Storage, parcels: bool = True, session: SparkSession | None = None) -> None:
-        self.storage, self.parcels = storage, parcels
-        self.announcing: Collection[str] = ()  # sources that only say when there is something to read
+    def __init__(
+        self,
+        storage: Storage,
+        mode: str,
+        sources: SparkRows,
+        room: Callable[[int | None], int],
+        parcels: bool = True,
+        session: SparkSession | None = None,
+    ) -> None:
+        self.storage, self.mode, self.sources, self.room, self.parcels = storage, mode, sources, room, parcels
+        self.tasks = self.machines = self
         self._own_session = session
         self.query = uuid.uuid4().hex
         self.hosts: list[str] = []  # where servers are expected; empty: nobody knows
         self.row_bytes, self.batch_bytes = 0.0, 0  # of a source row, and of all of them, in the last batch
-        self.nothing: DataFrame | None = None  # the last rows that were handed out without any
         self._settled_in: Any = None  # the session, as the JVM knows it, that homes are in
-        self._rows_session: SparkSession | None = None
-        self.template: DataFrame  # what batches come from, set before the first
+        self._behind: list[int] | None = None  # of servers that have changed since step jobs ran
         self._pause_until = 0
         self._most_bytes = ""  # of an Arrow batch, as the session has been told
 
     def start(self, rows: DataFrame, topology: Topology, learning: Learning | None, claim: Claim) -> None:
-        """Settle in the session that was given, or in that of the batches: foreachBatch has one of its own."""
-        self._rows_session = rows.sparkSession
+        self.sources.session = rows.sparkSession
         self.session = self._own_session or rows.sparkSession
         if self._settled_in is not None and self._settled_in == self.session._jsparkSession:
             return
@@ -130,55 +114,40 @@ class SparkRunner:
             self.topology, self.learning = topology, learning
         self._settled_in, self._claim = self.session._jsparkSession, claim
         self._most_bytes = SETTINGS[MOST_BYTES]
-        self.affinity = ServerAffinity(self.session, self.topology.servers)
+        self._affinity, self._behind = ServerAffinity(self.session, self.topology.servers), None
         self.hosts = self._hosts_of_one_machine()
 
-    def no_rows(self, topology: Topology) -> DataFrame:
-        """Return an empty DataFrame like those of the source, in the session of the batches if there was one."""
-        if self._rows_session is None:
-            self._rows_session = own_session(self.template.sparkSession)
-        nothing = [F.lit(None).cast(f.dataType).alias(f.name) for f in self.template.schema.fields]
-        # Spark must not see that it is empty: it would leave the exchange out, and with it which server a task is
-        return self._rows_session.range(0, 1, 1, 1).where(F.rand(0) < -1).select(*nothing)
+    @property
+    def affinity(self) -> ServerAffinity:
+        """The homes of the servers that there are now: Spark takes a second to change them, so only when asked."""
+        if self._behind is not None:
+            origin, self._behind = self._behind, None
+            self._affinity = self._affinity.rearranged(self.session, origin)
+        return self._affinity
 
     @property
     def execution(self) -> str:
         return "as step jobs"
 
-    @property
-    def knows_hosts(self) -> bool:
-        return bool(self.hosts) or not self.parcels
-
-    def locate(self) -> dict[int, tuple[str, str]]:
+    def locate(self, always: bool) -> dict[int, tuple[str, str]]:
+        if not always and (self.hosts or not self.parcels):
+            return {}
         places = self.affinity.locate()
         self.hosts = [places[server][0] for server in range(self.topology.servers)]
         return places
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
-        """Go over to other servers with the next batch."""
-        self.affinity = self.affinity.rearranged(self.session, origin)
         self.topology, self.learning = topology, learning
+        self._behind = origin if self._behind is None else _after(self._behind, origin)
         self.hosts = self._hosts_of_one_machine()
-
-    def count_ahead(self, rows: DataFrame, ahead: Ahead) -> BatchStats:
-        return count_ahead(rows, self.topology, ahead)
 
     def committed(self, progress: Progress) -> None:
         self.hosts = [server.host for server in progress.servers]
         self.row_bytes = progress.bytes_in / progress.rows if progress.rows else 0.0
         self.batch_bytes = progress.bytes_in
 
-    def listings(self, rows: DataFrame, sources: Collection[str]) -> dict[str, pa.Table]:
-        return collected(rows, self.topology, set(sources) - set(self.announcing))
-
-    def without(self, rows: DataFrame, sources: Collection[str] | None = None) -> DataFrame:
-        rest = without(rows, self.topology, sources)
-        if rest is None:
-            rest = self.nothing = rows.limit(0)
-        return rest
-
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
-        sink(output_frame(self._rows_session, self.storage, files, schema), batch)
+        sink(output_frame(self.sources.session, self.storage, files, schema), batch)
 
     def ensure_slots(self, servers: int, timeout: float) -> None:
         ensure_slots(self.session, servers, timeout)
@@ -214,15 +183,15 @@ class SparkRunner:
         hosts: list[str] | None,
     ) -> BatchResult:
         topology = self.topology
-        self._limit_batches(SETTINGS[MOST_BYTES])
-        job = self._job(plan, manifest, before, hosts)
+        self.limit_batches(SETTINGS[MOST_BYTES])
+        job = self.job(plan, manifest, before, self.affinity.slots, hosts)
         sent = (sending if topology.steps else answering)(rows, _source_task(job))
         for step in range(1, topology.steps + 1):
             stage = sending if step < topology.steps else answering
             sent = stage(self.affinity.exchange(sent), _step_task(job, step))
-        return result_of(self._collect(sent))
+        return result_of(collected(sent))
 
-    def _limit_batches(self, most_bytes: str) -> None:
+    def limit_batches(self, most_bytes: str) -> None:
         """Tell Spark how long an Arrow batch may be that it hands to a Python task."""
         if self._most_bytes != most_bytes:
             self.session.conf.set(MOST_BYTES, most_bytes)
@@ -231,19 +200,21 @@ class SparkRunner:
     def close(self) -> None:
         pass
 
-    def _job(
+    def job(
         self,
         plan: BatchPlan,
         manifest: Manifest,
-        before: Manifest | None = None,
+        before: Manifest | None,
+        slots: list[int],
         hosts: list[str] | None = None,
     ) -> BatchContext:
+        """Return a batch as its tasks see it."""
         return BatchContext(
             self.topology,
             plan,
             Segments(manifest),
             self.storage,
-            self.affinity.slots,
+            slots,
             self.learning,
             None if before is None else Segments(before),
             query=self.query,
@@ -251,10 +222,6 @@ class SparkRunner:
             invariants=invariants.enabled,
             claim=self._claim,
         )
-
-    def _collect(self, frame: DataFrame) -> list[tuple[int, bytes]]:
-        with translating():
-            return [(row[0], bytes(row[1])) for row in frame.collect()]
 
     def _hosts_of_one_machine(self) -> list[str]:
         """Return the host of each server where that is clear before any of them has run; else none."""
@@ -273,8 +240,23 @@ class SparkRunner:
                     yield pa.RecordBatch.from_arrays(columns, names=["id", "payload"])
 
         tasks = self.session.range(0, count, 1, count)
-        answers = dict(self._collect(tasks.mapInArrow(answer, "id int, payload binary")))
+        answers = dict(collected(tasks.mapInArrow(answer, "id int, payload binary")))
         return [msgspec.json.decode(answers[number]) for number in range(count)]
+
+
+def collected(frame: DataFrame) -> list[tuple[int, bytes]]:
+    """Return what tasks answer: pairs of a number and a payload."""
+    with translating():
+        return [(row[0], bytes(row[1])) for row in frame.collect()]
+
+
+def _after(first: list[int], then: list[int]) -> list[int]:
+    """Return the origin of servers that have changed twice.
+
+    >>> _after([0, -1, 1], [2, 1, -1])
+    [1, -1, -1]
+    """
+    return [first[old] if old >= 0 else -1 for old in then]
 
 
 _settled = False

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from weir.engine.steering.lookahead import ENTRIES, Ahead
@@ -18,6 +18,7 @@ from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
 from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH
 from weir.spark.failures import translating
+from weir.spark.session import own_session
 
 # a streaming reader wants to be told; content is never asked for, so Spark never opens a file
 _SCHEMA = "path string, modificationTime timestamp, length long, content binary"
@@ -51,51 +52,86 @@ def _partition(by: str) -> Column:
     return F.regexp_extract(F.col("path"), by, 1)
 
 
-def collected(rows: DataFrame, topology: Topology, sources: Collection[str]) -> dict[str, pa.Table]:
-    """Return what Spark has listed for some sources, of the rows of all."""
-    out = {}
-    for number, (name, schema) in enumerate(topology.sources.items()):
-        if name in sources:
-            part = rows.where(F.col(SOURCE_NUMBER) == number) if len(topology.sources) > 1 else rows
-            columns = [F.col(f"`{column_name(number, c)}`").alias(c) for c in schema.names]
-            out[name] = fetched(part.select(*columns)).cast(schema)
-    return out
+class SparkRows:
+    """Rows of sources as DataFrames: all sources as one, in which each keeps its columns, and only those needed.
+
+    Sources that are ``announcing`` only say when there is something to read.
+    """
+
+    def __init__(self, frames: dict[str, DataFrame], announcing: Collection[str] = ()) -> None:
+        self._frames, self._announcing = frames, announcing
+        self.session: SparkSession | None = None  # of the batches, once there was one
+        self.nothing: DataFrame | None = None  # the last rows that were handed out without any
+
+    def united(self, topology: Topology) -> DataFrame:
+        """Return all sources as one DataFrame."""
+        united: DataFrame | None = None
+        for number, (name, frame) in enumerate(self._frames.items()):
+            wanted = topology.sources[name].names
+            part = frame.select(*[F.col(f"`{c}`").alias(column_name(number, c)) for c in wanted])
+            if len(self._frames) > 1:
+                part = part.withColumn(SOURCE_NUMBER, F.lit(number))
+            united = part if united is None else united.unionByName(part, allowMissingColumns=True)
+        assert united is not None
+        return united
+
+    def no_rows(self, topology: Topology) -> DataFrame:
+        """Return an empty DataFrame like those of the source, in the session of the batches if there was one."""
+        template = self.united(topology)
+        if self.session is None:
+            self.session = own_session(template.sparkSession)
+        nothing = [F.lit(None).cast(f.dataType).alias(f.name) for f in template.schema.fields]
+        # Spark must not see that it is empty: it would leave the exchange out, and with it which server a task is
+        return self.session.range(0, 1, 1, 1).where(F.rand(0) < -1).select(*nothing)
+
+    def listings(self, rows: DataFrame, topology: Topology, sources: Collection[str]) -> dict[str, pa.Table]:
+        """Return what Spark has listed for some sources, of the rows of all."""
+        out = {}
+        for number, (name, schema) in enumerate(topology.sources.items()):
+            if name in sources and name not in self._announcing:
+                columns = [F.col(f"`{column_name(number, c)}`").alias(c) for c in schema.names]
+                out[name] = fetched(_of_source(rows, topology, number).select(*columns)).cast(schema)
+        return out
+
+    def without(
+        self, rows: DataFrame, topology: Topology, sources: Collection[str] | None = None
+    ) -> DataFrame:
+        names = list(topology.sources)
+        if sources is None or set(names) <= set(sources):
+            self.nothing = rows.limit(0)
+            return self.nothing
+        gone = [number for number, name in enumerate(names) if name in sources]
+        return rows.where(~F.col(SOURCE_NUMBER).isin(gone))
+
+    def count_ahead(self, rows: DataFrame, topology: Topology, ahead: Ahead) -> BatchStats:
+        """Return how often keys, and pairs of keys, occur in the rows of a batch; only key columns are read.
+
+        Rows become key hashes in the JVM, are grouped there, and the most frequent combinations reach the driver.
+        """
+        parts = []
+        for number, source in enumerate(topology.sources):
+            keys = ahead.keys.get(source, {})
+            if not keys:
+                continue
+            needed = [F.col(f"`{column_name(number, c)}`") for c in ahead.columns(source)]
+            part = _of_source(rows, topology, number)
+            part = part.where(reduce(lambda a, b: a & b, [c.isNotNull() for c in needed]))
+            hashed = [
+                F.xxhash64(*[F.col(f"`{column_name(number, c)}`") for c in key]).alias(f"h{o}")
+                for o, key in keys.items()
+            ]
+            counted = part.select(*hashed).groupBy(*[f"h{o}" for o in keys]).count()
+            table = counted.orderBy(F.desc("count")).limit(ENTRIES // len(keys)).toArrow()
+            count = table["count"].to_numpy().astype(np.float64)
+            parts.append(ahead.stats({o: table[f"h{o}"].to_numpy().view(np.uint64) for o in keys}, count))
+        return BatchStats.merge(parts)
+
+
+def _of_source(rows: DataFrame, topology: Topology, number: int) -> DataFrame:
+    return rows.where(F.col(SOURCE_NUMBER) == number) if len(topology.sources) > 1 else rows
 
 
 def fetched(frame: DataFrame) -> pa.Table:
     """Return the rows of a DataFrame, in this process."""
     with translating():
         return frame.toArrow()
-
-
-def without(rows: DataFrame, topology: Topology, sources: Collection[str] | None) -> DataFrame | None:
-    """Return the rows of all sources but some, of which None stands for all; None if no source is left."""
-    names = list(topology.sources)
-    if sources is None or set(names) <= set(sources):
-        return None
-    gone = [number for number, name in enumerate(names) if name in sources]
-    return rows.where(~F.col(SOURCE_NUMBER).isin(gone))
-
-
-def count_ahead(rows: DataFrame, topology: Topology, ahead: Ahead) -> BatchStats:
-    """Return how often keys, and pairs of keys, occur in the rows of a batch; only key columns are read.
-
-    Rows become key hashes in the JVM, are grouped there, and the most frequent combinations reach the driver.
-    """
-    parts = []
-    for number, source in enumerate(topology.sources):
-        keys = ahead.keys.get(source, {})
-        if not keys:
-            continue
-        part = rows.where(F.col(SOURCE_NUMBER) == number) if len(topology.sources) > 1 else rows
-        needed = [F.col(f"`{column_name(number, c)}`") for c in ahead.columns(source)]
-        part = part.where(reduce(lambda a, b: a & b, [c.isNotNull() for c in needed]))
-        hashed = [
-            F.xxhash64(*[F.col(f"`{column_name(number, c)}`") for c in key]).alias(f"h{o}")
-            for o, key in keys.items()
-        ]
-        counted = part.select(*hashed).groupBy(*[f"h{o}" for o in keys]).count()
-        table = counted.orderBy(F.desc("count")).limit(ENTRIES // len(keys)).toArrow()
-        count = table["count"].to_numpy().astype(np.float64)
-        parts.append(ahead.stats({o: table[f"h{o}"].to_numpy().view(np.uint64) for o in keys}, count))
-    return BatchStats.merge(parts)

@@ -72,7 +72,7 @@ class Ticker:
     def _failed(self, error: Exception) -> None:
         if self._stopping.is_set():
             return  # cancelled: the next start does it
-        if self._driver.status.error is None:
-            self._driver.lifecycle.fail(error)
+        if self._driver.error is None:
+            self._driver.fail(error)
         traceback.clear_frames(error.__traceback__)
         self._stream.stop()

@@ -51,7 +51,7 @@ def test_counts_are_right_whatever_the_grouping(places, topics):
 
 
 def test_counts_are_right_when_all_is_encrypted(monkeypatch):
-    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 2000, "sealed": True})
+    monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (2000, True))
     query = run(two_counts(routing=weir.PartialKey()), TABLES, servers=3, execution="live")
     assert rows_of(query.state("topics")) == counts(TABLES, "topic")
     assert set(ways(query)) == {"live"}
@@ -147,7 +147,7 @@ def test_mistakes_of_users_are_told_as_in_jobs():
 
 
 def test_rows_that_do_not_fit_memory_wait_in_files(monkeypatch):
-    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 2000, "sealed": False})
+    monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (2000, False))
     monkeypatch.setattr(outbox, "BLOB_BYTES", 4000)
     app = (
         weir.source(POSTS)
@@ -166,7 +166,7 @@ def test_a_full_disk_under_the_files_ends_the_batch_and_it_runs_again(monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(inbox.os, "posix_fallocate", full)
-    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 0, "sealed": False})
+    monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (0, False))
     query = run(two_counts(), TABLES[:1], servers=2, execution="live")
     assert ways(query) == ["jobs"]
     assert "No space left" in query.progress.ran_again

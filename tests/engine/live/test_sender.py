@@ -201,7 +201,7 @@ def test_rows_for_others_leave_before_a_server_works_on_its_own(monkeypatch):
 @pytest.mark.parametrize("sealed", [False, True])
 def test_counts_are_right_when_next_to_nothing_may_wait(monkeypatch, sealed):
     monkeypatch.setattr(Sender.__init__, "__defaults__", (None, 100))
-    monkeypatch.setattr(LiveThreads.__init__, "__kwdefaults__", {"limit": 2000, "sealed": sealed})
+    monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (2000, sealed))
     tables = [posts(3000, seed) for seed in range(2)]
     query = run(two_counts(routing=weir.PartialKey()), tables, servers=3, execution="live")
     assert rows_of(query.state("topics")) == counts(tables, "topic")

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import cloudpickle
 
+from weir.engine.batch.ledger import IN_PROCESS
 from weir.engine.documents import (
     BatchPlan,
     Claim,
@@ -57,8 +58,12 @@ def key_hashes(operator: int, ranks: NDArray[np.int64]) -> NDArray[np.uint64]:
 class MadeUpRunner:
     """Takes the place of Spark: ``keys`` keys per operator, Zipf, each server with its own share of them."""
 
+    mode = IN_PROCESS
+    execution = "made up"
+
     def __init__(self, storage: Storage, keys: int, seed: int = 0) -> None:
         self.storage, self.keys = storage, keys
+        self.sources = self.tasks = self.machines = self
         self._rng = np.random.default_rng(seed)
         self.outside = 0.0  # CPU seconds that went into making things up
         self.to_driver = 0  # bytes of the last batch
@@ -69,16 +74,13 @@ class MadeUpRunner:
 
     # ------------------------------------------------------------------ what the driver asks of a runner
 
-    execution = "made up"
-
     def start(self, rows: Any, topology: Topology, learning: Learning | None, claim: Claim) -> None:
         self.topology, self.learning = topology, learning
 
-    @property
-    def knows_hosts(self) -> bool:
-        return False
+    def room(self, servers: int | None) -> int:
+        return servers or 1
 
-    def locate(self) -> dict[int, tuple[str, str]]:
+    def locate(self, always: bool) -> dict[int, tuple[str, str]]:
         return {server: _place(server) for server in range(self.topology.servers)}
 
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
@@ -87,16 +89,16 @@ class MadeUpRunner:
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         self.topology, self.learning = topology, learning
 
-    def count_ahead(self, rows: Any, ahead: Ahead) -> BatchStats:
+    def count_ahead(self, rows: Any, topology: Topology, ahead: Ahead) -> BatchStats:
         return BatchStats()
 
     def committed(self, progress: Progress) -> None:
         pass
 
-    def listings(self, rows: Any, sources: Collection[str]) -> dict[str, pa.Table]:
+    def listings(self, rows: Any, topology: Topology, sources: Collection[str]) -> dict[str, pa.Table]:
         return {}
 
-    def without(self, rows: Any, sources: Collection[str] | None = None) -> Any:
+    def without(self, rows: Any, topology: Topology, sources: Collection[str] | None = None) -> Any:
         return rows
 
     def no_rows(self, topology: Topology) -> Any:

@@ -23,9 +23,8 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 import weir
-from weir.engine.batch.bootstrap import open_driver
+from weir.engine.batch.bootstrap import open_query
 from weir.engine.batch.driver import Driver
-from weir.engine.batch.ledger import IN_PROCESS
 from weir.engine.metrics.progress import RoutingProgress
 from weir.flow import parts_of
 from weir.locality.counts import PairCounts
@@ -102,7 +101,7 @@ def _point(
             "to_driver_bytes": runner.to_driver,
             "per_task_bytes": runner.per_task,
             "table_bytes": _table_bytes(driver),
-            "counted": (driver.status.recent[-1].routing or RoutingProgress()).counted["o0"],
+            "counted": (driver.lifecycle.recent[-1].routing or RoutingProgress()).counted["o0"],
         }
         if proposals:
             assert driver.learner is not None
@@ -124,12 +123,9 @@ def _driver(folder: Path, servers: int, keys: int, operators: int) -> tuple[Driv
         stream = stream.keyed(f"k{o}", weir.Count(emit="rows"), name=f"o{o}")
     locality = weir.Locality(period=None, hierarchy="hosts", tables=_tables(folder, servers, keys, operators))
     options = Options(servers=servers, routing=locality, racks=racks(servers))
-    checkpoint = str(folder / "checkpoint")
-    runner = MadeUpRunner(Storage(checkpoint), keys)
+    runner = MadeUpRunner(Storage(str(folder / "checkpoint")), keys)
     with without_flushing():
-        driver = open_driver(
-            parts_of(stream), checkpoint, IN_PROCESS, runner, options, lambda wanted: wanted or servers
-        )
+        driver = open_query(parts_of(stream), options, runner)
     return driver, runner
 
 

@@ -10,8 +10,9 @@ import msgspec
 
 from weir.durations import microseconds
 from weir.engine.batch.clock import Clock
-from weir.engine.batch.driver import Driver, Runner
+from weir.engine.batch.driver import Driver
 from weir.engine.batch.ledger import FOREVER, Ledger
+from weir.engine.batch.runner import Runner
 from weir.engine.batch.source_batching import SourceBatching, SplittableSource
 from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import Layout
@@ -24,29 +25,26 @@ from weir.options import Options, sinks_of
 from weir.state.storage import Storage
 
 
-def open_driver(
+def open_query(
     parts: Assembly,
-    checkpoint: str,
-    mode: str,
-    runner: Runner,
     options: Options,
-    room: Callable[[int | None], int],
+    runner: Runner,
     identity: str | None = None,
     collect: Callable[[str], Any] | None = None,
 ) -> Driver:
-    """Open a checkpoint for an application and return the driver that goes on from there.
+    """Open the checkpoint of a runner for an application and return the driver that goes on from there.
 
-    ``room(servers)`` raises if so many servers can't run; for None it returns how many can. ``identity`` names a new
-    checkpoint, and seeds its routers; any other one if not given. See :func:`query_sinks` for ``collect``.
+    ``identity`` names a new checkpoint, and seeds its routers; any other one if not given. See :func:`query_sinks` for
+    ``collect``.
     """
     sinks = query_sinks(parts, options, collect)
     build = partial(parts.topology, routing=options.routing, sinks=list(sinks), prune=options.prune)
-    storage = Storage(checkpoint, options.storage_options)
-    layout, topology, declared = _placed(storage, options.servers, build, room)
+    storage = runner.storage
+    layout, topology, declared = _placed(storage, options.servers, build, runner.room)
     ledger = Ledger(
         storage,
         topology,
-        mode,
+        runner.mode,
         clock=Clock(options.clock, _clock_jump(topology, options)),
         retain=options.retain,
         drop_state=options.drop_state,
@@ -54,7 +52,7 @@ def open_driver(
         identity=identity,
     )
     source_batching = _source_batching(topology, parts.feeds, options)
-    return Driver(topology, storage, ledger, runner, sinks, options, build, declared, source_batching)
+    return Driver(topology, ledger, runner, sinks, options, build, declared, source_batching)
 
 
 def _source_batching(

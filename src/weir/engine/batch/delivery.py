@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from weir.engine.arrays import read_table, table_schema
 from weir.engine.batch.ledger import Ledger
 from weir.engine.batch.retry import Retry
+from weir.engine.batch.runner import TaskRunner
 from weir.engine.documents import Commit, FileRef
 from weir.errors import CheckpointMismatch
 from weir.faults import reach
@@ -18,16 +19,6 @@ from weir.sinks.base import Delivery, Sink
 from weir.state.storage import Storage
 
 Sinks = Mapping[str, Sequence[Any]]  # operator → its sinks: a Sink or a function each
-
-
-class TaskRunner(Protocol):
-    """What delivering asks of a runner."""
-
-    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
-        """Run a task for each number below ``count``; return their answers, which are JSON-able."""
-
-    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
-        """Call a function with a batch's rows."""
 
 
 class Deliveries:

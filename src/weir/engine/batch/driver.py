@@ -1,7 +1,6 @@
-"""The batch loop: plan → run → commit → deliver. It knows a :class:`Runner`, not Spark.
+"""The batch loop: plan → run → commit → deliver. It knows a :class:`~weir.engine.batch.runner.Runner`, not Spark.
 
-A runner runs the tasks of a batch somewhere: as Spark jobs (:mod:`weir.spark.runner`), or in this process
-(:mod:`weir.testing`). Everything that makes a batch happen exactly once is here and in the ledger.
+Everything that makes a batch happen exactly once is here and in the ledger.
 """
 
 from __future__ import annotations
@@ -9,27 +8,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import Any
 
 from weir.compiled import compile_all, declared
 from weir.engine.batch.delivery import Deliveries, Sinks
 from weir.engine.batch.due_timers import DueTimers
 from weir.engine.batch.ledger import Ledger
-from weir.engine.batch.lifecycle import Lifecycle, QueryStatus
+from weir.engine.batch.lifecycle import Lifecycle
 from weir.engine.batch.restart_checks import check_names, check_next, check_source
 from weir.engine.batch.retry import Retry
+from weir.engine.batch.runner import Runner
 from weir.engine.batch.source_batching import SourceBatching, next_input
 from weir.engine.checkpoint import CheckpointLayout
-from weir.engine.documents import BatchPlan, Claim, Commit, FileRef, Manifest
+from weir.engine.documents import BatchPlan, Commit, FileRef, Manifest
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress, Seconds
 from weir.engine.metrics.summary import summarise
 from weir.engine.steering.learning import learner_of
 from weir.engine.steering.load import Load
-from weir.engine.steering.lookahead import Ahead
 from weir.engine.steering.rescale import Build, Change, restarted, scaled
 from weir.engine.steering.scaler import Pending, Scaler
 from weir.engine.task.invariants import check
@@ -39,72 +35,13 @@ from weir.engine.task.server_locations import ServerLocations
 from weir.errors import WeirError
 from weir.faults import reach
 from weir.graph.model import Topology
-from weir.locality.stats import BatchStats
 from weir.network.racks import Racks
 from weir.options import Options
-from weir.state.storage import Storage
 
 CLEAN_EVERY = 10
 COMPILING = "compiling, once per installation"
 
 logger = logging.getLogger("weir.engine")
-
-
-class Runner(Protocol):
-    """Runs batches of one topology. ``Rows`` is whatever its source hands over: the loop only passes it on."""
-
-    @property
-    def execution(self) -> str:
-        """How batches run, and why so: for people."""
-
-    @property
-    def knows_hosts(self) -> bool:
-        """Whether it knows where servers are, or does not care."""
-
-    def start(self, rows: Any, topology: Topology, learning: Learning | None, claim: Claim) -> None:
-        """Get ready for the first batch; called before each, does nothing after the first.
-
-        Processes that run tasks must find ``claim`` in the checkpoint (:func:`weir.engine.batch.fence.check_shared`).
-        """
-
-    def locate(self) -> dict[int, tuple[str, str]]:
-        """Return host and process of each server, and remember the hosts."""
-
-    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
-        """Run a task for each number below ``count``; return their answers, which are JSON-able."""
-
-    def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
-        """Go over to other servers with the next batch."""
-
-    def count_ahead(self, rows: Any, ahead: Ahead) -> BatchStats:
-        """Count the keys of a batch before it is planned."""
-
-    def listings(self, rows: Any, sources: Collection[str]) -> dict[str, pa.Table]:
-        """Return the rows of sources that list what is to be read, of those that have some."""
-
-    def without(self, rows: Any, sources: Collection[str] | None = None) -> Any:
-        """Return rows without those of some sources, None: of all."""
-
-    def no_rows(self, topology: Topology) -> Any:
-        """Return what the source would hand over if it had nothing."""
-
-    def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
-        """Run a batch."""
-
-    def committed(self, progress: Progress) -> None:
-        """Hear what a batch did, once it has happened."""
-
-    def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
-        """Call a function with a batch's rows."""
-
-    def ensure_slots(self, servers: int, timeout: float) -> None:
-        """Make sure that so many servers can run at once, or raise an EngineError; nothing has changed then."""
-
-    def release(self, hosts: set[str] | None) -> list[str] | None:
-        """Give back what servers no longer need; the names of executors, None where there are none."""
-
-    def close(self) -> None:
-        """End what runs between batches; a batch that runs ends with an error."""
 
 
 class Driver:
@@ -113,7 +50,6 @@ class Driver:
     def __init__(
         self,
         topology: Topology,
-        storage: Storage,
         ledger: Ledger,
         runner: Runner,
         sinks: Sinks,
@@ -123,16 +59,17 @@ class Driver:
         source_batching: SourceBatching | None = None,
     ) -> None:
         self.source_batching = source_batching
+        storage = runner.storage
         self.topology, self.storage, self.ledger, self.runner = topology, storage, ledger, runner
         self.sinks = sinks
-        self.status = QueryStatus()
+        self.lifecycle = Lifecycle(ledger)
+        self.listeners = self.lifecycle.listeners
         self.retry = Retry(self._say)
-        self.deliveries = Deliveries(sinks, storage, ledger, runner, self.retry)
-        self.lifecycle = Lifecycle(self.status, ledger)
+        self.deliveries = Deliveries(sinks, storage, ledger, runner.tasks, self.retry)
         self.learner = learner_of(topology, storage)
         self.load = Load(topology)
         reconfigure = None if self.learner is None else self.learner.request
-        self.scaler = Scaler(storage, self.load, runner, options.autoscale, reconfigure)
+        self.scaler = Scaler(storage, self.load, runner.machines, options.autoscale, reconfigure)
         by_hosts = self.learner is not None and self.learner.config.hierarchy == "hosts"
         racks = None if options.racks is None else Racks.of(options.racks)
         self.server_locations = ServerLocations(topology, racks, wants_places=by_hosts or racks is not None)
@@ -148,7 +85,7 @@ class Driver:
         self._servers_before = topology.servers
         self._before: Manifest | None = None  # the state by the servers' old numbers, while these change
         if ledger.last is not None and ledger.last.progress:
-            self.status.recent.append(Progress.from_dict(ledger.last.progress))
+            self.lifecycle.recent.append(Progress.from_dict(ledger.last.progress))
 
     # ------------------------------------------------------------------ the loop
 
@@ -162,14 +99,14 @@ class Driver:
         self._compiled = True
         if all(function.ready for function in declared()):
             return
-        self.status.message = COMPILING
+        self.lifecycle.message = COMPILING
         logger.info("%s: %s; `weir compile` does it ahead of time", self.storage.location, COMPILING)
         done = self.ledger.fence.preparing(COMPILING)
         try:
             compile_all()
         finally:
             done()
-            self.status.message = "waiting for data"
+            self.lifecycle.message = "waiting for data"
 
     def batch(self, rows: Any, number: int, *, end_of_input: bool = False) -> None:
         """Process what the source hands over, exactly once; ``number`` is the source's own.
@@ -190,16 +127,18 @@ class Driver:
             if source_batching is not None:
                 rows = self._begin(source_batching, rows, number)
             while fresh or (source_batching is not None and source_batching.behind):
-                self._carry_out(rows if fresh else self.runner.without(rows), number, end_of_input)
+                self._carry_out(
+                    rows if fresh else self.runner.sources.without(rows, self.topology), number, end_of_input
+                )
                 fresh = False
 
     def _begin(self, source_batching: SourceBatching, rows: Any, number: int) -> Any:
         """Look how far the sources reach that are cut up; return the rows of the others."""
-        listings = self.runner.listings(rows, source_batching.feeds)
+        listings = self.runner.sources.listings(rows, self.topology, source_batching.feeds)
         self.retry.persist(
             "the sources", lambda again: source_batching.begin(self.ledger.last, number, listings)
         )
-        return self.runner.without(rows, source_batching.feeds)
+        return self.runner.sources.without(rows, self.topology, source_batching.feeds)
 
     def tick(self, waited: int = 0) -> bool:
         """Run a batch without rows if time is up for something: a window closes, a timer goes off.
@@ -217,7 +156,7 @@ class Driver:
             quiet_until = self.due_timers.quiet_until(self.ledger, asked)
             due = quiet_until is not None and not self._owes_reading(last.batch + 1)
             if due or not self._started:
-                rows = self.runner.no_rows(self.topology)
+                rows = self.runner.sources.no_rows(self.topology)
                 self.start(rows)
                 check_source(self.storage.root, last, self.source)
                 if any(last.outputs.values()):
@@ -236,7 +175,7 @@ class Driver:
     def _carry_out(self, rows: Any, number: int, end_of_input: bool, quiet_until: int | None = None) -> None:
         batch = 0 if self.ledger.last is None else self.ledger.last.batch + 1
         began = time.perf_counter()
-        self.status.message = f"batch {batch}"
+        self.lifecycle.message = f"batch {batch}"
         plan, scaling = self._plan(rows, batch, end_of_input, quiet_until)
         planned = time.perf_counter()
         result = self.runner.run(rows, plan, self.ledger.manifest, self._before)
@@ -251,7 +190,7 @@ class Driver:
         commit = self.ledger.commit(plan, result.reports, progress, counts, memory, self.source, number)
         committed = time.perf_counter()
         progress.seconds.commit = committed - ran
-        self.lifecycle.listeners.tell_of(self.storage.location, progress)
+        self.listeners.tell_of(self.storage.location, progress)
         if self.learner is not None and result.stats:
             self.learner.observe(result.stats, plan, result.reports, warm=self._ended > 0)
         self.runner.committed(progress)
@@ -266,8 +205,8 @@ class Driver:
         self._last_seconds = progress.seconds
         if self.source_batching is not None and plan.input is not None and plan.input.listing:
             self.source_batching.reached(plan.input.positions, progress.seconds.batch)
-        self.status.recent.append(progress)
-        self.status.message = "waiting for data"
+        self.lifecycle.recent.append(progress)
+        self.lifecycle.message = "waiting for data"
 
     def start(self, rows: Any) -> None:
         """Get ready for the first batch: lay state out anew if the application has changed, locate servers."""
@@ -310,10 +249,8 @@ class Driver:
 
     def _locate(self) -> None:
         """Find out where servers are, if somebody routes by it or leaves rows on hosts."""
-        if not self.server_locations.wants_places and self.runner.knows_hosts:
-            return
-        self.status.message = "locating servers"
-        self.server_locations.start(self.runner.locate())
+        self.lifecycle.message = "locating servers"
+        self.server_locations.start(self.runner.locate(self.server_locations.wants_places))
 
     def _progress(self, plan: BatchPlan, result: BatchResult, seconds: float, rested: float) -> Progress:
         reports, learner = result.reports, self.learner
@@ -440,7 +377,11 @@ class Driver:
         last = ledger.last
         if learner.config.hierarchy == "hosts":
             learner.manager.set_hierarchy(self.server_locations.tree(learner.manager.servers))
-        coming = None if learner.ahead is None else self.runner.count_ahead(rows, learner.ahead)
+        coming = (
+            None
+            if learner.ahead is None
+            else self.runner.sources.count_ahead(rows, self.topology, learner.ahead)
+        )
         tables, version, moves = learner.next_plan(
             batch, dict(last.tables) if last else {}, last.table_version if last else 0, coming
         )
@@ -463,11 +404,51 @@ class Driver:
         if progress is not None and waits:
             progress.sink_waits = waits
 
+    # ------------------------------------------------------------------ the end
+
     def _say(self, message: str) -> None:
-        self.status.message = message or "delivering"
+        self.lifecycle.message = message or "delivering"
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the last batch failed, if one has."""
+        return self.lifecycle.error
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a batch that is under way is given up."""
+        return self.lifecycle.stopping
+
+    def fail(self, error: Exception) -> None:
+        """Note that a batch has failed, and why; a later one may succeed."""
+        self.lifecycle.fail(error)
+
+    def finish(self) -> None:
+        """Note that all input has been processed."""
+        self.lifecycle.finished, self.lifecycle.message = True, "finished"
+
+    def cancel(self) -> None:
+        """Give up a batch that is under way, since the query is being stopped: that is no failure."""
+        self.lifecycle.stopping = True
+        self.retry.stop()
+
+    def release(self) -> None:
+        """Let go of the servers; a batch that runs ends with an error."""
+        self.runner.close()
+
+    def end(self) -> None:
+        """Let go of the servers, and note that no more batches will come."""
+        self.runner.close()
+        self.lifecycle.end()
+
+    def stop(self) -> None:
+        """Stop it: a later start goes on from the last commit."""
+        self.close()
+        self.lifecycle.message = "stopped"
+        self.lifecycle.end()
 
     def close(self) -> None:
-        """Stop what runs in the background, and let go of sinks."""
+        """Stop what runs in the background, and let go of servers and sinks."""
         self.retry.stop()
         self.deliveries.close()
         self.runner.close()

@@ -7,7 +7,7 @@ next batch when it is started again. What a checkpoint says is complete; see :mo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,9 @@ class Listeners:
 
     def __init__(self) -> None:
         self._all: list[Listener] = []
+
+    def __iter__(self) -> Iterator[Listener]:
+        return iter(self._all)
 
     def add(self, listener: Listener) -> None:
         """Call a function with every event from now on."""

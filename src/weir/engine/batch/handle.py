@@ -67,7 +67,7 @@ class QueryHandle(ABC):
         last = self._driver.ledger.last
         return {
             "active": self.is_active,
-            "message": "failed" if self._driver.status.error else self._driver.status.message,
+            "message": "failed" if self._driver.lifecycle.error else self._driver.lifecycle.message,
             "batch": None if last is None else last.batch,
             "servers": self.topology.servers,
         }
@@ -85,28 +85,28 @@ class QueryHandle(ABC):
     @property
     def progress(self) -> Progress | None:
         """What the last batch did; None before the first."""
-        recent = self._driver.status.recent
+        recent = self._driver.lifecycle.recent
         return recent[-1] if recent else None
 
     @property
     def recent_progress(self) -> list[Progress]:
         """What the last batches did, oldest first."""
-        return list(self._driver.status.recent)
+        return list(self._driver.lifecycle.recent)
 
     def exception(self) -> Exception | None:
         """Return why the query stopped, if it failed."""
-        return self._driver.status.error
+        return self._driver.lifecycle.error
 
     def add_listener(self, listener: Listener) -> None:
         """Call a function with every event of the query from now on; :mod:`weir.events` has their classes.
 
         It is called on the thread that runs the batches, so it should return soon. What it raises is logged.
         """
-        self._driver.lifecycle.listeners.add(listener)
+        self._driver.listeners.add(listener)
 
     def remove_listener(self, listener: Listener) -> None:
         """Call a listener no more."""
-        self._driver.lifecycle.listeners.remove(listener)
+        self._driver.listeners.remove(listener)
 
     def explain(self) -> None:
         """Print the application as it is placed, and the steps of a batch."""

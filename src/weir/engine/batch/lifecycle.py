@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
 
 from weir.engine.batch.events import Failed, Listeners, Terminated
 from weir.engine.batch.ledger import Ledger
@@ -13,23 +12,17 @@ from weir.engine.metrics.progress import Progress
 RECENT = 100  # batches whose progress is kept at hand
 
 
-@dataclass
-class QueryStatus:
-    """What the loop is doing right now."""
-
-    message: str = "starting"
-    error: Exception | None = None
-    recent: deque[Progress] = field(default_factory=lambda: deque(maxlen=RECENT))
-
-
 class Lifecycle:
-    """Notes failures and the end of a query."""
+    """What the loop is doing right now; notes failures and the end of a query."""
 
-    def __init__(self, status: QueryStatus, ledger: Ledger) -> None:
-        self._status, self._ledger = status, ledger
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.message = "starting"
+        self.error: Exception | None = None
+        self.recent: deque[Progress] = deque(maxlen=RECENT)
         self.listeners = Listeners()
         self.stopping = False  # a batch that is under way then is given up, which is no failure
-        self.endless = False  # whether only somebody who stops it ends it
+        self.finished = False  # whether all input has been processed
         self._ended = False
         self._lock = threading.RLock()  # a listener may stop the query
 
@@ -37,7 +30,7 @@ class Lifecycle:
         """Note that a batch has failed, and why; a later one may succeed."""
         if self.stopping:
             return
-        self._status.error = error
+        self.error = error
         self._note(error)
         self.listeners.tell(Failed(self._ledger.storage.location, error))
 
@@ -46,13 +39,13 @@ class Lifecycle:
         with self._lock:
             if not self._ended:
                 self._ended = True
-                if self._status.error is None:
+                if self.error is None:
                     self._note(None)
-                self.listeners.tell(Terminated(self._ledger.storage.location, self._status.error))
+                self.listeners.tell(Terminated(self._ledger.storage.location, self.error))
 
     def _note(self, error: Exception | None) -> None:
         last = self._ledger.last
-        finished = error is None and not self.stopping and not self.endless
+        finished = error is None and self.finished
         self._ledger.fence.end(
             -1 if last is None else last.batch, None if error is None else str(error), finished
         )

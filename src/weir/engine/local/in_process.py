@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from weir.engine.arrays import read_table
 from weir.engine.batch.fence import check_shared
+from weir.engine.batch.ledger import IN_PROCESS
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.metrics.progress import Progress
@@ -34,10 +35,31 @@ from weir.state.storage import Storage
 
 Tables = Mapping[str, pa.Table]  # source → rows
 Task = Callable[..., Iterable[pa.RecordBatch]]
+SERVERS = 2  # for servers="auto"
 
 
 class TaskFailed(Exception):
     """A task is to fail and run again, as Spark would run it again; raised at a fault point."""
+
+
+class ArrowRows:
+    """Rows of sources as Arrow tables."""
+
+    def listings(self, rows: Tables, topology: Topology, sources: Collection[str]) -> dict[str, pa.Table]:
+        return {name: rows[name] for name in sources}
+
+    def without(self, rows: Tables, topology: Topology, sources: Collection[str] | None = None) -> Tables:
+        return {name: t.slice(0, 0) if sources is None or name in sources else t for name, t in rows.items()}
+
+    def no_rows(self, topology: Topology) -> Tables:
+        return {name: schema.empty_table() for name, schema in topology.sources.items()}
+
+    def count_ahead(self, rows: Tables, topology: Topology, ahead: Ahead) -> BatchStats:
+        parts = []
+        for source, keys in ahead.keys.items():
+            table = rows[source].select(ahead.columns(source)).drop_null()
+            parts.append(ahead.stats({o: hash_columns([table[c] for c in key]) for o, key in keys.items()}))
+        return BatchStats.merge(parts)
 
 
 class InProcessRunner:
@@ -58,6 +80,8 @@ class InProcessRunner:
         if source_tasks < 1 or not hosts:
             raise EngineError("an in-process run needs at least one source task and one host")
         self.storage, self.source_tasks, self.hosts = storage, source_tasks, list(hosts)
+        self.mode, self.sources = IN_PROCESS, ArrowRows()
+        self.tasks = self.machines = self
         self._rng = None if seed is None else np.random.default_rng(seed)
         self._query = uuid.uuid4().hex
 
@@ -70,38 +94,29 @@ class InProcessRunner:
     def execution(self) -> str:
         return "in this process, one server after the other"
 
-    @property
-    def knows_hosts(self) -> bool:
-        return True
+    def room(self, servers: int | None) -> int:
+        return SERVERS if servers is None else servers
 
-    def locate(self) -> dict[int, tuple[str, str]]:
+    def locate(self, always: bool) -> dict[int, tuple[str, str]]:
         return {server: self._place(server) for server in range(self.topology.servers)}
 
     def _place(self, server: int) -> tuple[str, str]:
         host = self.hosts[server % len(self.hosts)]
         return host, f"{host}:1"
 
-    def listings(self, rows: Tables, sources: Collection[str]) -> dict[str, pa.Table]:
-        return {name: rows[name] for name in sources}
-
-    def without(self, rows: Tables, sources: Collection[str] | None = None) -> Tables:
-        return {name: t.slice(0, 0) if sources is None or name in sources else t for name, t in rows.items()}
-
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         self.topology, self.learning = topology, learning
 
-    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
-        return [msgspec.json.decode(msgspec.json.encode(task(number))) for number in range(count)]
-
-    def count_ahead(self, rows: Tables, ahead: Ahead) -> BatchStats:
-        parts = []
-        for source, keys in ahead.keys.items():
-            table = rows[source].select(ahead.columns(source)).drop_null()
-            parts.append(ahead.stats({o: hash_columns([table[c] for c in key]) for o, key in keys.items()}))
-        return BatchStats.merge(parts)
-
     def committed(self, progress: Progress) -> None:
         pass
+
+    def close(self) -> None:
+        pass
+
+    # ------------------------------------------------------------------ tasks and machines
+
+    def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
+        return [msgspec.json.decode(msgspec.json.encode(task(number))) for number in range(count)]
 
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         """Call a sink with an Arrow table and the batch's number."""
@@ -114,25 +129,22 @@ class InProcessRunner:
     def release(self, hosts: set[str] | None) -> list[str] | None:
         return None
 
-    def no_rows(self, topology: Topology) -> Tables:
-        return {name: schema.empty_table() for name, schema in topology.sources.items()}
-
-    def close(self) -> None:
-        pass
+    # ------------------------------------------------------------------ batches
 
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         """Run one batch, step by step."""
-        topology, job = self.topology, self._job(plan, manifest, before)
-        cut = enumerate(self._cut(rows))
+        topology, job = self.topology, self.job(plan, manifest, before)
+        cut = enumerate(self.cut(rows))
         sent = [batch for task, part in cut for batch in self._attempt(_source, job, task, part)]
         for step in range(1, topology.steps + 1):
             inboxes = enumerate(self._exchange(sent))
             sent = [
                 b for server, inbox in inboxes for b in self._attempt(self._step, job, step, server, inbox)
             ]
-        return self._placed(result_of(wire.answers_in(sent)))
+        return self.placed(result_of(wire.answers_in(sent)))
 
-    def _job(self, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchContext:
+    def job(self, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchContext:
+        """Return a batch as its tasks see it."""
         return BatchContext(
             self.topology,
             plan,
@@ -145,7 +157,7 @@ class InProcessRunner:
             invariants=invariants.enabled,
         )
 
-    def _cut(self, rows: Tables) -> list[pa.RecordBatch]:
+    def cut(self, rows: Tables) -> list[pa.RecordBatch]:
         """Return the rows of all sources as the batches of source tasks, as Spark would hand them over."""
         topology = self.topology
         several = len(topology.sources) > 1
@@ -190,7 +202,7 @@ class InProcessRunner:
                 inboxes[slot].append(batch.slice(row, 1))
         return inboxes
 
-    def _placed(self, result: BatchResult) -> BatchResult:
+    def placed(self, result: BatchResult) -> BatchResult:
         """Let servers have run where they pretend to live."""
         for report in result.reports:
             if report.server is not None:

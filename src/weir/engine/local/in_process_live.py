@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.exchange.wire import Answers
@@ -22,16 +21,20 @@ from weir.graph.model import Topology
 HOST = "127.0.0.1"
 
 
-class LiveThreads(InProcessRunner):
-    """Runs batches on live servers, each a thread; what they can't do runs step by step.
+class LiveThreads:
+    """Runs batches on live servers, each a thread; ``fallback`` runs step by step what they can't do.
 
     In every other batch, rows come from the driver instead of source tasks, as those of small batches do on Spark. Rows
     beyond ``limit`` bytes wait in files; ``sealed`` is whether servers encrypt what they send.
     """
 
-    def __init__(self, *args: Any, limit: int = 1 << 20, sealed: bool = False, **terms: Any) -> None:
-        super().__init__(*args, **terms)
+    def __init__(self, fallback: InProcessRunner, limit: int = 1 << 20, sealed: bool = False) -> None:
+        self.storage, self.mode, self.sources = fallback.storage, fallback.mode, fallback.sources
+        self.tasks = self.machines = fallback
+        self.room, self.start = fallback.room, fallback.start
+        self.locate, self.committed = fallback.locate, fallback.committed
         self.limit, self.sealed = limit, sealed
+        self._fallback = fallback
         self._group: LiveCoordinator | None = None
         self._jobs: dict[bytes, BatchContext] = {}
         self._pace = Pace()
@@ -42,9 +45,10 @@ class LiveThreads(InProcessRunner):
         return "on live servers, threads of this process"
 
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
-        if not self.topology.steps:
-            return super().run(rows, plan, manifest, before)
-        job = replace(self._job(plan, manifest, before), pace=self._pace)
+        fallback = self._fallback
+        if not fallback.topology.steps:
+            return fallback.run(rows, plan, manifest, before)
+        job = replace(fallback.job(plan, manifest, before), pace=self._pace)
         name = str(plan.batch).encode()
         self._jobs.clear()
         self._jobs[name] = job
@@ -56,7 +60,7 @@ class LiveThreads(InProcessRunner):
             aggregator = LoadAggregator(job, group.tell_load)
 
             def source() -> Answers:
-                parts = self._cut(rows)
+                parts = fallback.cut(rows)
                 if plan.batch % 2:
                     return group.feed(job, parts)
                 tasks = enumerate(parts)
@@ -66,13 +70,13 @@ class LiveThreads(InProcessRunner):
             answers = group.run(plan.batch, name, source, aggregator)
         except Exception as error:
             self.close()
-            return replace(super().run(rows, plan, manifest, before), ran_again=str(error))
+            return replace(fallback.run(rows, plan, manifest, before), ran_again=str(error))
         result = result_of(answers, "live")
         self._pace = aggregator.pace(result.reports)
-        return self._placed(result)
+        return fallback.placed(result)
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
-        super().rescale(topology, origin, learning)
+        self._fallback.rescale(topology, origin, learning)
         self._pace = Pace()
         if self._group is not None:
             self._origin = origin
@@ -83,8 +87,8 @@ class LiveThreads(InProcessRunner):
             self._group = self._origin = None
 
     def _start(self) -> LiveCoordinator:
-        group = LiveCoordinator(self.topology.servers, HOST, sealed=self.sealed)
-        self._serve(group, list(range(self.topology.servers)))
+        group = LiveCoordinator(self._fallback.topology.servers, HOST, sealed=self.sealed)
+        self._serve(group, list(range(self._fallback.topology.servers)))
         try:
             group.gather(30.0)
         except Exception:

@@ -12,7 +12,6 @@ import pytest
 
 from support import counts, dicts
 from weir.engine.checkpoint import CheckpointLayout
-from weir.engine.inspect.saved_state import state_schema
 from weir.state.segment import H1
 from weir.state.storage import Storage
 from weir.state.view import StateView
@@ -32,7 +31,7 @@ def homes_of(checkpoint: str, name: str) -> dict[int, int]:
     storage = Storage(checkpoint)
     commit = CheckpointLayout(storage).latest_commit()
     assert commit is not None
-    schema = state_schema(commit.signature["operators"][name])
+    schema = commit.signature.operators[name].entries
     homes: dict[int, int] = {}
     for server, refs in enumerate(commit.manifest[name]):
         for key in StateView(storage, refs, schema).everything()[H1].to_pylist():

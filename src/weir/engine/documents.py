@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from weir.graph.model import Signature
 from weir.operators.instance import OperatorReport
 from weir.state.segment import SegmentRef
 
@@ -213,7 +214,7 @@ class Commit(msgspec.Struct, kw_only=True):
     batch: int
     epoch: int = 0
     fingerprint: str
-    signature: dict[str, object] = {}
+    signature: Signature = msgspec.field(default_factory=Signature)
     servers: int
     clock: int
     watermarks: dict[str, int] = {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from weir.operators.base import Operator
@@ -32,6 +33,35 @@ class GroupingLike(Protocol):
 
     def for_operator(self, operator: OperatorTraits) -> Grouping:
         """Return the grouping in front of an operator."""
+
+
+class OperatorSignature(msgspec.Struct, frozen=True, kw_only=True):
+    """What the saved state of an operator depends on, as commits keep it."""
+
+    operator: Any  # as the operator tells itself from others
+    key: list[list[str]]  # name and type
+    state: list[list[str]]
+    schema: str  # of an entry, as Arrow serialises it, in base64
+    window: Any = None
+    placement: list[int]
+    held: Any = None  # what partial states waited under, up to version 0.2
+    grouping: Any = None
+
+    @property
+    def key_names(self) -> list[str]:
+        return [name for name, _ in self.key]
+
+    @property
+    def entries(self) -> pa.Schema:
+        """What is stored per key."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What saved state depends on."""
+
+    servers: int = 0
+    operators: dict[str, OperatorSignature] = {}
 
 
 @dataclass(frozen=True)
@@ -255,24 +285,23 @@ class Topology:
         """Stateless operators that live everywhere run wherever their rows are, the source included."""
         return not node.operator.stateful and len(node.placement) == self.servers
 
-    def signature(self) -> dict[str, Any]:
-        """Return what saved state depends on, as JSON-able data."""
-        return {
-            "servers": self.servers,
-            "operators": {
-                n.name: {
-                    "operator": n.operator.signature(),
-                    "key": [[k, str(n.input.field(k).type)] for k in n.key],
-                    "state": [[f.name, str(f.type)] for f in n.state],
-                    "schema": base64.b64encode(n.state.serialize()).decode(),
-                    "window": n.window.signature() if n.window else None,
-                    "placement": list(n.placement),
-                    "held": None,  # what partial states waited under, up to version 0.2
-                    "grouping": self.grouping_of(n).signature(),
-                }
+    def signature(self) -> Signature:
+        """Return what saved state depends on."""
+        return Signature(
+            self.servers,
+            {
+                n.name: OperatorSignature(
+                    operator=n.operator.signature(),
+                    key=[[k, str(n.input.field(k).type)] for k in n.key],
+                    state=[[f.name, str(f.type)] for f in n.state],
+                    schema=base64.b64encode(n.state.serialize()).decode(),
+                    window=n.window.signature() if n.window else None,
+                    placement=list(n.placement),
+                    grouping=self.grouping_of(n).signature(),
+                )
                 for n in self.stateful
             },
-        }
+        )
 
     def outline(self) -> dict[str, Any]:
         """Return what a drawing of the application needs, as JSON-able data."""
@@ -310,7 +339,7 @@ class Topology:
 
 def fingerprint(topology: Topology) -> str:
     """Return a short name for everything that saved state depends on."""
-    return _short(topology.signature())
+    return _short(msgspec.to_builtins(topology.signature()))
 
 
 def flow_fingerprint(topology: Topology) -> str:

@@ -18,7 +18,6 @@ from weir.engine.inspect.saved_state import (
     readable_schema,
     readable_state,
     running_operator,
-    state_schema,
 )
 from weir.errors import CheckpointError, EngineError
 from weir.graph.model import Topology
@@ -65,7 +64,7 @@ def state_frame(
     described = described_operator(commit, name)
     operator = running_operator(topology, described, name)
     segments = commit.manifest[name]
-    stored, schema = state_schema(described), readable_schema(described, operator)
+    stored, schema = described.entries, readable_schema(described, operator)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

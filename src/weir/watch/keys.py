@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, read_table
 from weir.engine.documents import Commit, TableRef
-from weir.engine.inspect.saved_state import described_operator, readable_state, state_schema
+from weir.engine.inspect.saved_state import described_operator, readable_state
 from weir.errors import ParameterError
+from weir.graph.model import OperatorSignature
 from weir.hashing import hash_columns
 from weir.locality.manager import affinity, hottest
 from weir.state.columns import H1
@@ -29,7 +30,7 @@ def hottest_keys(storage: Storage, commit: Commit) -> dict[str, list[dict[str, A
         return {}
     saved = load_arrays(storage, commit.manager)
     out = {}
-    for name in _stateful(commit):
+    for name in commit.signature.operators:
         hashes, rows = hottest(saved, name, HOTTEST)
         if len(hashes):
             out[name] = _counted(storage, commit, name, hashes, rows)
@@ -44,7 +45,7 @@ def find_key(storage: Storage, commit: Commit, text: str) -> list[dict[str, Any]
     """
     saved = None if commit.manager is None else load_arrays(storage, commit.manager)
     out = []
-    for name in _stateful(commit):
+    for name in commit.signature.operators:
         described = described_operator(commit, name)
         key = _parse(text, described)
         if key is None:
@@ -58,7 +59,7 @@ def find_key(storage: Storage, commit: Commit, text: str) -> list[dict[str, Any]
         out.append(
             {
                 "operator": name,
-                "key": [k for k, _ in described["key"]],
+                "key": described.key_names,
                 "servers": [s for s, _ in entries],
                 "host": _host(commit, server),
                 **_since(storage, commit.tables.get(name), one),
@@ -69,13 +70,9 @@ def find_key(storage: Storage, commit: Commit, text: str) -> list[dict[str, Any]
     return json.loads(json.dumps(out, default=str))  # states may hold what JSON has no type for
 
 
-def _stateful(commit: Commit) -> list[str]:
-    return list(commit.signature.get("operators", {}))  # type: ignore[call-overload]
-
-
-def _parse(text: str, described: dict[str, Any]) -> list[pa.Array] | None:
+def _parse(text: str, described: OperatorSignature) -> list[pa.Array] | None:
     """Return a key's columns from text, None if it is no key of this operator."""
-    schema, names = state_schema(described), [k for k, _ in described["key"]]
+    schema, names = described.entries, described.key_names
     parts: list[Any] = [text]
     if len(names) > 1:
         try:
@@ -94,7 +91,7 @@ def _parse(text: str, described: dict[str, Any]) -> list[pa.Array] | None:
 
 def _entries(storage: Storage, commit: Commit, name: str, hashes: Hashes) -> list[tuple[int, pa.Table]]:
     """Return the servers that have state of some keys, and what they have."""
-    schema, out = state_schema(described_operator(commit, name)), []
+    schema, out = described_operator(commit, name).entries, []
     for server, refs in enumerate(commit.manifest.get(name, [])):
         table = StateView(storage, refs, schema).all_of(hashes) if refs else None
         if table is not None and table.num_rows:
@@ -106,7 +103,7 @@ def _counted(
     storage: Storage, commit: Commit, name: str, hashes: Hashes, rows: NDArray[Any]
 ) -> list[dict[str, Any]]:
     """Return keys that have state, their homes, and their rows."""
-    columns = [k for k, _ in described_operator(commit, name)["key"]]
+    columns = described_operator(commit, name).key_names
     homes: dict[int, dict[str, Any]] = {}
     for server, table in _entries(storage, commit, name, np.unique(hashes)):
         keys = [[str(row[k]) for k in columns] for row in table.select(columns).to_pylist()]
@@ -121,7 +118,7 @@ def _affinity(
 ) -> list[dict[str, Any]]:
     out = []
     for other, (hashes, rows) in affinity(saved, name, key_hash, AFFINITY).items():
-        if len(hashes) and other in _stateful(commit):
+        if len(hashes) and other in commit.signature.operators:
             out += [{"operator": other, **one} for one in _counted(storage, commit, other, hashes, rows)]
     return sorted(out, key=lambda one: -one["rows"])[:AFFINITY]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from weir.compiled import compile_all, declared
 from weir.engine.batch.delivery import Deliveries, Sinks
 from weir.engine.batch.due_timers import DueTimers
-from weir.engine.batch.ledger import Ledger
+from weir.engine.batch.ledger import Ledger, Terms
 from weir.engine.batch.lifecycle import Lifecycle
 from weir.engine.batch.restart_checks import check_names, check_next, check_source
 from weir.engine.batch.retry import Retry
@@ -289,11 +290,9 @@ class Driver:
         planned = self.ledger.planned(batch, end_of_input)
         reads = not end_of_input and quiet_until is None
         if planned is None:
-            terms = {
-                "end_of_input": end_of_input,
-                "input": next_input(self.source_batching, self.ledger.last, reads),
-                "quiet_until": quiet_until,
-            }
+            terms = Terms(
+                end_of_input, next_input(self.source_batching, self.ledger.last, reads), quiet_until
+            )
             if self.ledger.needs_change:
                 assert self.ledger.last is not None
                 return self._change_plan(
@@ -329,22 +328,10 @@ class Driver:
             self.scaler.refused(pending, error)
             return None
 
-    def _change_plan(self, batch: int, change: Change, terms: dict[str, Any]) -> BatchPlan:
+    def _change_plan(self, batch: int, change: Change, terms: Terms) -> BatchPlan:
         """Return the plan of a batch that changes owners of state; written, it is the point of no return."""
-        last = self.ledger.last
-        assert last is not None
-        plan = self.ledger.plan(
-            batch,
-            **terms,
-            tables=change.tables,
-            table_version=last.table_version + 1,
-            layout=change.layout,
-            origin=change.origin,
-            moves=change.moves,
-            rewrites=change.rewrites,
-            moved_keys=change.moved_keys,
-            network=self.server_locations.network(len(change.origin)),
-        )
+        network = self.server_locations.network(len(change.origin))
+        plan = self.ledger.plan(batch, replace(terms, change=change, network=network))
         self._change_owners(plan)
         return plan
 
@@ -369,11 +356,11 @@ class Driver:
             self.runner.rescale(self.topology, plan.origin, self.learning)
             self.load.rescale(self.topology)
 
-    def _ordinary_plan(self, rows: Any, batch: int, terms: dict[str, Any]) -> BatchPlan:
+    def _ordinary_plan(self, rows: Any, batch: int, terms: Terms) -> BatchPlan:
         ledger, learner = self.ledger, self.learner
-        network = self.server_locations.network(self.topology.servers)
+        terms = replace(terms, network=self.server_locations.network(self.topology.servers))
         if learner is None:
-            return ledger.plan(batch, **terms, network=network)
+            return ledger.plan(batch, terms)
         last = ledger.last
         if learner.config.hierarchy == "hosts":
             learner.manager.set_hierarchy(self.server_locations.tree(learner.manager.servers))
@@ -382,19 +369,9 @@ class Driver:
             if learner.ahead is None
             else self.runner.sources.count_ahead(rows, self.topology, learner.ahead)
         )
-        tables, version, moves = learner.next_plan(
-            batch, dict(last.tables) if last else {}, last.table_version if last else 0, coming
-        )
-        return ledger.plan(
-            batch,
-            **terms,
-            tables=tables,
-            table_version=version,
-            moves=moves,
-            hot=learner.hot,
-            spare=learner.spare,
-            network=network,
-        )
+        tables, version = (dict(last.tables), last.table_version) if last else ({}, 0)
+        routing = learner.next_plan(batch, tables, version, coming)
+        return ledger.plan(batch, replace(terms, routing=routing, hot=learner.hot, spare=learner.spare))
 
     # ------------------------------------------------------------------ deliver
 

@@ -249,4 +249,4 @@ class QueryHandle(ABC):
     @property
     def scalings(self) -> list[dict[str, Any]]:
         """Every change of servers since this start, those refused in automatic mode included."""
-        return list(self._driver.scaler.history)
+        return [scaling.to_dict() for scaling in self._driver.scaler.history]

@@ -120,9 +120,8 @@ def marks(commit: Commit) -> list[dict[str, Any]]:
         out.append(
             {**at, "kind": "reconfigured" if decision["adopted"] else "not reconfigured", **decision} | at
         )
-    out += [
-        {**at, "kind": "not scaled" if "refused" in one else "scaled", **one} for one in did.scalings or []
-    ]
+    for one in did.scalings or []:
+        out.append({**at, "kind": "scaled" if one.refused is None else "not scaled", **one.to_dict()})
     return out
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -34,6 +35,7 @@ from weir.engine.documents import (
     by_server,
 )
 from weir.engine.metrics.progress import Progress
+from weir.engine.steering.rescale import Change
 from weir.engine.task.event_times import heard, watermarks
 from weir.engine.task.feedback import feedback
 from weir.engine.task.ownership import ranged, reassigned
@@ -49,6 +51,20 @@ from weir.state.storage import Storage
 # the mode of weir.testing: it is fed batches by hand, and so goes on from a checkpoint of any mode
 IN_PROCESS = "in process"
 FOREVER = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the driver decides about a batch; the rest of its plan follows from the last commit."""
+
+    end_of_input: bool = False
+    input: Input | None = None
+    quiet_until: int | None = None  # until when no source had any rows, where the batch has none
+    network: Network | None = None
+    change: Change | None = None  # of servers, or of owners of state
+    routing: tuple[dict[str, TableRef], int, list[Move]] | None = None  # learnt tables, their version, moves
+    hot: dict[str, list[int]] = field(default_factory=dict)  # keys that are worked on where their rows are
+    spare: dict[str, float] = field(default_factory=dict)  # parts of keys that may be worked on elsewhere
 
 
 class Ledger:
@@ -151,63 +167,47 @@ class Ledger:
 
     # ------------------------------------------------------------------ plan
 
-    def plan(
-        self,
-        batch: int,
-        *,
-        end_of_input: bool = False,
-        tables: dict[str, TableRef] | None = None,
-        table_version: int | None = None,
-        moves: list[Move] | None = None,
-        hot: dict[str, list[int]] | None = None,
-        spare: dict[str, float] | None = None,
-        network: Network | None = None,
-        layout: Layout | None = None,
-        origin: list[int] | None = None,
-        rewrites: list[str] | None = None,
-        moved_keys: int = 0,
-        quiet_until: int | None = None,
-        input: Input | None = None,
-    ) -> BatchPlan:
+    def plan(self, batch: int, terms: Terms) -> BatchPlan:
         """Plan a batch, and save that. See :meth:`planned` for one that was planned before."""
         self.fence.check()
         name = self.checkpoint.plan(batch, self.epoch)
         # a plan that no longer fits, and was never committed: nothing of it counts
         self.storage.delete(name)
-        last = self.last
-        clock = self.read_clock()
-        same = origin is None or (self.needs_change and self._same_servers)
+        last, clock, change = self.last, self.read_clock(), terms.change
+        same = change is None or (self.needs_change and self._same_servers)
+        version = 0 if last is None else last.table_version
         plan = BatchPlan(
             batch=batch,
             epoch=self.epoch,
             fingerprint=self._planner,
             flow=self._flow,
-            servers=self.topology.servers if layout is None else layout.servers,
+            servers=self.topology.servers if change is None else len(change.origin),
             seed=int(mix(np.uint64(int(self.identity[:15], 16)), np.uint64(batch))) >> 1,
             salt=int(self.identity[:15], 16),
             clock=clock,
             previous_clock=self._expired_until(),
-            watermarks=self._watermarks(clock, end_of_input, quiet_until),
+            watermarks=self._watermarks(clock, terms.end_of_input, terms.quiet_until),
             previous_watermarks=last.watermarks if last else {},
-            tables=tables if tables is not None else (last.tables if last else {}),
-            table_version=table_version if table_version is not None else (last.table_version if last else 0),
-            moves=moves or [],
             sides=refresh(self.storage, self.topology, batch, clock, last.sides if last else {}),
-            hot=hot or {},
-            spare=spare or {},
             # what routers have counted is about the servers there were
             counters=last.counters if last and same else {},
             feedback=last.feedback if last and same else {},
-            network=network,
-            merges=self._merges() if origin is None else {},
-            end_of_input=end_of_input,
-            layout=layout or self.layout,
-            origin=origin,
-            rewrites=rewrites or [],
-            moved_keys=moved_keys,
+            network=terms.network,
+            end_of_input=terms.end_of_input,
             ranged=True,
-            input=input,
+            input=terms.input,
+            layout=self.layout,
+            table_version=version,
         )
+        if change is not None:
+            plan.tables, plan.moves, plan.table_version = change.tables, change.moves, version + 1
+            plan.layout = change.layout or self.layout
+            plan.origin, plan.rewrites, plan.moved_keys = change.origin, change.rewrites, change.moved_keys
+        else:
+            plan.tables, plan.merges = last.tables if last else {}, self._merges()
+            if terms.routing is not None:
+                plan.tables, plan.table_version, plan.moves = terms.routing
+                plan.hot, plan.spare = terms.hot, terms.spare
         self.storage.write_document(name, "plan", plan)
         reach("plan-written", batch)
         return plan

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from weir.engine.batch.source_batching import SplittableSource
 from weir.engine.documents import Commit
 from weir.errors import CheckpointMismatch
 from weir.graph.declare import LISTED
-from weir.graph.model import Topology
+from weir.graph.model import OperatorSignature, Signature, Topology
+from weir.operators.base import Operator
 from weir.operators.read import DONE, FILES, is_half_read
+
+ASPECTS = {"key": "key", "operator": "definition", "window": "window", "state": "state columns"}
 
 
 def check_source(root: str, last: Commit | None, source: str) -> None:
@@ -56,21 +58,20 @@ def check_names(feeds: Mapping[str, SplittableSource], last: Commit | None, forg
             )
 
 
-def compare(saved: dict[str, Any], topology: Topology, where: str, drop_state: Iterable[str] = ()) -> bool:
+def compare(saved: Signature, topology: Topology, where: str, drop_state: Iterable[str] = ()) -> bool:
     """Return whether saved state must be laid out anew for this topology; raise if it can't be.
 
     State that an operator has only added to (see :meth:`~weir.operators.base.Operator.accepts`) stays as it is: entries
     that were saved before are completed when they are read.
     """
-    now = topology.signature()
-    dropped = set(drop_state)
-    for name in sorted(dropped & {*now["operators"]}):
+    now, dropped = topology.signature(), set(drop_state)
+    for name in sorted(dropped & {*now.operators}):
         raise CheckpointMismatch(
             f"drop_state=[{name!r}]: the application has this operator, and its state is kept. Leave it out; for an "
             "operator that starts anew, use another name."
         )
-    for name, before in saved["operators"].items():
-        after = now["operators"].get(name)
+    for name, before in saved.operators.items():
+        after = now.operators.get(name)
         if after is None:
             if name in dropped:
                 continue
@@ -78,30 +79,25 @@ def compare(saved: dict[str, Any], topology: Topology, where: str, drop_state: I
                 f"{where}: holds the state of operator {name!r}, which the application no longer has. Put it "
                 f"back, pass drop_state=[{name!r}] to give its state up, or use another checkpoint folder."
             )
-        for aspect, what in (
-            ("key", "key"),
-            ("operator", "definition"),
-            ("window", "window"),
-            ("state", "state columns"),
-        ):
-            if before[aspect] != after[aspect] and not _grown(aspect, topology, name, before, after):
+        for aspect, what in ASPECTS.items():
+            old, new = getattr(before, aspect), getattr(after, aspect)
+            grown = aspect in ("operator", "state") and _grown(topology.by_name[name].operator, before, after)
+            if old != new and not grown:
                 raise CheckpointMismatch(
-                    f"{where}: operator {name!r} has another {what} now ({before[aspect]} → {after[aspect]}), "
+                    f"{where}: operator {name!r} has another {what} now ({old} → {new}), "
                     "so its saved state does not fit. Give the changed operator a new name, or use another "
                     "checkpoint folder."
                 )
-    if saved["servers"] != now["servers"] or not set(saved["operators"]) <= set(now["operators"]):
+    if saved.servers != now.servers or not set(saved.operators) <= set(now.operators):
         return True
+    after_all = now.operators
     return any(
-        before[aspect] != now["operators"][name][aspect]
-        for name, before in saved["operators"].items()
-        for aspect in ("placement", "grouping")
+        (before.placement, before.grouping) != (after_all[name].placement, after_all[name].grouping)
+        for name, before in saved.operators.items()
     )
 
 
-def _grown(aspect: str, topology: Topology, name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+def _grown(operator: Operator, before: OperatorSignature, after: OperatorSignature) -> bool:
     """Return whether what has changed is only more than before, in a way that the operator can go on with."""
-    if aspect not in ("operator", "state") or not topology.by_name[name].operator.accepts(before["operator"]):
-        return False
-    columns = dict(after["state"])
-    return all(columns.get(column) == kind for column, kind in before["state"])
+    columns = dict(after.state)
+    return operator.accepts(before.operator) and all(columns.get(name) == kind for name, kind in before.state)

@@ -19,6 +19,7 @@ from weir.engine.checkpoint import COMMITS, PLANS, CheckpointLayout, files_of
 from weir.engine.documents import BatchPlan, Commit, FileRef
 from weir.engine.task.tables import load_table
 from weir.errors import CheckpointError
+from weir.graph.model import OperatorSignature
 from weir.state.segment import DEAD, H1, H2, SegmentRef
 from weir.state.storage import FORMAT, Storage
 
@@ -134,9 +135,8 @@ class _Files:
         self._bytes_read = 0
         if commit is None:
             return
-        signatures: dict[str, Any] = commit.signature.get("operators", {})  # type: ignore[assignment]
         for name, servers in commit.manifest.items():
-            signature, keys = signatures.get(name, {}), commit.keys.get(name)
+            signature, keys = commit.signature.operators.get(name), commit.keys.get(name)
             self.operators[name] = self._operator(name, servers, signature, keys)
             for segments in servers:
                 for segment in segments:
@@ -145,7 +145,11 @@ class _Files:
             self._read(ref)
 
     def _operator(
-        self, name: str, servers: list[list[SegmentRef]], signature: dict[str, Any], keys: int | None
+        self,
+        name: str,
+        servers: list[list[SegmentRef]],
+        signature: OperatorSignature | None,
+        keys: int | None,
     ) -> dict[str, Any]:
         """Describe an operator's state; ``keys`` is the number of keys on record."""
         rows: list[dict[str, Any]] = []
@@ -169,11 +173,11 @@ class _Files:
         if self.verify and signature and len(hashes) == len(servers):
             self._check_keys(name, hashes, keys)
         return {
-            "kind": signature.get("operator", {}).get("kind"),
-            "key": [column for column, _ in signature.get("key", [])],
-            "window": signature.get("window"),
-            "grouping": (signature.get("grouping") or [None])[0],
-            "placement": signature.get("placement"),
+            "kind": signature and signature.operator.get("kind"),
+            "key": signature.key_names if signature else [],
+            "window": signature and signature.window,
+            "grouping": signature and (signature.grouping or [None])[0],
+            "placement": signature and signature.placement,
             "keys": keys,
             "segments": sum(row["segments"] for row in rows),
             "bytes": sum(row["bytes"] for row in rows),

@@ -30,7 +30,8 @@ class Record(msgspec.Struct, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``--json`` prints it and commits keep it."""
-        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
+        values = ((n, getattr(self, name)) for n, name in names)
         return {n: _plain(value) for n, value in values if value is not None or n not in self.OPTIONAL}
 
 
@@ -156,6 +157,24 @@ class RoutingProgress(Record):
         ]
 
 
+class Scaling(Record, rename={"before": "from"}):
+    """What was decided about the number of servers: a change, or why there was none."""
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset(
+        {"operation", "strategy", "why", "from", "to", "moved_keys", "servers", "released", "refused"}
+    )
+
+    operation: str | None = None  # "out" or "in"; None: it was planned before a restart
+    strategy: str | None = None
+    why: str | None = None  # in plain text
+    before: int | None = None  # servers
+    to: int | None = None
+    moved_keys: int | None = None
+    servers: int | None = None  # that were asked for, where it was refused
+    released: list[str] | None = None  # executors that were given back
+    refused: str | None = None
+
+
 class Seconds(Record):
     """Where the time of a batch went, after the seconds of ``waiting`` for it.
 
@@ -176,16 +195,7 @@ class Progress(Record):
     """One batch."""
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset(
-        {
-            "ran_again",
-            "scaled",
-            "scalings",
-            "routing",
-            "moved_keys",
-            "before",
-            "sink_waits",
-            "sources",
-        }
+        {"ran_again", "scaled", "scalings", "routing", "moved_keys", "before", "sink_waits", "sources"}
     )
 
     batch: int = 0
@@ -218,9 +228,7 @@ class Progress(Record):
     execution: str = "jobs"  # or "live"
     load: LoadProgress = msgspec.field(default_factory=LoadProgress)
     scaled: dict[str, int] | None = None  # "from", "to" (servers), "moved_keys"
-    scalings: list[dict[str, Any]] | None = (
-        None  # what was decided about servers since the last batch, and why
-    )
+    scalings: list[Scaling] | None = None  # what was decided about servers since the last batch, and why
     before: Seconds | None = None  # of the batch before, now that all of it is known
     routing: RoutingProgress | None = None
     moved_keys: int | None = None

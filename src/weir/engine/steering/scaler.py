@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from weir.elasticity.autoscale import Autoscale
 from weir.elasticity.decision import Decision, text
 from weir.engine.checkpoint import ANSWERS, DECISION, DONE, REQUESTS, CheckpointLayout
+from weir.engine.metrics.progress import Scaling
 from weir.engine.steering.load import Load
 from weir.engine.steering.requests import RECONFIGURE, Request, decide
 from weir.engine.steering.rescale import check
@@ -56,11 +59,11 @@ class Scaler:
     ) -> None:
         self.storage, self.load, self.machines = storage, load, machines
         self._reconfigure = reconfigure  # None where homes are not learnt
-        self._news: list[dict[str, Any]] = []  # refusals that no commit tells of yet
+        self._news: list[Scaling] = []  # refusals that no commit tells of yet
         self._watcher = None if autoscale is None else autoscale.watcher()
         self.hosts: list[str] = []
         self.pending: Pending | None = None
-        self.history: list[dict[str, Any]] = []
+        self.history: list[Scaling] = []
         self._lock = threading.Lock()
         self._preparing = False
 
@@ -108,26 +111,24 @@ class Scaler:
             pending, self.pending = self.pending, None
         return pending
 
-    def news(self, pending: Pending | None, scaled: Mapping[str, int] | None) -> list[dict[str, Any]]:
+    def news(self, pending: Pending | None, scaled: Mapping[str, int] | None) -> list[Scaling]:
         """Return what the commit of a batch tells: the change that it makes, and what was refused since the last."""
         news, self._news = self._news, []
-        if pending is not None:
-            decision = pending.decision
-            record = {"operation": decision.operation, "strategy": decision.strategy, "why": pending.why}
-            news.append({**record, **(scaled or {})})
-        elif scaled:
-            news.append(dict(scaled))  # planned before a restart
+        if pending is not None or scaled:  # without a request, it was planned before a restart
+            change = _scaling(pending, scaled)
+            change.why = None if pending is None else pending.why
+            news.append(change)
         return news
 
-    def _refuse(self, about: dict[str, Any], error: Exception) -> None:
-        told = {**about, "refused": str(error)}
+    def _refuse(self, operation: str, servers: int, error: Exception) -> None:
+        told = Scaling(operation=operation, servers=servers, refused=str(error))
         self.history.append(told)
         self._news.append(told)
 
     def refused(self, pending: Pending, error: Exception) -> None:
         """No plan could be made of it."""
         pending.error = error
-        self._news.append({"operation": pending.decision.operation, "refused": str(error)})
+        self._news.append(Scaling(operation=pending.decision.operation, refused=str(error)))
         self._tell(pending.answer, {"state": "refused", "error": str(error)})
         pending.done.set()
 
@@ -139,19 +140,13 @@ class Scaler:
         hosts_before, self.hosts = self.hosts, hosts
         if pending is None:
             return
-        about: dict[str, Any] = {
-            **(scaled or {}),
-            "operation": pending.decision.operation,
-            "strategy": pending.decision.strategy,
-        }
+        about = _scaling(pending, scaled)
         self.history.append(about)
         if pending.decision.operation == "in" and pending.request.release:
             by_host = pending.request.hosts or pending.request.whole_hosts
             named = {hosts_before[int(m)] for m in pending.decision.machines} if by_host else None
-            released = self.machines.release(named)
-            if released is not None:
-                about["released"] = released
-        self._tell(pending.answer, {"state": "done", **about})
+            about.released = self.machines.release(named)
+        self._tell(pending.answer, {"state": "done", **about.to_dict()})
         pending.done.set()
 
     def watch(self) -> None:
@@ -174,7 +169,7 @@ class Scaler:
         try:
             self.ask(Request(operation, abs(change), whole_hosts=whole_hosts))
         except WeirError as error:  # too few slots: the stream goes on as it is, and it is said
-            self._refuse({"operation": operation, "servers": abs(change)}, error)
+            self._refuse(operation, abs(change), error)
 
     def _in_background(self, work: Callable[..., None], *about: Any) -> None:
         # executors may take a minute to come, and the stream is not to wait for them
@@ -216,7 +211,7 @@ class Scaler:
             )
             self._queue(pending)
         except WeirError as error:
-            self._refuse({"operation": request.operation, "servers": request.machines}, error)
+            self._refuse(request.operation, request.machines, error)
             self._tell(name, {"state": "refused", "error": str(error)})
 
     def _tell(self, name: str | None, body: dict[str, Any]) -> None:
@@ -229,3 +224,10 @@ class Scaler:
         for old in self.storage.names(ANSWERS):
             if int(old.split("-")[0]) < int(name.split("-")[0]) - day:
                 self.storage.delete(f"{ANSWERS}/{old}")
+
+
+def _scaling(pending: Pending | None, scaled: Mapping[str, int] | None) -> Scaling:
+    change = msgspec.convert(scaled or {}, Scaling)
+    if pending is not None:
+        change.operation, change.strategy = pending.decision.operation, pending.decision.strategy
+    return change

@@ -103,21 +103,21 @@ def owners(
 
 def owners_before(storage: Storage, last: Commit, node: Node, grouping: Grouping) -> Owners | None:
     """Return the owners of an operator's keys as of a commit; None if it does not tell."""
-    saved = last.signature["operators"][node.name]  # type: ignore[index]
+    saved = last.signature.operators[node.name]
     if last.ranged is None:
         return None
     rule = None
     if node.name not in last.ranged:
-        if saved["grouping"] != grouping.signature() or not known(grouping, len(saved["placement"])):
+        if saved.grouping != grouping.signature() or not known(grouping, len(saved.placement)):
             return None
         rule = grouping
-    return owners(storage, rule, saved["placement"], node.name, last.layout, last.tables.get(node.name))
+    return owners(storage, rule, saved.placement, node.name, last.layout, last.tables.get(node.name))
 
 
 def listed_before(storage: Storage, last: Commit, node: Node) -> Table:
     """Return the servers of keys that a table of a commit lists."""
     table = load_table(storage, last.tables[node.name])
-    places = np.asarray(last.signature["operators"][node.name]["placement"], np.int32)  # type: ignore[index]
+    places = np.asarray(last.signature.operators[node.name].placement, np.int32)
     return Table(table.hashes, places[table.instances])
 
 

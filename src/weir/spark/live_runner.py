@@ -27,9 +27,8 @@ from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.exchange.wire import Answers, answered
 from weir.engine.live.coordinator import SILENCE, LiveCoordinator
 from weir.engine.live.loads import LoadAggregator
-from weir.engine.live.sealing import is_available
 from weir.engine.live.source import push
-from weir.engine.live.transport import Address, Generation
+from weir.engine.live.transport import Address, Generation, is_available
 from weir.engine.live.worker import LiveWorker
 from weir.engine.task.batch_context import BatchContext, Pace
 from weir.engine.task.key_counting import Learning

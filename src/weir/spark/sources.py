@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir.engine.steering.lookahead import ENTRIES, Ahead
 from weir.engine.task.batch_context import SOURCE_NUMBER, column_name
+from weir.engine.task.key_counting import ENTRIES, Ahead
 from weir.errors import EngineError, TopologyError
 from weir.graph.model import Topology
 from weir.locality.stats import BatchStats

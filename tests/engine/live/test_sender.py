@@ -18,9 +18,8 @@ import weir
 from support import counts, posts, rows_of, two_counts
 from truth import eventually
 from weir.engine.live.inbox import Inbox
-from weir.engine.live.sealing import seals
 from weir.engine.live.sender import Sender
-from weir.engine.live.transport import END, ROWS, Connection, Frame
+from weir.engine.live.transport import END, ROWS, Connection, Frame, seals
 from weir.engine.local.in_process_live import LiveThreads
 from weir.testing import run
 

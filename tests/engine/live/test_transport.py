@@ -13,17 +13,18 @@ import pytest
 from weir.engine.live import transport
 from weir.engine.live.coordinator import LiveCoordinator
 from weir.engine.live.inbox import Inbox
-from weir.engine.live.sealing import TAG, seals
 from weir.engine.live.transport import (
     END,
     HEAD,
     ROWS,
+    TAG,
     Connection,
     Frame,
     Generation,
     Hello,
     Listener,
     connect,
+    seals,
 )
 from weir.engine.live.worker import LiveWorker
 from weir.errors import LiveFailed

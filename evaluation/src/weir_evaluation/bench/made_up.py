@@ -28,9 +28,8 @@ from weir.engine.documents import (
 )
 from weir.engine.exchange import wire
 from weir.engine.metrics.progress import Progress
-from weir.engine.steering.lookahead import Ahead
 from weir.engine.task.batch_context import BatchContext, Segments
-from weir.engine.task.key_counting import Learning
+from weir.engine.task.key_counting import Ahead, Learning
 from weir.engine.task.reports import BatchResult, result_of, together
 from weir.graph.model import Node, Topology
 from weir.hashing import mix

@@ -25,6 +25,7 @@ from weir.engine.documents import BatchPlan, Commit, FileRef, Manifest
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress, Seconds
 from weir.engine.metrics.summary import summarise
+from weir.engine.metrics.traffic import ServerLocations
 from weir.engine.steering.learning import learner_of
 from weir.engine.steering.load import Load
 from weir.engine.steering.rescale import Build, Change, restarted, scaled
@@ -32,7 +33,6 @@ from weir.engine.steering.scaler import Pending, Scaler
 from weir.engine.task.invariants import check
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult
-from weir.engine.task.server_locations import ServerLocations
 from weir.errors import WeirError
 from weir.faults import reach
 from weir.graph.model import Topology

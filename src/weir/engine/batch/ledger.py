@@ -37,8 +37,8 @@ from weir.engine.documents import (
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.rescale import Change
 from weir.engine.task.event_times import heard, watermarks
-from weir.engine.task.feedback import feedback
 from weir.engine.task.ownership import ranged, reassigned
+from weir.engine.task.reports import feedback
 from weir.engine.task.side_inputs import refresh
 from weir.errors import CheckpointError, CheckpointMismatch
 from weir.faults import reach

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.metrics.progress import Progress
-from weir.engine.steering.lookahead import Ahead
 from weir.engine.steering.scaler import Machines
-from weir.engine.task.key_counting import Learning
+from weir.engine.task.key_counting import Ahead, Learning
 from weir.engine.task.reports import BatchResult
 from weir.graph.model import Topology
 from weir.locality.stats import BatchStats

@@ -20,7 +20,7 @@ from weir.engine.exchange import wire
 from weir.engine.exchange.wire import Answers
 from weir.engine.live.inbox import NOTHING, Inbox
 from weir.engine.live.loads import SOON, OperatorLoad, ServerLoad, every, followed
-from weir.engine.live.outbox import DirectOutbox, Send
+from weir.engine.live.sender import DirectOutbox, Send
 from weir.engine.metrics.latency import Busy, Groups
 from weir.engine.task.batch_context import BatchContext, host_name
 from weir.engine.task.reports import answers

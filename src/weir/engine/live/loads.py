@@ -15,7 +15,7 @@ import numpy as np
 
 from weir.engine.documents import TaskReport
 from weir.engine.task.batch_context import BatchContext, Pace
-from weir.engine.task.feedback import pace
+from weir.engine.task.reports import pace
 from weir.graph.model import Edge, Node, Topology
 
 SOON = 0.01  # seconds after which a server that has nothing to do may speak again

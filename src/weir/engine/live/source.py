@@ -10,8 +10,7 @@ import pyarrow as pa
 from weir.engine.exchange.wire import Answers
 from weir.engine.live.control import Control
 from weir.engine.live.loads import followed
-from weir.engine.live.outbox import DirectOutbox, Send
-from weir.engine.live.sender import Sender
+from weir.engine.live.sender import DirectOutbox, Send, Sender
 from weir.engine.live.transport import END, Address, Connection, Frame, Generation, Hello, connect
 from weir.engine.metrics.latency import Busy
 from weir.engine.task.batch_context import BatchContext, host_name

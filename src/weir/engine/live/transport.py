@@ -3,7 +3,7 @@
 A frame is a fixed head and a payload, Arrow's own bytes for rows. Who connects and who listens prove to each other
 that they know the secret of this life of the servers: each answers a fresh challenge of the other with an HMAC. Every
 life has a secret and a name of its own, so servers and source tasks of an earlier one are turned away. In a sealed
-life, what follows the greeting is encrypted (:mod:`weir.engine.live.sealing`).
+life, what follows the greeting is encrypted (:class:`Seal`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from weir.engine.live.sealing import PIECE, TAG, Seal, seals
 from weir.errors import LiveFailed, WeirError
 
 # what a frame is about
@@ -339,3 +338,57 @@ class Listener:
         self._socket.close()
         for connection in list(self._open):
             connection.close()
+
+
+TAG = 16  # bytes by which a sealed piece is longer
+PIECE = 1 << 24  # bytes that are sealed at a time
+
+
+def is_available() -> bool:
+    """Return whether the package that encrypts is installed."""
+    try:
+        import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class Seal:
+    """Seals, or opens, the pieces of one direction of a connection, in their order.
+
+    >>> send, receive = Seal(bytes(32)), Seal(bytes(32))
+    >>> bytes(receive.open(send.seal(b"rows")))
+    b'rows'
+    """
+
+    def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._cipher = AESGCM(key)
+        self._count = 0
+
+    def seal(self, piece: Any) -> bytes:
+        """Return a piece encrypted, longer by :data:`TAG` bytes."""
+        return self._cipher.encrypt(self._next(), piece, None)
+
+    def open(self, piece: Any) -> bytes:
+        """Return what was sealed; raise a LiveFailed if it is not the next piece that the other side sealed."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher.decrypt(self._next(), piece, None)
+        except InvalidTag:
+            raise LiveFailed("what came on a sealed connection is not what was sent") from None
+
+    def _next(self) -> bytes:
+        self._count += 1
+        return self._count.to_bytes(12, "big")
+
+
+def seals(secret: bytes, connects: bytes, listens: bytes) -> tuple[Seal, Seal]:
+    """Return the seals of what goes to the listener and of what comes from it, by the numbers both sides drew."""
+    keys = (
+        hmac.digest(secret, b"weir seal " + way + connects + listens, hashlib.sha256) for way in (b">", b"<")
+    )
+    there, back = map(Seal, keys)
+    return there, back

@@ -20,11 +20,10 @@ from weir.engine.batch.ledger import IN_PROCESS
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange import wire
 from weir.engine.metrics.progress import Progress
-from weir.engine.steering.lookahead import Ahead
 from weir.engine.task import invariants
 from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, Segments, column_name
 from weir.engine.task.job_tasks import SourceTask, StepTask
-from weir.engine.task.key_counting import Learning
+from weir.engine.task.key_counting import Ahead, Learning
 from weir.engine.task.reports import BatchResult, result_of
 from weir.errors import EngineError
 from weir.faults import reach

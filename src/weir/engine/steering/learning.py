@@ -23,10 +23,9 @@ from weir.engine.arrays import load_arrays, save_arrays
 from weir.engine.checkpoint import MANAGER, CheckpointLayout
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef, TaskReport
 from weir.engine.metrics.progress import RoutingProgress
-from weir.engine.steering.lookahead import Ahead
-from weir.engine.task.feedback import instance_load
-from weir.engine.task.key_counting import Learning
+from weir.engine.task.key_counting import Ahead, Learning
 from weir.engine.task.ownership import write_moves
+from weir.engine.task.reports import instance_load
 from weir.engine.task.tables import changed_table, key_groups_in_force, load_table
 from weir.errors import CheckpointError, CheckpointMismatch, TopologyError
 from weir.graph.model import Node, Topology

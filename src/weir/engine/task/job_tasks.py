@@ -16,12 +16,11 @@ from weir.engine.documents import TaskReport, decode_report, encode_report
 from weir.engine.exchange import wire
 from weir.engine.exchange.host_handoff import HandoffReader
 from weir.engine.metrics.latency import Busy
-from weir.engine.metrics.traffic import Distances
+from weir.engine.metrics.traffic import Distances, places_of
 from weir.engine.task.batch_context import BatchContext, host_name
 from weir.engine.task.reports import condensed
 from weir.engine.task.routers import Routers
 from weir.engine.task.runtime import OperatorRuntime, new_report
-from weir.engine.task.server_locations import places_of
 from weir.errors import OperatorError
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from weir.engine.arrays import load_arrays, save_arrays
 from weir.engine.checkpoint import ROUTERS
+from weir.engine.metrics.traffic import places_of
 from weir.engine.task.batch_context import BatchContext
-from weir.engine.task.server_locations import places_of
 from weir.engine.task.tables import grouping_in_force
 from weir.engine.task.task_files import TaskFiles
 from weir.graph.model import Edge, Node

@@ -16,9 +16,8 @@ from weir.operators.instance import OperatorReport
 from weir.state.segment import SegmentRef
 
 Manifest = dict[str, list[list[SegmentRef]]]  # operator → server → segments, oldest first
-Counts = dict[
-    str, list[int | None]
-]  # operator → server → keys in its state; None: written by an earlier version
+# operator → server → keys in its state; None: written by an earlier version
+Counts = dict[str, list[int | None]]
 
 
 class FileRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -41,9 +40,8 @@ class Layout(msgspec.Struct, frozen=True):
     """Where instances live, once scaling in mid-stream has changed what the application declares."""
 
     servers: int
-    declared: (
-        str  # fingerprint of the application as declared: if that changes, it counts, and this is dropped
-    )
+    # fingerprint of the application as declared: if that changes, it counts, and this is dropped
+    declared: str
     placements: dict[str, list[int]]  # operator → instance → server
     key_groups: dict[str, FileRef] = {}  # stateful operator → Arrow: the instance of each key group
     buckets: dict[str, FileRef] = {}  # what version 0.2 had in their place
@@ -174,19 +172,16 @@ class TaskReport(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     counters: Annotated[dict[str, FileRef], UPDATED] = {}
     partials: dict[int, tuple[int, int]] = {}  # distance → rows, bytes of partial states that came here
     sink_ages: dict[str, dict[int, int]] = {}  # sink → rows by their time since the source
-    weights: Annotated[
-        dict[int, list[int]], UPDATED
-    ] = {}  # edge → the weight of each instance, where weights decide
+    # edge → the weight of each instance, where weights decide
+    weights: Annotated[dict[int, list[int]], UPDATED] = {}
     posted: list[tuple[int, int, int, int, int]] = []  # kind, edge or operator, tally: see exchange.wire
     received: list[tuple[int, int, int]] = []  # kind, edge or operator, rows
-    entries: dict[
-        str, tuple[int, int]
-    ] = {}  # operator → keys that its files add to the state, and that they end
+    # operator → keys that its files add to the state, and that they end
+    entries: dict[str, tuple[int, int]] = {}
     moved: dict[str, tuple[int, int]] = {}  # operator → keys that moves bring here, and that they take away
     event_times: Annotated[dict[str, int], GREATEST] = {}  # where event time is read → the greatest, in µs
-    error: Annotated[tuple[str, str] | None, LAST] = (
-        None  # a user's function failed: the error's class and message
-    )
+    # a user's function failed: the error's class and message
+    error: Annotated[tuple[str, str] | None, LAST] = None
 
 
 def encode_report(report: TaskReport) -> bytes:
@@ -235,9 +230,8 @@ class Commit(msgspec.Struct, kw_only=True):
     progress: dict[str, object] = {}
     end_of_input: bool = False
     layout: Layout | None = None
-    ranged: list[str] | None = (
-        None  # operators whose owners follow from layout and tables, see engine.task.ownership
-    )
+    # operators whose owners follow from layout and tables, see engine.task.ownership
+    ranged: list[str] | None = None
     source: str = ""  # whose batches these are: the id of Spark's own query
     graph: dict[str, Any] = {}  # the application for those who look at it: Topology.outline
     # the source's number of the last batch that it has handed over; batches without rows are ours alone

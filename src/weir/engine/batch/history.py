@@ -28,9 +28,8 @@ from weir.errors import CheckpointError
 from weir.state.storage import Storage
 
 PHASES = ("waiting", "plan", "job", "commit", "deliver")
-FAN = (
-    16  # chunks that become one, and from the second level on the batches that a point stands for, per level
-)
+# chunks that become one, and from the second level on the batches that a point stands for, per level
+FAN = 16
 CHUNKS = 2 * FAN  # chunks of a level, at most
 LEVELS = 5
 POINTS = 160  # points of a chunk, at most

@@ -55,9 +55,8 @@ def condensed(reports: Sequence[TaskReport], server: int | None) -> list[TaskRep
     """Return reports with those of a server's steps put together; those of source tasks stay apart."""
     mine = [r for r in reports if r.server == server and r.step > 0]
     others = [r for r in reports if r.server != server or r.step == 0]
-    return (
-        [*others, together(mine)] if mine else others
-    )  # without steps, all is done where the source is read
+    # without steps, all is done where the source is read
+    return [*others, together(mine)] if mine else others
 
 
 def together(reports: Sequence[TaskReport]) -> TaskReport:

@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, sums, two_counts
-from weir.engine.live import inbox, outbox
+from weir.engine.live import inbox, sender
 from weir.engine.local.in_process_live import LiveThreads
 from weir.testing import run, start
 
@@ -148,7 +148,7 @@ def test_mistakes_of_users_are_told_as_in_jobs():
 
 def test_rows_that_do_not_fit_memory_wait_in_files(monkeypatch):
     monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (2000, False))
-    monkeypatch.setattr(outbox, "BLOB_BYTES", 4000)
+    monkeypatch.setattr(sender, "BLOB_BYTES", 4000)
     app = (
         weir.source(POSTS)
         .keyed("place", weir.Count(emit="rows"), name="p")

@@ -112,8 +112,6 @@ class InProcessRunner:
     def close(self) -> None:
         pass
 
-    # ------------------------------------------------------------------ tasks and machines
-
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
         return [msgspec.json.decode(msgspec.json.encode(task(number))) for number in range(count)]
 
@@ -127,8 +125,6 @@ class InProcessRunner:
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
         return None
-
-    # ------------------------------------------------------------------ batches
 
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         """Run one batch, step by step."""

@@ -195,6 +195,11 @@ def run(page: Path, folder: Path, names: dict[str, Any], outside: dict[str, str]
 def check_deliveries(code: str, names: dict[str, Any], runs: Runs, outside: dict[str, Any]) -> None:
     """The examples of docs/sources-and-sinks.md deliver what the topic has."""
     (query,) = runs.started
+    if "debezium" in code:
+        assert query.progress.rows == 3
+        with psycopg.connect(outside["postgresql://weir@db/shop"]) as database:
+            assert database.execute("SELECT * FROM people_copy").fetchall() == [(2, "Bob")]
+        return
     assert query.progress.rows == 3
     assert query.state("places").num_rows == 2
     if "Postgres(" in code:
@@ -204,7 +209,7 @@ def check_deliveries(code: str, names: dict[str, Any], runs: Runs, outside: dict
         assert list(names["sink"].batches.values()) == [2]
 
 
-TOPICS = {"posts": 2, "places": 1}  # and how many partitions they have
+TOPICS = {"posts": 2, "places": 1, "shop.people": 1}  # and how many partitions they have
 CHECKS = {"sources-and-sinks.md": check_deliveries}
 
 
@@ -220,6 +225,9 @@ def outside(request: pytest.FixtureRequest, page: Path) -> Iterator[dict[str, st
         rows = [{"place": "FR", "topic": "x", "n": 1}, {"place": "US", "topic": "y", "n": 2}]
         brokers.send("posts", rows, 0)
         brokers.send("posts", [{"place": "FR", "topic": "y", "n": 3}], 1)
+        people = [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Bob"}]
+        changes = [{"op": "c", "before": None, "after": person} for person in people]
+        brokers.send("shop.people", [*changes, {"op": "d", "before": {"id": 1}, "after": None}, None])
     if "postgresql://" in text:
         addresses["postgresql://weir@db/shop"] = request.getfixturevalue("postgres")
     yield addresses

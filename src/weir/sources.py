@@ -159,7 +159,8 @@ def kafka(
     format, avro
         ``"json"``: an object per message; ``"avro"``: a datum per message, of the schema in the file ``avro``;
         ``"arrow"``: a stream of rows per message; ``"confluent-avro"``, ``"confluent-json"``: behind the five bytes of
-        a schema registry.
+        a schema registry; ``"debezium"``: changes of a table, as JSON. A change's row is the one after it, of a
+        deletion the one before. ``debezium_op``, ``debezium_deleted`` and ``debezium_time`` say what happened.
     registry
         The URL of a schema registry that speaks Confluent's protocol, or settings of confluent-kafka's client, e.g.
         ``{"url": …, "basic.auth.user.info": "user:password"}``. Each datum is read with the schema that it was written

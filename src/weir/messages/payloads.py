@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 from numpy.typing import NDArray
 
@@ -20,7 +21,13 @@ from weir.errors import SourceError, TopologyError, did_you_mean
 from weir.extras import require
 from weir.messages.registry import FRAME, Registry, json_schema
 
-FORMATS = ("json", "avro", "confluent-avro", "confluent-json", "arrow")
+FORMATS = ("json", "avro", "confluent-avro", "confluent-json", "debezium", "arrow")
+# columns that say what happened to a row
+CHANGE_COLUMNS = {
+    "debezium_op": pa.string(),
+    "debezium_deleted": pa.bool_(),
+    "debezium_time": pa.timestamp("us", "UTC"),
+}
 # of an Arrow message that is written; brokers take 1 MB if they are not told otherwise
 MESSAGE_BYTES = 512 << 10
 
@@ -44,7 +51,8 @@ class Payload:
     of the schema ``avro`` (JSON text) per message. ``confluent-avro`` and ``confluent-json`` have five bytes in front,
     which name a schema of a ``registry``; a datum is read with the schema that it was written with, and resolved to
     ``avro`` if that is given. Schemas are registered under ``subject`` when rows are written. ``arrow``: a stream of
-    any number of rows per message. A message without a value becomes a row of nulls, with ``arrow`` none.
+    any number of rows per message. ``debezium``: a change as JSON; its row is the one after it, of a deletion the one
+    before. A message without a value becomes a row of nulls, with ``arrow`` and ``debezium`` none.
 
     >>> payload = Payload("json", pa.schema([("place", pa.string()), ("n", pa.int64())]))
     >>> decoded = payload.decode([b'{"place": "FR", "n": 1}', b'{"n": ', b'{"place": "US", "x": 0}', None])
@@ -64,6 +72,15 @@ class Payload:
         """Raise a TopologyError if it cannot work."""
         if self.format not in FORMATS:
             raise TopologyError(f"format={self.format!r}: {did_you_mean(self.format, FORMATS)}")
+        if self.format == "debezium":
+            if writes:
+                raise TopologyError('format="debezium" can only be read')
+            for name in CHANGE_COLUMNS.keys() & set(self.schema.names):
+                if self.schema.field(name).type != CHANGE_COLUMNS[name]:
+                    raise TopologyError(
+                        f"column {name!r} comes from the change and is {CHANGE_COLUMNS[name]}, not "
+                        f"{self.schema.field(name).type}"
+                    )
         framed = self.format.startswith("confluent-")
         if self.registry is not None and not framed:
             raise TopologyError(
@@ -82,7 +99,17 @@ class Payload:
         """Return the rows of some messages, and those messages that are none."""
         if self.format == "arrow":
             return self._decode_arrow(values)
+        if self.format == "debezium":  # behind a deletion comes a message without a value, for compaction
+            kept = self.present(values)
+            decoded = self._decoded(self._changes, [value for value in values if value is not None])
+            failures = [(int(kept[number]), why) for number, why in decoded.failures]
+            return Decoded(decoded.rows, kept[decoded.message], failures)
         part = {"json": self._json, "confluent-json": self._framed_json}.get(self.format, self._avro_rows)
+        return self._decoded(part, values)
+
+    def _decoded(
+        self, part: Callable[[Sequence[bytes | None]], pa.Table], values: Sequence[bytes | None]
+    ) -> Decoded:
         tables: list[pa.Table] = []
         failures: list[Failure] = []
         numbers: list[NDArray[np.int64]] = []
@@ -93,6 +120,12 @@ class Payload:
         batches = whole.to_batches()
         rows = batches[0] if batches else pa.RecordBatch.from_pylist([], self.schema)
         return Decoded(rows, np.concatenate([np.empty(0, np.int64), *numbers]), failures)
+
+    def present(self, values: Sequence[bytes | None]) -> NDArray[np.int64]:
+        """Return the numbers of messages that are rows, or changes."""
+        if self.format != "debezium":
+            return np.arange(len(values))
+        return np.array([number for number, value in enumerate(values) if value is not None], np.int64)
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         """Return the messages of some rows: one each, with ``arrow`` as few as their length allows."""
@@ -130,22 +163,39 @@ class Payload:
         return self._json([value if value is None else value[FRAME:] for value in values])
 
     def _json(self, values: Sequence[bytes | None]) -> pa.Table:
-        """Parse messages all at once.
-
-        Each is put into an object of its own: text that is not exactly one value breaks that object, or makes a row
-        too many, but can't make up for another message's missing row.
-        """
-        whole = b'{"v":' + b'}\n{"v":'.join([b"{}" if v is None else v for v in values]) + b"}"
-        kind = pa.struct([(f.name, _spelt(f.type)) for f in self.schema])
-        table = pa.json.read_json(
-            pa.BufferReader(whole),
-            pa.json.ReadOptions(use_threads=False, block_size=len(whole) + 1),
-            pa.json.ParseOptions(pa.schema([("v", kind)]), unexpected_field_behavior="ignore"),
-        )
-        column = table.column("v").combine_chunks()
-        if table.num_rows != len(values) or column.null_count:
-            raise ValueError("expected one JSON object per message")
+        column = _parsed(values, pa.struct([(f.name, _spelt(f.type)) for f in self.schema]))
         columns = [column.field(i).cast(f.type) for i, f in enumerate(self.schema)]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _changes(self, values: Sequence[bytes | None]) -> pa.Table:
+        """Return the rows of Debezium's envelopes, with or without their schema around them."""
+        row = pa.struct([(f.name, _spelt(f.type)) for f in self.schema if f.name not in CHANGE_COLUMNS])
+        envelope = [("before", row), ("after", row), ("op", pa.string()), ("ts_ms", pa.int64())]
+        column = _parsed(values, pa.struct([*envelope, ("payload", pa.struct(envelope))]))
+        wrapped = pc.is_valid(pc.struct_field(column, "payload"))
+
+        def of(*path: str) -> pa.Array:
+            return pc.if_else(
+                wrapped, pc.struct_field(column, ["payload", *path]), pc.struct_field(column, [*path])
+            )
+
+        kind = of("op")
+        if not pc.all(pc.is_in(kind, pa.array(["c", "u", "r", "d"]))).as_py():
+            raise ValueError(f"op {kind[0].as_py()!r} is no change of a row")
+        deleted = pc.equal(kind, "d")
+        if not pc.all(pc.is_valid(pc.if_else(deleted, of("before"), of("after")))).as_py():
+            raise ValueError("the change has no row; a deletion needs the one before (REPLICA IDENTITY)")
+        about = {
+            "debezium_op": kind,
+            "debezium_deleted": deleted,
+            "debezium_time": pc.multiply(of("ts_ms"), 1000),
+        }
+        columns = [
+            about[f.name].cast(f.type)
+            if f.name in about
+            else pc.if_else(deleted, of("before", f.name), of("after", f.name)).cast(f.type)
+            for f in self.schema
+        ]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     @cached_property
@@ -203,6 +253,24 @@ class Payload:
         whole = pa.concat_tables(tables).combine_chunks()
         rows = whole.to_batches()[0] if len(whole) else pa.RecordBatch.from_pylist([], self.schema)
         return Decoded(rows, np.concatenate(numbers), failures)
+
+
+def _parsed(values: Sequence[bytes | None], kind: pa.StructType) -> pa.StructArray:
+    """Parse JSON objects all at once.
+
+    Each is put into an object of its own: text that is not exactly one value breaks that object, or makes a row
+    too many, but can't make up for another message's missing row.
+    """
+    whole = b'{"v":' + b'}\n{"v":'.join([b"{}" if v is None else v for v in values]) + b"}"
+    table = pa.json.read_json(
+        pa.BufferReader(whole),
+        pa.json.ReadOptions(use_threads=False, block_size=len(whole) + 1),
+        pa.json.ParseOptions(pa.schema([("v", kind)]), unexpected_field_behavior="ignore"),
+    )
+    column = table.column("v").combine_chunks()
+    if table.num_rows != len(values) or column.null_count:
+        raise ValueError("expected one JSON object per message")
+    return column
 
 
 def _halved(

@@ -77,7 +77,7 @@ class _ReadInstance(Instance):
                     self._undecodable(messages[number], why)
                 chosen, columns = decoded.message, dict(zip(content.names, decoded.rows.columns, strict=True))
             else:  # somebody only counts them
-                chosen, columns = np.arange(len(messages)), {}
+                chosen, columns = payload.present([m.value() for m in messages]), {}
             if not len(chosen):
                 continue
             for field in schema:

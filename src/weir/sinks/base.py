@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+
+from weir.columns import check_columns
+from weir.errors import TopologyError
 
 CHUNK_ROWS = 1 << 16
 
@@ -75,3 +78,14 @@ class Sink(ABC):
 
     def __repr__(self) -> str:
         return type(self).__name__
+
+
+def check_deleted(deleted: str | None, keys: Sequence[str], schema: pa.Schema, where: str) -> None:
+    """Refuse a ``deleted=`` that can't say which rows are to be deleted."""
+    if deleted is None:
+        return
+    check_columns([deleted], schema, where)
+    if not keys or deleted in keys:
+        raise TopologyError(f"{where}: deleted={deleted!r} needs keys, other columns that name a row")
+    if not pa.types.is_boolean(schema.field(deleted).type):
+        raise TopologyError(f"{where}: deleted={deleted!r} is not a boolean column")

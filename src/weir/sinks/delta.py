@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from weir.columns import check_columns
 from weir.errors import SinkError, SinkUnavailable
 from weir.extras import require
 from weir.faults import reach
-from weir.sinks.base import Delivery, Sink
+from weir.sinks.base import Delivery, Sink, check_deleted
 
 
 class Delta(Sink):
@@ -29,6 +30,8 @@ class Delta(Sink):
     keys
         Columns that name a row. Without them rows are appended; with them a row replaces the one of the same
         keys (of several in one batch the last one).
+    deleted
+        A boolean column, which the table does not get: where it is true, the row of these keys is deleted.
     partition_by
         Columns by which a new table is partitioned.
     storage_options
@@ -42,10 +45,12 @@ class Delta(Sink):
         path: str,
         *,
         keys: Sequence[str] = (),
+        deleted: str | None = None,
         partition_by: Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.path, self.keys, self.partition_by = str(path), list(keys), list(partition_by)
+        self.deleted = deleted
         self._options = dict(storage_options or {})
         require("deltalake", "delta")
 
@@ -54,6 +59,7 @@ class Delta(Sink):
 
     def open(self, query: str, operator: str, schema: pa.Schema, fresh: bool) -> None:
         check_columns([*self.keys, *self.partition_by], schema, f"{self!r} of operator {operator!r}")
+        check_deleted(self.deleted, self.keys, schema, f"{self!r} of operator {operator!r}")
         with self._translated():
             self._table()
 
@@ -89,6 +95,9 @@ class Delta(Sink):
             rows = pa.RecordBatchReader.from_batches(delivery.schema, delivery.batches())
             if self.keys:
                 rows = last_of_each(rows.read_all(), self.keys)
+            if self.deleted:
+                alive = pc.invert(pc.fill_null(rows[self.deleted], False))
+                rows = rows.filter(alive).drop_columns([self.deleted])
             deltalake.write_deltalake(
                 self.path,
                 rows,
@@ -101,7 +110,11 @@ class Delta(Sink):
         rows = last_of_each(pa.Table.from_batches(delivery.batches(), delivery.schema), self.keys)
         same = " AND ".join(f"old.`{key}` = new.`{key}`" for key in self.keys)
         merge = table.merge(rows, same, source_alias="new", target_alias="old", commit_properties=properties)
-        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        if self.deleted:
+            merge = merge.when_matched_delete(f"new.`{self.deleted}`")
+        alive = f"new.`{self.deleted}` IS NOT TRUE" if self.deleted else None
+        hidden = [self.deleted] if self.deleted else None
+        merge.when_matched_update_all(alive, hidden).when_not_matched_insert_all(alive, hidden).execute()
 
     def _table(self) -> Any:
         """Return the table as it is now; None if there is none."""

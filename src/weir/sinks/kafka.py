@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from weir.columns import check_columns
-from weir.errors import SinkError, SinkUnavailable, SourceError, SourceUnavailable
+from weir.errors import SinkError, SinkUnavailable, SourceError, SourceUnavailable, TopologyError
 from weir.extras import require
 from weir.faults import reach
 from weir.messages.payloads import Payload
 from weir.messages.registry import Registry
 from weir.messages.topics import Range, Topics
-from weir.sinks.base import Delivery, Sink
+from weir.sinks.base import Delivery, Sink, check_deleted
 
 MARKS = "weir-deliveries"
 CALL_TIMEOUT = 30.0  # seconds for one call of a transaction
@@ -49,6 +49,9 @@ class Kafka(Sink):
         The topic, which must be there.
     key
         The column that becomes the messages' key, as text; it decides the partition. None: no key.
+    deleted
+        A boolean column, which messages do not get: where it is true, the message has no value, so that compaction
+        deletes its key.
     format, avro
         ``"json"``, ``"avro"`` with the file of its schema, or ``"arrow"``: streams of many rows per message;
         ``"confluent-avro"`` and ``"confluent-json"`` with a registry.
@@ -69,6 +72,7 @@ class Kafka(Sink):
         topic: str,
         *,
         key: str | None = None,
+        deleted: str | None = None,
         format: str = "json",
         avro: str | Path | None = None,
         registry: str | Mapping[str, Any] | None = None,
@@ -76,18 +80,23 @@ class Kafka(Sink):
         marks: str = MARKS,
     ) -> None:
         require("confluent_kafka", "kafka")
-        self.topic, self.key, self.marks = topic, key, marks
+        self.topic, self.key, self.marks, self.deleted = topic, key, marks, deleted
         self._format, self._avro = format, "" if avro is None else Path(avro).read_text()
         self._topics = Topics(servers, (topic,), dict(settings or {}))
         self._producers: dict[str, Any] = {}
         self._registry = Registry.of(registry)
         self._payload(pa.schema([])).check(writes=True)
+        if deleted is not None and format == "arrow":
+            raise TopologyError('deleted= and format="arrow": a message of many rows deletes none')
 
     def __repr__(self) -> str:
         return f"Kafka({self.topic!r})"
 
     def open(self, query: str, operator: str, schema: pa.Schema, fresh: bool) -> None:
         check_columns([self.key] if self.key else [], schema, f"{self!r} of operator {operator!r}")
+        check_deleted(
+            self.deleted, [self.key] if self.key else [], schema, f"{self!r} of operator {operator!r}"
+        )
         self._make_marks()
         if not self._exists(self.topic):
             raise SinkError(f"{self!r}: there is no such topic at {self._topics.servers}; create it first")
@@ -133,15 +142,18 @@ class Kafka(Sink):
     def _payload(self, schema: pa.Schema) -> Payload:
         return Payload(self._format, schema, self._avro, self._registry, f"{self.topic}-value")
 
-    def _messages(self, delivery: Delivery) -> Iterator[tuple[bytes | None, bytes]]:
-        payload = self._payload(delivery.schema)
+    def _messages(self, delivery: Delivery) -> Iterator[tuple[bytes | None, bytes | None]]:
+        schema = pa.schema([field for field in delivery.schema if field.name != self.deleted])
+        payload = self._payload(schema)
         for batch in delivery.batches():
             keys: Sequence[Any] = []
             if self.key and self._format != "arrow":
                 keys = batch.column(self.key).to_pylist()
-            for number, value in enumerate(payload.encode(batch)):
+            gone = batch.column(self.deleted).to_pylist() if self.deleted else ()
+            for number, value in enumerate(payload.encode(batch.select(schema.names))):
                 key = keys[number] if keys else None
-                yield key if key is None or isinstance(key, bytes) else str(key).encode(), value
+                text = key if key is None or isinstance(key, bytes) else str(key).encode()
+                yield text, None if gone and gone[number] else value
 
     def _last_mark(self, mark: bytes) -> int:
         """Return the last batch whose mark is committed; −1 if there is none.
@@ -188,7 +200,7 @@ class Kafka(Sink):
             raise kind(f"{self!r}: {error}") from error
 
 
-def _put(producer: Any, topic: str, key: bytes | None, value: bytes, partition: int = -1) -> None:
+def _put(producer: Any, topic: str, key: bytes | None, value: bytes | None, partition: int = -1) -> None:
     """Hand a message to the producer, when it has room."""
     while True:
         try:

@@ -15,7 +15,7 @@ from weir.columns import check_columns
 from weir.errors import SinkError, SinkUnavailable, TopologyError
 from weir.extras import require
 from weir.faults import reach
-from weir.sinks.base import Delivery, Sink
+from weir.sinks.base import Delivery, Sink, check_deleted
 
 DELIVERED = "weir_delivered"
 _TYPES = {
@@ -55,13 +55,18 @@ class Postgres(Sink):
     keys
         Columns of a unique index. Without them rows are appended; with them a row replaces the one of the same
         keys (of several in one batch the last one), by ``INSERT … ON CONFLICT``.
+    deleted
+        A boolean column, which the table does not get: where it is true, the row of these keys is deleted.
 
     Guarantee: each row once; other transactions see a batch whole or not at all. Columns that are lists, maps or
     structs are written as JSON, for columns of type ``json`` or ``jsonb``.
     """
 
-    def __init__(self, connection: str, table: str, *, keys: Sequence[str] = ()) -> None:
+    def __init__(
+        self, connection: str, table: str, *, keys: Sequence[str] = (), deleted: str | None = None
+    ) -> None:
         require("psycopg", "postgres")
+        self.deleted = deleted
         self.connection, self.table, self.keys = connection, table, list(keys)
         self._parts = table.split(".")
         if not all(self._parts) or len(self._parts) > 2:
@@ -73,6 +78,7 @@ class Postgres(Sink):
 
     def open(self, query: str, operator: str, schema: pa.Schema, fresh: bool) -> None:
         check_columns(self.keys, schema, f"{self!r} of operator {operator!r}")
+        check_deleted(self.deleted, self.keys, schema, f"{self!r} of operator {operator!r}")
         with _Session(self) as database:
             # one query at a time: CREATE … IF NOT EXISTS is not safe against itself
             database.execute("SELECT pg_advisory_xact_lock(hashtext('weir'))")
@@ -81,7 +87,7 @@ class Postgres(Sink):
                 "NULL, PRIMARY KEY (query, operator, target))"
             )
             if not database.execute("SELECT to_regclass(%s)", (_quoted(*self._parts),)).fetchone()[0]:
-                columns = [f"{_quoted(f.name)} {_type(f.type)}" for f in schema]
+                columns = [f"{_quoted(f.name)} {_type(f.type)}" for f in schema if f.name != self.deleted]
                 if self.keys:
                     columns.append(f"PRIMARY KEY ({', '.join(map(_quoted, self.keys))})")
                 database.execute(f"CREATE TABLE {_quoted(*self._parts)} ({', '.join(columns)})")
@@ -99,24 +105,32 @@ class Postgres(Sink):
             reach("sink-staged", delivery.batch)
 
     def _write(self, database: Any, delivery: Delivery) -> None:
-        target, columns = _quoted(*self._parts), ", ".join(map(_quoted, delivery.schema.names))
+        names = [name for name in delivery.schema.names if name != self.deleted]
+        target, columns = _quoted(*self._parts), ", ".join(map(_quoted, names))
         into = target
         if self.keys:
             into = "weir_rows"
             database.execute(
                 f"CREATE TEMPORARY TABLE {into} ON COMMIT DROP AS SELECT {columns} FROM {target} WITH NO DATA"
             )
-            database.execute(f"ALTER TABLE {into} ADD COLUMN weir_row bigserial")
-        with database.cursor().copy(f"COPY {into} ({columns}) FROM STDIN (FORMAT csv)") as copy:
+            database.execute(
+                f"ALTER TABLE {into} ADD COLUMN weir_row bigserial, ADD COLUMN weir_deleted boolean"
+            )
+        copied = ["weir_deleted" if name == self.deleted else _quoted(name) for name in delivery.schema.names]
+        with database.cursor().copy(f"COPY {into} ({', '.join(copied)}) FROM STDIN (FORMAT csv)") as copy:
             for chunk in _csv(delivery):
                 copy.write(chunk)
         if self.keys:
             keys = ", ".join(map(_quoted, self.keys))
-            others = [_quoted(c) for c in delivery.schema.names if c not in self.keys]
+            last = f"(SELECT DISTINCT ON ({keys}) * FROM {into} ORDER BY {keys}, weir_row DESC) AS last"
+            if self.deleted:
+                same = " AND ".join(f"old.{_quoted(key)} = last.{_quoted(key)}" for key in self.keys)
+                database.execute(f"DELETE FROM {target} AS old USING {last} WHERE weir_deleted AND {same}")
+            others = [_quoted(c) for c in names if c not in self.keys]
             change = "UPDATE SET " + ", ".join(f"{c} = EXCLUDED.{c}" for c in others) if others else "NOTHING"
             database.execute(
-                f"INSERT INTO {target} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM {into} "
-                f"ORDER BY {keys}, weir_row DESC ON CONFLICT ({keys}) DO {change}"
+                f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {last} WHERE weir_deleted IS NOT TRUE "
+                f"ON CONFLICT ({keys}) DO {change}"
             )
 
     def close(self) -> None:

@@ -120,8 +120,9 @@ def column_names(option: str, names: Any) -> tuple[str, ...]:
     (('time',), ('a', 'b'))
     """
     listed = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else (None,)
-    if not all(isinstance(name, str) for name in listed):
-        raise TopologyError(f'{option}={names!r}: expected columns by name, e.g. {option}=["time"]')
+    if not all(isinstance(name, str) and name for name in listed):
+        expected = f'expected a column\'s name or a list of names, e.g. {option}=["time"]'
+        raise TopologyError(f"{option}={names!r}: {expected}")
     return listed
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Unpack
 
+from weir.columns import column_names
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError, did_you_mean
 from weir.extras import require_spark
@@ -458,7 +459,7 @@ class Stream:
                 raise TopologyError(f"{method}(…) takes no {name!r}; {did_you_mean(name, allowed_names)}")
         declaration = {
             **options,
-            "key": _columns(options.get("key", ())),
+            "key": column_names("key", options.get("key", ())),
             "kind": method.removesuffix("_batches"),
             "sides": (0,) * len(self.ends) + (1,) * len(other.ends) if other else (),
         }
@@ -565,13 +566,6 @@ class Application:
 def parts_of(application: Application | Stream) -> Assembly:
     """Return what an application is made of, or the one that ends in a stream."""
     return (application if isinstance(application, Application) else Application(application))._parts
-
-
-def _columns(key: Any) -> tuple[str, ...]:
-    columns = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else (None,)
-    if not all(isinstance(column, str) and column for column in columns):
-        raise TopologyError(f'key {key!r}: expected a column\'s name or a list of names, e.g. count("topic")')
-    return columns
 
 
 def _pair(given: Any, name: str, read: Callable[[Any], Any]) -> tuple[Any, Any]:

@@ -8,12 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import ParameterError
-from weir.network.distance import Distance, Place, distance, distances
+from weir.network.distance import Distance, Place, distances
 from weir.network.profile import PAPER, Profile, initial_weights
 
 names = st.sampled_from(["a", "b", "c"])
 places = st.builds(Place, names, names, names)
 far = st.lists(st.sampled_from(list(Distance)), min_size=1, max_size=12)
+
+
+def distance(a: Place, b: Place) -> Distance:
+    if a.host == b.host:
+        return Distance.PROCESS if a.process == b.process else Distance.NODE
+    return Distance.RACK if a.rack == b.rack else Distance.ANY
+
+
+def test_one_host_is_one_host_whatever_a_rack_map_says() -> None:
+    here, others = Place("7", "host-a", "rack-1"), [("8", "host-a", "rack-1"), ("7", "host-b", "rack-2")]
+    found = distances([here], [*(Place(*other) for other in others), Place("7", "host-a", "")])
+    assert found.tolist() == [[Distance.NODE, Distance.ANY, Distance.PROCESS]]
 
 
 @given(a=st.lists(places, max_size=6), b=st.lists(places, max_size=6))

@@ -8,7 +8,7 @@ import pytest
 
 from weir import Racks
 from weir.errors import TopologyError
-from weir.network.distance import Distance, Place, distance
+from weir.network.distance import Distance, Place
 from weir.network.locator import Locator, tree_of
 
 
@@ -74,7 +74,7 @@ def test_a_server_that_moves_is_known_to_be_elsewhere():
     locator.resize(4)
     assert not locator.complete
     locator.update({3: ("b", "b:1")})
-    assert distance(locator.places[0], locator.places[3]) is Distance.RACK
+    assert locator.distances()[0, 3] == Distance.RACK
 
 
 def test_servers_nest_by_rack_host_and_process():

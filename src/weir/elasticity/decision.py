@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
@@ -147,18 +148,9 @@ class Strategy(ABC):
         machine_etp: Mapping[Machine, float] | None = None,
     ) -> Decision:
         """Return a decision with its explanation."""
-        share, congested_ones = now.etp(), now.congested()
-        rows = tuple(
-            Row(
-                name,
-                now.rates[name].input,
-                now.rates[name].processing,
-                name in congested_ones,
-                share[name],
-                sum(step.operator == name for step in steps),
-            )
-            for name in now.graph.operators
-        )
+        share, slow, chosen = now.etp(), now.congested(), Counter(step.operator for step in steps)
+        rates = {name: (now.rates[name].input, now.rates[name].processing) for name in now.graph.operators}
+        rows = tuple(Row(name, *r, name in slow, share[name], chosen[name]) for name, r in rates.items())
         moves = tuple(machines), tuple(steps)
         return Decision(self.name, operation, now.placement, after, *moves, rows, machine_etp or {})
 
@@ -212,18 +204,21 @@ def leaving(now: Situation, count: int, machines: Sequence[Machine] | None) -> i
 def text(decision: Decision, now: Situation) -> str:
     """Return tables of operators, steps and (for scale-in) machines, then a drawing of the graph.
 
-    >>> from weir.elasticity.graph import Placement
-    >>> from weir.elasticity.rates import Rates
     >>> from weir.elasticity.stela import Stela
     >>> graph = Graph(("source", "slow", "sink"), (("source", "slow"), ("slow", "sink")))
     >>> rates = {"source": Rates(9, 9, 9, 2), "slow": Rates(9, 3, 3, 2), "sink": Rates(3, 9, 3, 2)}
     >>> now = Situation(graph, rates, Placement((0, 1), {name: (0, 1) for name in graph.operators}))
-    >>> print(text(Stela().scale_out(now, [2]), now).split("\\n\\n")[0])
+    >>> first, steps, drawn = text(Stela().scale_out(now, [2]), now).split("\\n\\n")
+    >>> print(first)
     stela, scale out
     operator  input/s  processing/s  congested    ETP  instances  chosen
     source          9             9               0 %          2
     slow            9             3  yes        100 %          2       3
     sink            3             9             100 %          2
+    >>> print(drawn.strip())
+    source ×2
+      └▶ slow ×2 ! (+3)
+           └▶ sink ×2
     """
     operators = [
         (
@@ -269,30 +264,13 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> s
     bc     12
     """
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = []
-    for row in [head, *rows]:
-        cells = [
-            cell.rjust(width) if side == "r" else cell.ljust(width)
-            for cell, width, side in zip(row, widths, sides, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    marks = [f"{'>' if side == 'r' else '<'}{width}" for side, width in zip(sides, widths, strict=True)]
+    lines = [[format(cell, mark) for cell, mark in zip(row, marks, strict=True)] for row in [head, *rows]]
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)
 
 
 def drawing(graph: Graph, decision: Decision) -> str:
-    """Return the graph in a few lines of text; ``!`` marks congested operators, ``+`` new instances.
-
-    >>> from weir.elasticity.graph import Placement
-    >>> from weir.elasticity.rates import Rates
-    >>> from weir.elasticity.stela import Stela
-    >>> graph = Graph(("source", "slow", "sink"), (("source", "slow"), ("slow", "sink")))
-    >>> rates = {"source": Rates(9, 9, 9, 2), "slow": Rates(9, 5, 5, 2), "sink": Rates(5, 9, 5, 2)}
-    >>> now = Situation(graph, rates, Placement((0, 1), {name: (0, 1) for name in graph.operators}))
-    >>> print(drawing(graph, Stela().scale_out(now, [2])))
-    source ×2 (+1)
-      └▶ slow ×2 ! (+2)
-           └▶ sink ×2
-    """
+    """Return the graph in a few lines of text; ``!`` marks congested operators, ``+`` new instances."""
     rows = {row.operator: row for row in decision.rows}
     new = decision.added()
     lines: list[str] = []

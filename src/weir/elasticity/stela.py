@@ -158,9 +158,8 @@ def remove(
                     f"{len(places)} instances of {name!r}; lower its parallelism or let fewer machines go"
                 )
             target = others[at % len(others)]
-            moved = list(after.instances[name])
-            moved[i] = target
-            after = Placement(after.machines, {**after.instances, name: tuple(moved)})
+            moved = (*after.instances[name][:i], target, *after.instances[name][i + 1 :])
+            after = Placement(after.machines, {**after.instances, name: moved})
             steps.append(Step(name, target, source=victim, why=f"{victim!r} leaves"))
             turn = at + 1
     rest = tuple(machine for machine in after.machines if machine != victim)

@@ -103,13 +103,18 @@ def build(
                 Edge(len(edges), name, d.name, grouping, sides[side] if sides else schema, crosses, side)
             )
         levels[d.name] = level
-        keep = set(schema.names)
+        rows_out = outputs[d.name]
+        if d.passes:
+            rows_out = _only(rows_out, set(schema.names))
+        elif d.operator.reads_source and needed is not None and d.name not in sinks:
+            # of files, only those columns are read that somebody wants
+            rows_out = _only(rows_out, _wanted_behind(d, order, needed) | _read_of(d.name, read_at))
         nodes.append(
             Node(
                 declared=d,
                 index=index,
                 input=schema,
-                rows_out=_rows_out(d, outputs[d.name], keep, order, needed, sinks, read_at),
+                rows_out=rows_out,
                 sink_out=sink_out[d.name],
                 state=_state_schema(d, inputs[d.name]),
                 placement=placed[d.name],
@@ -295,23 +300,6 @@ def _wanted_behind(d: Declared, order: Sequence[Declared], needed: Mapping[str, 
                 wanted |= {c.removeprefix(mark) for c in needed[other.name] if c.startswith(mark)}
                 wanted |= set(other.key)
     return wanted
-
-
-def _rows_out(
-    d: Declared,
-    schema: pa.Schema,
-    keep: set[str],
-    order: Sequence[Declared],
-    needed: Mapping[str, set[str]] | None,
-    sinks: Sequence[str],
-    read_at: set[TimePoint],
-) -> pa.Schema:
-    """Return the columns that leave an operator: of files, only those are read that somebody wants."""
-    if d.passes:
-        return _only(schema, keep)
-    if d.operator.reads_source and needed is not None and d.name not in sinks:
-        return _only(schema, _wanted_behind(d, order, needed) | _read_of(d.name, read_at))
-    return schema
 
 
 def _only(schema: pa.Schema, columns: set[str] | None) -> pa.Schema:

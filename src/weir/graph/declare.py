@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from numbers import Integral
 from typing import Any, TypedDict, cast
 
@@ -58,6 +59,10 @@ class Step:
     declared: Declared
     kind: str  # what an operator without a name is called
     named: bool
+
+    @property
+    def event_time(self) -> EventTime | None:
+        return self.declared.event_time
 
 
 # what a configuration file can say; with parameters, they are made in code
@@ -163,7 +168,7 @@ def declared_time(parts: Sequence[Part]) -> str | None:
     """Return the column that all of some parts have declared as their event time, or passed on; None if they don't."""
     columns: set[str | None] = set()
     for part in parts:
-        time = part.event_time if isinstance(part, Source) else part.declared.event_time
+        time = part.event_time
         passes = isinstance(part, Step) and part.declared.passes
         columns.add(time.column if time is not None else declared_time(part.inputs) if passes else None)
     return columns.pop() if len(columns) == 1 else None
@@ -288,7 +293,8 @@ def assemble(ends: Sequence[Part], sinks: Sequence[Attached] = ()) -> Assembly:
         if isinstance(part, Source):
             names[id(part)] = part.name
             continue
-        name = names[id(part)] = part.declared.name or _free(part.kind, taken)
+        numbered = chain([part.kind], (f"{part.kind}_{number}" for number in count(2)))
+        name = names[id(part)] = part.declared.name or next(n for n in numbered if n not in taken)
         taken.add(name)
         inputs = tuple(names[id(before)] for before in part.inputs)
         distinct = list(zip(inputs, part.declared.sides or [0] * len(inputs), strict=True))
@@ -337,14 +343,6 @@ def _ancestors(ends: Sequence[Part]) -> list[Part]:
             stack.append((part, True))
             stack.extend((before, False) for before in reversed(part.inputs))
     return order
-
-
-def _free(kind: str, taken: set[str]) -> str:
-    name, number = kind, 1
-    while name in taken:
-        number += 1
-        name = f"{kind}_{number}"
-    return name
 
 
 def _same(one: Declared, other: Declared) -> bool:

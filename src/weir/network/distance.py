@@ -35,27 +35,10 @@ class Place:
     rack: str = ""
 
 
-def distance(a: Place, b: Place) -> Distance:
-    """Return the distance of two places; the same in both directions.
-
-    >>> here = Place("7", "host-a", "rack-1")
-    >>> distance(here, Place("8", "host-a", "rack-1")).name
-    'NODE'
-    >>> distance(here, Place("7", "host-b", "rack-2")).name
-    'ANY'
+def distances(a: Sequence[Place], b: Sequence[Place]) -> NDArray[np.int8]:
+    """Return the distance of every place in ``a`` (rows) and every place in ``b`` (columns).
 
     One host is one host, whatever a faulty rack map says of it.
-
-    >>> distance(here, Place("7", "host-a", "")).name
-    'PROCESS'
-    """
-    if a.host == b.host:
-        return Distance.PROCESS if a.process == b.process else Distance.NODE
-    return Distance.RACK if a.rack == b.rack else Distance.ANY
-
-
-def distances(a: Sequence[Place], b: Sequence[Place]) -> NDArray[np.int8]:
-    """Return the :func:`distance` of every place in ``a`` (rows) and every place in ``b`` (columns).
 
     >>> one, two, three = Place("1", "x"), Place("2", "x"), Place("3", "y")
     >>> distances([one, two], [one, two, three]).tolist()

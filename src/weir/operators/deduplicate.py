@@ -54,6 +54,8 @@ class Deduplicate(Operator):
     """
 
     stateful = True
+    emits_early = True
+    waits = True
 
     def __init__(self, within: int | None = None, time: str | None = None, lateness: int = 0) -> None:
         if (within is not None and within <= 0) or lateness < 0:
@@ -62,14 +64,6 @@ class Deduplicate(Operator):
             raise TopologyError("deduplicate: time= is for a bound: give within=, too")
         self.within, self.time = within, time
         self.lateness, self.time_columns = (None, ()) if time is None else (lateness, (time,))
-
-    @property
-    def waits(self) -> bool:
-        return True
-
-    @property
-    def emits_early(self) -> bool:
-        return True
 
     def check(self, schema: pa.Schema, where: str) -> None:
         if self.time is not None:

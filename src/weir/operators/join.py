@@ -42,6 +42,7 @@ class Join(Operator):
     """
 
     stateful = True
+    emits_early = True
     sides = 2
 
     def __init__(
@@ -69,10 +70,6 @@ class Join(Operator):
         # the sides whose rows are emitted alone when they never had a partner
         self.outer_sides = {"inner": (), "left": (0,), "full": (0, 1)}[how]
         self.lateness, self.time_columns = None if bounds is None else lateness, times or ()
-
-    @property
-    def emits_early(self) -> bool:
-        return True
 
     def check(self, schema: pa.Schema, where: str) -> None:
         for side, column in enumerate(self.times or ()):

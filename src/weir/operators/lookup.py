@@ -35,6 +35,8 @@ class Lookup(Operator):
     """
 
     stateful = True
+    emits_early = True
+    waits = True
     sides = 2
 
     def __init__(
@@ -48,14 +50,6 @@ class Lookup(Operator):
             raise TopologyError(f'lookup: how is "inner" or "left", not {how!r}')
         self.how, self.latest, self.deleted, self.suffix = how, latest, deleted, suffix
         self.outer_sides = (0,) if how == "left" else ()
-
-    @property
-    def waits(self) -> bool:
-        return True
-
-    @property
-    def emits_early(self) -> bool:
-        return True
 
     def check(self, schema: pa.Schema, where: str) -> None:
         table = side_schema(schema, 1, key_columns(schema))

@@ -202,17 +202,17 @@ def file_schema(path: str, format: str) -> pa.Schema:
 def _check_unchanged(
     system: pafs.FileSystem, name: str, path: str, size: int | None, modified: int | None
 ) -> None:
-    if size is None and modified is None:
+    if size is None or modified is None:
         return
     info = system.get_file_info(name)
     if info.type != pafs.FileType.File:
         raise vanished(path)
     # only local files have their time in full; other systems round it to seconds on one side or the other
     unit = 1_000 if isinstance(system, pafs.LocalFileSystem) else 1_000_000
-    then = None if modified is None else modified // unit
-    now = None if info.mtime is None else info.mtime_ns // 1000 // unit
-    if (size is not None and info.size != size) or (then is not None and now is not None and now != then):
-        listed = "?" if modified is None else str(datetime.fromtimestamp(modified / 1e6, UTC))
+    then = modified // unit
+    now = then if info.mtime is None else info.mtime_ns // 1000 // unit
+    if info.size != size or now != then:
+        listed = datetime.fromtimestamp(modified / 1e6, UTC)
         raise SourceError(
             f"{path}: was changed after it was listed (listed with {size} bytes of {listed}, found with "
             f"{info.size} bytes of {info.mtime}). Write files elsewhere and move them here when they are whole; "
@@ -247,14 +247,9 @@ def _parquet(
 
 def _parquet_bytes(metadata: pq.FileMetaData, names: list[str]) -> int:
     """Return what some columns take in memory, about."""
-    size = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for i in range(group.num_columns):
-            column = group.column(i)
-            if column.path_in_schema.split(".")[0] in names:
-                size += column.total_uncompressed_size
-    return size
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    columns = (group.column(i) for group in groups for i in range(group.num_columns))
+    return sum(c.total_uncompressed_size for c in columns if c.path_in_schema.split(".")[0] in names)
 
 
 def _rows_at_once(rows: int, size: int) -> int:

@@ -110,6 +110,7 @@ class Filter(Operator):
     null counts as false.
     """
 
+    passes_rows = True
     takes_side = True
 
     def __init__(self, function: ArrowFunction) -> None:
@@ -117,10 +118,6 @@ class Filter(Operator):
 
     def emits(self, schema: pa.Schema) -> pa.Schema:
         return schema
-
-    @property
-    def passes_rows(self) -> bool:
-        return True
 
     def once(self, rows: Rows, batch: pa.RecordBatch, schema: pa.Schema, *side: Any) -> Rows:
         """Return the rows to keep."""

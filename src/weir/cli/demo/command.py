@@ -219,26 +219,21 @@ class Demo:
 def _brief(progress: Progress) -> dict[str, Any]:
     """Return what the demo shows of a batch."""
     seconds = progress.seconds.batch or progress.seconds.plan + progress.seconds.job
-    return {
-        **{name: getattr(progress, name) for name in _SHOWN},
-        "rows_per_s": progress.rows / seconds,
-        "imbalance": {name: operator.imbalance for name, operator in progress.operators.items()},
-        "moved_keys": progress.moved_keys or 0,
-    }
+    imbalance = {name: operator.imbalance for name, operator in progress.operators.items()}
+    shown = {name: getattr(progress, name) for name in _SHOWN} | {"moved_keys": progress.moved_keys or 0}
+    return {**shown, "rows_per_s": progress.rows / seconds, "imbalance": imbalance}
 
 
 def _mean(batches: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return averages over batches; None if there are none."""
     if not batches:
         return None
-    loads = {name: [batch["imbalance"][name] for batch in batches] for name in batches[0]["imbalance"]}
+    mean, names = statistics.mean, batches[0]["imbalance"]
     return {
         "batches": len(batches),
-        "locality": statistics.mean(batch["locality"] for batch in batches),
-        "imbalance": {name: statistics.mean(values) for name, values in loads.items()},
-        "bytes_exchanged_per_row": statistics.mean(
-            batch["bytes_exchanged"] / batch["rows"] for batch in batches
-        ),
+        "locality": mean(batch["locality"] for batch in batches),
+        "imbalance": {name: mean(batch["imbalance"][name] for batch in batches) for name in names},
+        "bytes_exchanged_per_row": mean(batch["bytes_exchanged"] / batch["rows"] for batch in batches),
     }
 
 

@@ -91,6 +91,7 @@ class Aggregate(Operator):
 
     stateful = True
     windowed = True
+    mergeable = True
     tells_early = True
 
     def __init__(self, *, emit: Emit | None = None, **values: str | AggregateFunction) -> None:
@@ -100,10 +101,6 @@ class Aggregate(Operator):
             raise TopologyError(f'Aggregate: emit is "rows", "updates" or "changes", not {emit!r}')
         self.emit = emit
         self.specs = [_parse(name, text) for name, text in values.items()]
-
-    @property
-    def mergeable(self) -> bool:
-        return True
 
     @property
     def passes_rows(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weir.errors import TopologyError
+from weir.errors import refuse
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,14 @@ class Autoscale:
     whole_hosts: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min <= self.max:
-            raise TopologyError(f"Autoscale needs 1 ≤ min ≤ max, got min={self.min}, max={self.max}")
-        if self.target_lag <= 0:
-            raise TopologyError(f"Autoscale needs a positive target_lag, got {self.target_lag}")
-        if not 0 < self.low < self.aim < self.high <= 1:
-            raise TopologyError(
-                f"Autoscale needs 0 < low < aim < high ≤ 1, got {self.low}, {self.aim}, {self.high}"
-            )
-        if self.patience < 1 or self.calm < 1 or self.cooldown < 0 or (self.step or 1) < 1:
-            raise TopologyError(
-                "Autoscale needs patience, calm and step of at least 1, cooldown of at least 0"
-            )
+        ordered, low = 0 < self.low < self.aim < self.high <= 1, min(self.patience, self.calm, self.step or 1)
+        refuse(
+            "Autoscale needs ",
+            (not 1 <= self.min <= self.max, f"1 ≤ min ≤ max, got min={self.min}, max={self.max}"),
+            (self.target_lag <= 0, f"a positive target_lag, got {self.target_lag}"),
+            (not ordered, f"0 < low < aim < high ≤ 1, got {self.low}, {self.aim}, {self.high}"),
+            (low < 1 or self.cooldown < 0, "patience, calm and step of at least 1, cooldown of at least 0"),
+        )
 
     def watcher(self) -> AutoscaleWatcher:
         """Return a new watcher, for the batches of one query."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weir.compiled import compiled
-from weir.errors import ParameterError
+from weir.errors import ParameterError, refuse
 from weir.routing.base import Instances
 
 SLACK = 0.03  # above the average, as everywhere where load is balanced
@@ -39,16 +39,16 @@ def spread(homes: ArrayLike, n: int, *, weights: ArrayLike | None = None, slack:
     >>> np.bincount(back).tolist(), int((three != back).sum())
     ([300, 300], 200)
     """
-    if n < 1:
-        raise ParameterError(f"keys need at least one instance, got {n}")
-    if slack < 0:
-        raise ParameterError(f"slack must not be negative, got {slack}")
     old = np.asarray(homes, np.int64)
     load = np.ones(len(old)) if weights is None else np.asarray(weights, np.float64)
-    if len(load) != len(old):
-        raise ParameterError(f"one weight per key: there are {len(old)} keys, got {len(load)} weights")
-    if len(load) and load.min() < 0:
-        raise ParameterError("weights must not be negative")
+    refuse(
+        "",
+        (n < 1, f"keys need at least one instance, got {n}"),
+        (slack < 0, f"slack must not be negative, got {slack}"),
+        (len(load) != len(old), f"one weight per key: there are {len(old)} keys, got {len(load)} weights"),
+        ((load < 0).any(), "weights must not be negative"),
+        error=ParameterError,
+    )
     new = np.where((old >= 0) & (old < n), old, -1).astype(np.int32)
     fair, hub = _fair(load, new, n)
     # an excess of less than one key is no reason to move one

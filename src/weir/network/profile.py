@@ -41,9 +41,9 @@ class Profile:
             object.__setattr__(self, name, values)
         if min(self.bandwidth_Bps) <= 0:
             raise ParameterError(f"bandwidth_Bps must be above 0 at every distance, got {self.bandwidth_Bps}")
-        for name in ("handling_s", "row_bytes"):
-            if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ParameterError(f"{name} must be a number from 0 up, got {getattr(self, name)}")
+        for name, value in (("handling_s", self.handling_s), ("row_bytes", self.row_bytes)):
+            if not (isfinite(value) and value >= 0):
+                raise ParameterError(f"{name} must be a number from 0 up, got {value}")
         if min(self.seconds(d) for d in Distance) <= 0:
             raise ParameterError(
                 "a row must cost some time at every distance: give latency_s or handling_s, got 0"

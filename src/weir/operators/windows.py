@@ -102,7 +102,7 @@ def tumbling(column: str, size: Duration, lateness: Duration = 0, *, early: Dura
     >>> tumbling("time", "10 minutes", lateness="1 minute").size
     600000000
     """
-    return _checked(Window(column, microseconds(size), microseconds(lateness), early=_optional(early)))
+    return _window(column, size, lateness, early)
 
 
 def sliding(
@@ -113,8 +113,7 @@ def sliding(
     >>> sliding("time", "1 hour", "10 minutes").slide
     600000000
     """
-    times = microseconds(size), microseconds(lateness), microseconds(slide)
-    return _checked(Window(column, *times, early=_optional(early)))
+    return _window(column, size, lateness, early, slide=microseconds(slide))
 
 
 def session(column: str, gap: Duration, lateness: Duration = 0, *, early: Duration | None = None) -> Window:
@@ -127,9 +126,7 @@ def session(column: str, gap: Duration, lateness: Duration = 0, *, early: Durati
     >>> session("time", "30 minutes").session
     True
     """
-    return _checked(
-        Window(column, microseconds(gap), microseconds(lateness), session=True, early=_optional(early))
-    )
+    return _window(column, gap, lateness, early, session=True)
 
 
 def event_time(column: str, lateness: Duration, idle: Duration | None, ahead: Duration | None) -> EventTime:
@@ -148,7 +145,8 @@ def _optional(duration: Duration | None) -> int | None:
     return None if duration is None else microseconds(duration)
 
 
-def _checked(window: Window) -> Window:
+def _window(column: str, size: Duration, lateness: Duration, early: Duration | None, **kind: Any) -> Window:
+    window = Window(column, microseconds(size), microseconds(lateness), early=_optional(early), **kind)
     if window.size <= 0 or window.lateness < 0 or (window.early is not None and window.early <= 0):
         raise TopologyError(
             "a window needs a positive size or gap, a lateness that is not negative, and early= positive or not at all"

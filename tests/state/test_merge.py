@@ -126,7 +126,7 @@ def test_a_failure_in_mid_merge_leaves_no_file(tmp_path, monkeypatch):
     rng = np.random.default_rng(3)
     refs = [write_segment(storage, f"state/{n}", random_entries(rng, 2000, 1500)) for n in range(2)]
     monkeypatch.setattr(merge, "IN_MEMORY", refs[0].bytes // 4)
-    real, calls = merge._merged, []
+    real, calls = merge.merged, []
 
     def failing(*args):
         calls.append(args)
@@ -134,7 +134,7 @@ def test_a_failure_in_mid_merge_leaves_no_file(tmp_path, monkeypatch):
             raise CheckpointError("damaged")
         return real(*args)
 
-    monkeypatch.setattr(merge, "_merged", failing)
+    monkeypatch.setattr(merge, "merged", failing)
     with pytest.raises(CheckpointError, match="damaged"):
         merge_segments(storage, refs, SCHEMA, "state/merged", keep_dead=True)
     assert storage.files("") == ["state/0", "state/1"]

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from weir.state.blocks import SegmentWriter, cut
-from weir.state.columns import DEAD, completed, stored_schema
+from weir.state.columns import stored_schema
 from weir.state.reader import Segment, between, open_segment
 from weir.state.refs import SegmentRef
-from weir.state.segment import newest, write_segment
+from weir.state.segment import merged, write_segment
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
@@ -31,8 +31,8 @@ def merge_segments(
         table = StateView(storage, refs, schema).everything(keep_dead)
         return write_segment(storage, name, table) if table.num_rows else None
     writer = SegmentWriter(stored_schema(schema))
-    merged = living(storage, refs, schema, keep_dead)
-    first = next(merged, None)
+    tables = living(storage, refs, schema, keep_dead)
+    first = next(tables, None)
     if first is None:
         return None
 
@@ -41,7 +41,7 @@ def merge_segments(
         while table is not None:
             for block in cut(table, storage.is_local):
                 yield writer.block(block)
-            table = next(merged, None)
+            table = next(tables, None)
         yield writer.finish()
 
     storage.write_chunks(name, chunks())
@@ -53,14 +53,9 @@ def living(
 ) -> Iterator[pa.Table]:
     """Yield the newest entry of each key of some segments, oldest first, one range of hashes after the other."""
     segments = [open_segment(storage, ref.whole) for ref in refs]
-    tables = (_merged(parts, schema, keep_dead) for parts in _ranges(segments, refs))
-    return (table for table in tables if table.num_rows)
-
-
-def _merged(parts: list[pa.Table], schema: pa.Schema, keep_dead: bool) -> pa.Table:
     stored = stored_schema(schema)
-    table = newest(pa.concat_tables([stored.empty_table(), *(completed(part, stored) for part in parts)]))
-    return table if keep_dead else table.filter(pa.compute.invert(table[DEAD]))
+    tables = (merged(parts, stored, keep_dead) for parts in _ranges(segments, refs))
+    return (table for table in tables if table.num_rows)
 
 
 def _ranges(segments: Sequence[Segment], refs: Sequence[SegmentRef]) -> Iterator[list[pa.Table]]:

@@ -15,14 +15,14 @@ This replaces a local key-value store with committed base versions: there is no 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.state.blocks import SegmentWriter, cut
-from weir.state.columns import DEAD, DEADLINE, H1, H2, NEVER, SYSTEM, stored_schema
+from weir.state.columns import DEAD, DEADLINE, H1, H2, NEVER, SYSTEM, completed, stored_schema
 from weir.state.index import hash_order
 from weir.state.refs import SegmentRef
 from weir.state.storage import Storage
@@ -84,6 +84,12 @@ def newest(table: pa.Table) -> pa.Table:
     return table.take(pa.array(order[last])).combine_chunks()
 
 
+def merged(parts: Iterable[pa.Table], stored: pa.Schema, keep_dead: bool) -> pa.Table:
+    """Return the newest entry of each key of some tables, oldest first; tombstones only with ``keep_dead``."""
+    table = newest(pa.concat_tables([stored.empty_table(), *(completed(part, stored) for part in parts)]))
+    return table if keep_dead else table.filter(pa.compute.invert(table[DEAD]))
+
+
 def write_segment(storage: Storage, name: str, table: pa.Table) -> SegmentRef:
     """Write entries (one per key, any order) as a segment; a large one is cut into blocks."""
     key_hash, key_check = table[H1].to_numpy(), table[H2].to_numpy()
@@ -117,8 +123,8 @@ def _in_order(key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]) -> bo
 def run_to_merge(refs: Sequence[SegmentRef]) -> tuple[int, int] | None:
     """Return the run of neighbouring segments that should become one, as (start, end), or None.
 
-    Segments fall into size classes of factor ``MERGE_AT``. When that many of the newest are of one class or
-    below, they are merged, so every entry is rewritten once per class: the cost per batch stays proportional
+    Segments fall into size classes of factor ``MERGE_AT``. Where that many are of one class, and none between them is
+    of a larger one, they are merged, so every entry is rewritten once per class: the cost per batch stays proportional
     to the keys touched, and the number of segments logarithmic in the size of the state.
 
     >>> run_to_merge([SegmentRef("big", 10**6, 0, 0)] + [SegmentRef("s", 10, 0, 0)] * 8)
@@ -126,17 +132,17 @@ def run_to_merge(refs: Sequence[SegmentRef]) -> tuple[int, int] | None:
     >>> run_to_merge([SegmentRef("s", 10, 0, 0)] * 3) is None
     True
     """
-    end = len(refs)
-    largest = same = 0  # the largest class so far, and how many are of it
-    best: tuple[int, int] | None = None
-    for start in range(end - 1, -1, -1):
-        size = _size_class(refs[start].entries)
-        if size > largest:
-            largest, same = size, 0
-        same += size == largest
-        if same >= MERGE_AT:
-            best = (start, end)
-    return best
+    sizes = [_size_class(ref.entries) for ref in refs] if len(refs) >= MERGE_AT else []
+    for largest in sorted(set(sizes), reverse=True):
+        end, same = len(sizes), 0
+        for start in range(len(sizes) - 1, -2, -1):
+            if start >= 0 and sizes[start] <= largest:
+                same += sizes[start] == largest
+            elif same >= MERGE_AT:
+                return start + 1, end
+            else:
+                end, same = start, 0
+    return None
 
 
 def _size_class(rows: int) -> int:

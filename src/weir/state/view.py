@@ -17,7 +17,7 @@ from weir.state.columns import DEAD, H1, H2, NEVER, completed, stored_schema
 from weir.state.index import Search, rows_of
 from weir.state.reader import EVERYWHERE, Segment, between, open_segment
 from weir.state.refs import SegmentRef
-from weir.state.segment import newest
+from weir.state.segment import merged
 from weir.state.storage import Storage
 
 
@@ -158,8 +158,7 @@ class StateView:
 
     def everything(self, keep_dead: bool = False) -> pa.Table:
         """Return all entries, the newest of each key."""
-        table = newest(pa.concat_tables([self._stored.empty_table(), *self._tables()]))
-        return table if keep_dead else self._living(table)
+        return merged(self._tables(), self._stored, keep_dead)
 
     def _tables(self) -> Iterator[pa.Table]:
         for segment, ref in zip(self.segments, self.refs, strict=True):
@@ -172,10 +171,6 @@ class StateView:
     ) -> Iterator[tuple[int, pa.Table]]:
         for number, table in segment.tables(blocks, keep):
             yield number, completed(table, self._stored)
-
-    @staticmethod
-    def _living(table: pa.Table) -> pa.Table:
-        return table.filter(pa.compute.invert(table[DEAD]))
 
 
 class _Block(NamedTuple):

@@ -13,6 +13,7 @@ from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, two_c
 from truth import eventually, homes_of, told_time
 from weir.engine.checkpoint import CheckpointLayout
 from weir.errors import EngineError
+from weir.state.segment import MERGE_AT
 from weir.state.storage import Storage
 from weir.testing import start
 from weir_evaluation import routing as rivals
@@ -269,3 +270,26 @@ def test_by_itself(tables, checkpoint, slow):
             eventually(lambda: query._driver.scaler.pending)
     assert sizes(query) == [1, 1, 2, 2, 2, 2]
     assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_slices_per_server_stay_few_however_often_servers_change(seed):
+    rng, keys = np.random.default_rng(seed), 50_000
+    truth, most = np.ones(keys, np.int64), []
+    with start(weir.source("k long", "rows").count("k", name="counts"), servers=4) as query:
+        query.feed(pa.table({"k": np.arange(keys)}))
+        for _ in range(50):
+            now = len(query.progress.servers)
+            then = int(rng.choice([n for n in range(1, 13) if n != now]))
+            (query.scale_out if then > now else query.scale_in)(abs(then - now))
+            for _ in range(2):
+                some = rng.integers(0, keys, 1000)
+                np.add.at(truth, some, 1)
+                query.feed(pa.table({"k": some}))
+            most.append(max(map(len, query._driver.ledger.manifest["counts"])))
+        state = query.state("counts")
+    classes = 1 + int(np.log(keys) / np.log(MERGE_AT))
+    assert max(most) <= MERGE_AT * (classes + 1)
+    assert max(most[40:]) <= 2 * max(most[:10])  # it does not grow from change to change
+    assert state.num_rows == keys
+    assert (truth[state["k"].to_numpy()] == state["count"].to_numpy()).all()

@@ -45,12 +45,14 @@ from weir.faults import reach
 from weir.graph.model import HELD, Topology, fingerprint, flow_fingerprint
 from weir.hashing import mix
 from weir.operators.instance import END_OF_TIME
-from weir.state.segment import SegmentRef, run_to_merge
+from weir.state.segment import MERGE_AT, SegmentRef, run_to_merge
 from weir.state.storage import Storage
 
 # the mode of weir.testing: it is fed batches by hand, and so goes on from a checkpoint of any mode
 IN_PROCESS = "in process"
 FOREVER = (1 << 63) - 1
+TURNS = 4  # batches in which every server merges once, if it has something to merge,
+MOST = 4 * MERGE_AT  # or sooner, with more segments than these
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ class Ledger:
             plan.layout = change.layout or self.layout
             plan.origin, plan.rewrites, plan.moved_keys = change.origin, change.rewrites, change.moved_keys
         else:
-            plan.tables, plan.merges = last.tables if last else {}, self._merges()
+            plan.tables, plan.merges = last.tables if last else {}, self._merges(batch)
             if terms.routing is not None:
                 plan.tables, plan.table_version, plan.moves = terms.routing
                 plan.hot, plan.spare = terms.hot, terms.spare
@@ -234,8 +236,12 @@ class Ledger:
             return {node.name: END_OF_TIME for node in self.topology.nodes if node.times}
         return watermarks(self.topology, self.last, clock, quiet_until)
 
-    def _merges(self) -> dict[str, list[tuple[int, int] | None]]:
-        runs = {name: [run_to_merge(s) for s in servers] for name, servers in self.manifest.items()}
+    def _merges(self, batch: int) -> dict[str, list[tuple[int, int] | None]]:
+        """Return what to merge: servers and operators take turns, since most of them could do so in the same batch."""
+        runs: dict[str, list[tuple[int, int] | None]] = {}
+        for turn, (name, servers) in enumerate(self.manifest.items(), batch):
+            due = [(turn + server) % TURNS == 0 or len(s) > MOST for server, s in enumerate(servers)]
+            runs[name] = [run_to_merge(s) if now else None for s, now in zip(servers, due, strict=True)]
         return {name: r for name, r in runs.items() if any(r)}
 
     # ------------------------------------------------------------------ commit

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -152,7 +153,7 @@ class Transfer:
 
     def slices(self, manifest: Sequence[Sequence[SegmentRef]]) -> list[list[SegmentRef]]:
         """Return the segments of each server after the change, given those of each before."""
-        out: list[list[SegmentRef]] = [[] for _ in self.origin]
+        out: list[list[list[SegmentRef]]] = [[] for _ in self.origin]
         every = np.arange(len(self._starts))
         for server, refs in enumerate(manifest):
             if not refs or server >= len(self._number):
@@ -162,14 +163,15 @@ class Transfer:
             for target in np.unique(holder[holder >= 0]).tolist():
                 mine = holder == target
                 if mine.all():
-                    out[target] += refs
+                    out[target].append(list(refs))
                     continue
                 edges = np.flatnonzero(np.diff(np.concatenate([[False], mine, [False]]).astype(np.int8)))
                 lasts = np.append(self._starts, np.uint64(0)) - np.uint64(1)  # of the range before each start
                 ranges = [(int(self._starts[a]), int(lasts[b])) for a, b in edges.reshape(-1, 2)]
                 share = float(self._width[mine & owned].sum()) / total
-                out[target] += [part for ref in refs if (part := ref.sliced(ranges, share)) is not None]
-        return out
+                parts = (ref.sliced(ranges, share) for ref in refs)
+                out[target].append([part for part in parts if part is not None])
+        return [_large_first(lists) for lists in out]
 
     def moved_keys(self, keys: int) -> float:
         """Return how many of an operator's keys change their owner, about: nobody counts them in a range."""
@@ -188,6 +190,18 @@ class Transfer:
         holder = self._holder(source, at)
         moved = holder != target
         return Moves(keys[moved], source[moved], target[moved], holder[moved])
+
+
+def _large_first(lists: Sequence[Sequence[SegmentRef]]) -> list[SegmentRef]:
+    """Return the segments of some lists, whose keys differ, as one: each list in its order, large ones first.
+
+    Merging wants those of one size to be neighbours.
+    """
+    ranked: list[tuple[int, SegmentRef]] = []
+    for refs in lists:
+        largest = list(accumulate((ref.entries for ref in reversed(refs)), max))  # from the last on
+        ranked += zip(reversed(largest), refs, strict=True)
+    return [ref for _, ref in sorted(ranked, key=lambda pair: -pair[0])]
 
 
 def write_moves(storage: Storage, operator: str, batch: int, moves: Moves) -> Move:

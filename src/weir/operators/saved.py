@@ -14,12 +14,7 @@ from weir.operators.base import Operator
 from weir.operators.instance import one_array
 from weir.operators.process.parts import PART, STATE, whole_states
 
-_JSON_TYPES = {
-    "integer": pa.int64(),
-    "number": pa.float64(),
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-}
+_JSON_TYPES = {"integer": pa.int64(), "number": pa.float64(), "string": pa.string(), "boolean": pa.bool_()}
 
 
 def operator_of(signature: dict[str, Any]) -> Operator:

@@ -23,7 +23,7 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -112,8 +112,6 @@ class ListState(MutableSequence[T], Generic[T]):
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Iterable) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"ListState({list(self)})"
 
@@ -199,11 +197,6 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
 
     def clear(self) -> None:
         self._of.clear()
-
-    def __eq__(self, other: object) -> bool:
-        return dict(self) == dict(other) if isinstance(other, typing.Mapping) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"MapState({dict(self)})"
@@ -469,8 +462,6 @@ class PartEntries:
             for name, (origin, key, element) in parts_of(kind).items()
         }
         self._schema, self._view = schema, view
-        self._open: StateView | None = None
-        self._near: Neighbours | None = None
         self._keys: tuple[U64, U64] = (np.empty(0, np.uint64), np.empty(0, np.uint64))
         self._bound: dict[int, list[tuple[str, Any]]] = {}  # key's number → long lists and maps that it had
         self._gone: set[int] = set()  # elements of keys that have expired in this very step
@@ -481,7 +472,8 @@ class PartEntries:
 
     def begin(self, key_hash: U64, key_check: U64) -> None:
         """Turn to the states of these keys."""
-        self._keys, self._near, self._bound = (key_hash, key_check), None, {}
+        self._keys, self._bound = (key_hash, key_check), {}
+        vars(self).pop("_neighbours", None)
 
     def bind(self, state: Any, number: int) -> None:
         """Let the long lists and maps in the state of one of the keys find their elements."""
@@ -552,17 +544,13 @@ class PartEntries:
         self._gone.update(elements[H2].to_pylist())
         return tombstones(elements[H1].to_numpy(), elements[H2].to_numpy(), self._schema)
 
-    @property
+    @cached_property
     def _state(self) -> StateView:
-        if self._open is None:
-            self._open = self._view()
-        return self._open
+        return self._view()
 
-    @property
-    def _neighbours(self) -> Neighbours:
-        if self._near is None:  # one look at the segments for all keys, when the first of them asks
-            self._near = self._state.neighbours(self._keys[0])
-        return self._near
+    @cached_property
+    def _neighbours(self) -> Neighbours:  # one look at the segments for all keys, when the first of them asks
+        return self._state.neighbours(self._keys[0])
 
     def _some(self, name: str, number: int, wanted: list[bytes]) -> list[Any]:
         began, decoder = time.perf_counter(), self._parts[name][1]

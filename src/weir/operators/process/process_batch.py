@@ -63,10 +63,7 @@ class KeyedBatch:
     @cached_property
     def new(self) -> NDArray[np.bool_]:
         """Which keys have no state yet."""
-        known = np.zeros(len(self), np.bool_)
-        for column in self.states.columns:
-            known |= column.is_valid().to_numpy(zero_copy_only=False)
-        return ~known
+        return ~_remembered(self.states)
 
     def values(self, column: str, fill: Any = None) -> NDArray[Any]:
         """Return a column of the rows for NumPy; ``fill`` stands for nulls."""
@@ -220,9 +217,7 @@ class ProcessBatchInstance(BufferedInstance):
         """Call the function with the rows that are here; return state entries, and rows that it emitted."""
         node, context = self.node, self.context
         with self.spending("encoding"):
-            batch, first, _, key_hash, key_check = self._sorted()
-        columns = [batch.column(k).take(pa.array(first)) for k in node.key]
-        columns = [c.cast(node.state.field(k).type) for k, c in zip(node.key, columns, strict=True)]
+            batch, columns, first, _, key_hash, key_check = self._sorted()
         if node.splits:
             prior = pa.table([pa.nulls(len(first), f.type) for f in self.operator.state], self.operator.state)
         else:
@@ -433,11 +428,11 @@ def _apart(result: Any, part: KeyedBatch) -> tuple[Any, Any, Any]:
     return part.states if states is None else states, rows, numbers[0] if numbers else None
 
 
-def _remembered(states: pa.Table) -> NDArray[np.bool_]:
+def _remembered(states: pa.Table | pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which states have a value in any column."""
     out = np.zeros(states.num_rows, np.bool_)
     for column in states.columns:
-        out |= column.is_valid().to_numpy()
+        out |= column.is_valid().to_numpy(zero_copy_only=False)
     return out
 
 

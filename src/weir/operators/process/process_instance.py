@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
+from operator import ne
 from typing import Any
 
 import msgspec
@@ -143,13 +144,14 @@ class BufferedInstance(Instance):
             self.report.rows_out += emitted.num_rows
             yield Rows(emitted)
 
-    def _sorted(self) -> tuple[pa.RecordBatch, Index, Index, Hashes, Hashes]:
-        """Return the rows that are here by key, where each key's begin, a row of each as they came, and its hashes."""
+    def _sorted(self) -> tuple[pa.RecordBatch, list[pa.Array], Index, Index, Hashes, Hashes]:
+        """Return rows by key, the keys' columns, where each key's rows begin, one of them as they came, its hashes."""
         batch, self.batches = one_batch(self.batches), []
         key_hash, key_check = self._hashes(Rows(batch))
-        order, first = in_order(batch, key_hash, key_check, self.operator.order_by)
-        leads = order[first]
-        return batch.take(pa.array(order)), first, leads, key_hash[leads], key_check[leads]
+        order, first = in_order(batch, key_hash, key_check, self.operator.order_by, self.node.key)
+        leads, key = order[first], self.node.key
+        columns = [batch.column(k).take(pa.array(leads)).cast(self.node.state.field(k).type) for k in key]
+        return batch.take(pa.array(order)), columns, first, leads, key_hash[leads], key_check[leads]
 
     def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
         """Return what tells apart the states that rows belong to."""
@@ -246,19 +248,15 @@ class ProcessInstance(BufferedInstance):
         """Return the entries of keys whose state has changed, or whose time starts anew."""
         numbers, states = calls.numbers, calls.states
         if self.node.ttl is None:
-            changed = [s != prior[n] for n, s in zip(numbers, states, strict=True)]
-            if not all(changed):
-                numbers = [n for n, new in zip(numbers, changed, strict=True) if new]
-                states = [s for s, new in zip(states, changed, strict=True) if new]
+            changed = list(map(ne, states, map(prior.__getitem__, numbers)))
+            numbers, states = list(compress(numbers, changed)), list(compress(states, changed))
         columns, key_hash, key_check = keys.some(numbers)
         table = self._data(columns, self.node.key, states)
         return entries(table, key_hash, key_check, deadline=self._deadlines(len(numbers)))
 
     def _by_key(self) -> Keys:
         """Return the keys of the rows that are here, in the order of their hashes; rows in canonical order."""
-        batch, first, leads, key_hash, key_check = self._sorted()
-        columns = [batch.column(k).take(pa.array(first)) for k in self.node.key]
-        columns = [c.cast(self.node.state.field(k).type) for k, c in zip(self.node.key, columns, strict=True)]
+        batch, columns, first, leads, key_hash, key_check = self._sorted()
         keys = Keys(columns, key_hash, key_check)
         keys.leads, keys.rows, keys.bounds = leads, list(rows_of(batch)), [*first.tolist(), batch.num_rows]
         return keys
@@ -350,8 +348,11 @@ class ProcessInstance(BufferedInstance):
 
     def _load(self, prior: Sequence[bytes | None], some: range) -> list[Any]:
         """Return the states of some keys."""
-        load, new = self._type.load, self._type.new
-        states = [new() if data is None else load(data) for data in prior[some.start : some.stop]]
+        load, new, saved = self._type.load, self._type.new, prior[some.start : some.stop]
+        if None in saved:
+            states = [new() if data is None else load(data) for data in saved]
+        else:
+            states = list(map(load, saved))  # type: ignore[arg-type]
         if self._parts:
             for number, state in zip(some, states, strict=True):
                 self._parts.bind(state, number)
@@ -507,7 +508,11 @@ def _looked_at(error: BaseException, rows: list[Row]) -> Row:
 
 
 def in_order(
-    batch: pa.RecordBatch, key_hash: Hashes, key_check: Hashes, order_by: Sequence[str] = ()
+    batch: pa.RecordBatch,
+    key_hash: Hashes,
+    key_check: Hashes,
+    order_by: Sequence[str] = (),
+    key: Sequence[str] = (),
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return rows in the order of their keys' hashes, and where those of each key begin.
 
@@ -523,6 +528,7 @@ def in_order(
     groups = rank[groups]
     order, first = by_group(groups, len(leads), np.arange(len(groups)))
     wanted = _ranks(batch, order_by) if order_by else np.zeros(len(groups), np.int64)
+    batch = batch.drop_columns([k for k in key if batch.num_columns > 1 and _is_exact(batch.column(k))])
     content = row_hashes(batch, 1)[0]
     if sort_within(first, np.append(first[1:], len(groups)), wanted, content, order):
         # equal as far as we have looked: most often the same row twice
@@ -534,6 +540,12 @@ def in_order(
         content[at] = row_hashes(batch.take(pa.array(at)))[1]
         sort_within(begins, ends, wanted, content, order)
     return order, first
+
+
+def _is_exact(column: pa.Array) -> bool:
+    """Whether values with equal hashes are equal to the last bit, so that rows of one key do not differ in them."""
+    kind = column.type
+    return not column.null_count and (pa.types.is_string(kind) or pa.types.is_integer(kind))
 
 
 def _ranks(batch: pa.RecordBatch, columns: Sequence[str]) -> NDArray[np.int64]:

@@ -55,7 +55,8 @@ class StateType:
         self.save: Callable[[Any], bytes] = lambda state: b""
         self._fits: Fits | None = lambda states: True
         if kind is not None:
-            by_order = (ordered or _mentions(kind, _is_set)) and not _mentions(kind, _has_other_keys)
+            kinds = _types_in(kind)
+            by_order = (ordered or any(map(_is_set, kinds))) and not any(map(_has_other_keys, kinds))
             encoder = msgspec.msgpack.Encoder(order="deterministic" if by_order else None, enc_hook=encode)
             self.new, self.load, self.save = kind, decoder_of(kind, decode).decode, encoder.encode
             self._fits, self._check = fits_of(kind, others), attributes_check(kind)
@@ -151,19 +152,24 @@ def _anything(values: list[Any]) -> bool:
     return True
 
 
-def _mentions(kind: Any, wanted: Callable[[Any], bool], seen: set[int] | None = None) -> bool:
-    """Return whether a type, or any that it is made of, is wanted."""
-    seen = set() if seen is None else seen
-    if id(kind) in seen:
-        return False
-    seen.add(id(kind))
-    parts = list(typing.get_args(kind))
-    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
-        try:
-            parts += typing.get_type_hints(kind).values()
-        except NameError:
-            return False
-    return wanted(kind) or any(_mentions(part, wanted, seen) for part in parts)
+def _types_in(kind: Any, seen: dict[int, Any] | None = None) -> list[Any]:
+    """Return a type and all that it is made of."""
+    seen = {} if seen is None else seen
+    if id(kind) not in seen:
+        seen[id(kind)] = kind
+        for part in (*typing.get_args(kind), *_hints(kind).values()):
+            _types_in(part, seen)
+    return list(seen.values())
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass or Struct, as far as their names are known here."""
+    if not (isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))):
+        return {}
+    try:
+        return typing.get_type_hints(kind)
+    except NameError:
+        return {}
 
 
 def _is_set(kind: Any) -> bool:
@@ -183,11 +189,7 @@ def attributes_check(kind: Any) -> Callable[[Any], None]:
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)) or "__dict__" not in dir(kind):
         return lambda state: None
     fields = {field.name for field in dataclasses.fields(kind)}
-    try:
-        hints = typing.get_type_hints(kind)
-    except NameError:
-        hints = {}
-    inner = [(name, attributes_check(hint)) for name, hint in hints.items() if _is_open(hint)]
+    inner = [(name, attributes_check(hint)) for name, hint in _hints(kind).items() if _is_open(hint)]
 
     def check(state: Any) -> None:
         own = getattr(state, "__dict__", ())
@@ -209,26 +211,14 @@ def _is_open(kind: Any) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
-def forget_caches(kind: Any, seen: set[int] | None = None) -> None:
+def forget_caches(kind: Any) -> None:
     """Remove what msgspec notes on dataclasses that it has met.
 
     A class defined in a notebook or script travels to the executors by value, and those notes cannot travel.
     """
-    seen = set() if seen is None else seen
-    if id(kind) in seen:
-        return
-    seen.add(id(kind))
-    for part in typing.get_args(kind):
-        forget_caches(part, seen)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        if "__msgspec_cache__" in vars(kind):
-            del kind.__msgspec_cache__  # type: ignore[attr-defined]
-        try:
-            hints = typing.get_type_hints(kind)
-        except NameError:
-            hints = {}
-        for part in hints.values():
-            forget_caches(part, seen)
+    for one in _types_in(kind):
+        if dataclasses.is_dataclass(one) and "__msgspec_cache__" in vars(one):
+            del one.__msgspec_cache__  # type: ignore[union-attr]
 
 
 def extends(saved: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:

@@ -211,8 +211,8 @@ FIGURES = (
         "convergence −92 %, −88 %, −75 %",
         "st_fig07",
         key="converg",
-        spark="interruption 2.4 to 4.5 s, the new throughput with the next batch (10 to 18 s); the default, "
-        "restarted, 1.4 to 2.3 s",
+        spark="interruption 1.3 to 4.7 s (median 2.1), the new throughput with the next batch (5 to 10 s); the "
+        "default, restarted, 0.9 to 2.7 s (1.3), least link load 0.8 to 3.2 s (1.1)",
         spark_command=ST_BENCH,
     ),
     Figure(

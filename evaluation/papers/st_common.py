@@ -61,7 +61,7 @@ def runs(case: Case, args: argparse.Namespace, strategies: Sequence[Strategy] = 
 def interruptions(args: argparse.Namespace) -> tuple[float, float, str]:
     """Return how long a restart and a change without one interrupt the work, and where that is known from.
 
-    The medians of what runs on Spark have measured (``--spark``), if any have.
+    The medians of what runs on Spark have measured: those of ``--spark``, or the ones that the simulator keeps.
     """
     records = [] if args.spark is None else json.loads(args.spark.read_text())
     known: dict[bool, list[float]] = {True: [], False: []}
@@ -69,7 +69,7 @@ def interruptions(args: argparse.Namespace) -> tuple[float, float, str]:
         if r.get("interruption_s") is not None:
             known[r["strategy"] == Default.name].append(r["interruption_s"])
     if not (known[True] and known[False]):
-        return STOP, START, "assumed"
+        return STOP, START, "measured on Spark before"
     return float(np.median(known[True])), float(np.median(known[False])), "measured on Spark"
 
 

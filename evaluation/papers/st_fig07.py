@@ -20,8 +20,8 @@ def main() -> None:
     stop, start, known = interruptions(args)
     report = Report(
         "st_fig07",
-        f"Stela Fig. 7: convergence time (simulated: {stop:.0f} s to take down and restart an application, "
-        f"{start:.0f} s for an instance, {known})",
+        f"Stela Fig. 7: convergence time (simulated: {stop:.1f} s to take down and restart an application, "
+        f"{start:.1f} s for an instance, {known})",
         args,
     )
     figure, axes = plt.subplots(1, 2, figsize=(13, 4.2), width_ratios=(2, 1))

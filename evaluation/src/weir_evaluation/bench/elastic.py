@@ -1,7 +1,8 @@
 """Servers come and go under load, whatever the state weighs: how long the stream is held up, and what it costs.
 
 Two aggregates in a chain and a Process, on live servers. The state is filled first; then small batches follow one
-another while servers are added and removed. The results are compared with what plain NumPy counts.
+another while servers are added and removed. The query is then stopped, and goes on from its checkpoint: with as many
+servers, and with another number of them. The results are compared with what plain NumPy counts.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=20_000, help="rows per batch under load")
     parser.add_argument("--batches", type=int, default=12, help="batches between two changes")
     parser.add_argument("--process", action="store_true", help="with a Process beside the aggregates")
+    parser.add_argument(
+        "--storage", metavar="URI", help="where checkpoints are kept (default: a local folder)"
+    )
+    parser.add_argument(
+        "--storage-option", action="append", default=[], metavar="NAME=VALUE", help="of an object store"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
@@ -118,7 +125,19 @@ def _measure(
     feed = _Feed(work / "data", keys)
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(feed.folder))
     app = _application(weir.source(rows), args.process)
-    query = app.start(str(work / "checkpoint"), servers=args.servers[0], execution="live")
+    place = f"{args.storage}/{work.name}" if args.storage else str(work / "checkpoint")
+    options = dict(option.split("=", 1) for option in args.storage_option)
+
+    def begin(servers: int) -> Any:
+        return app.start(
+            place,
+            servers=servers,
+            execution="live",
+            storage_options=options,
+            source_checkpoint=str(work / "offsets"),
+        )
+
+    query = begin(args.servers[0])
     for start in range(0, keys, FILL):
         feed.batch(np.arange(start, min(keys, start + FILL)))
         query.process_all_available()
@@ -129,18 +148,30 @@ def _measure(
             out.append(_change(query, before, after, args.batches))
             out[-1] |= {
                 "keys": keys,
-                "state_mb": _megabytes(work / "checkpoint" / "state"),
-                "storage": "local",
+                "state_mb": _megabytes(query),
+                "storage": args.storage or "local",
+                "process": args.process,
             }
             console.print(
                 f"  {before} → {after} servers: interrupted for {out[-1]['interruption_s']:.2f} s "
                 f"(median batch {out[-1]['median_s']:.2f} s)"
             )
     query.process_all_available()
+    restarts = {}
+    for servers in (args.servers[-1], args.servers[0]):
+        query.stop()
+        feed.some(args.rows)
+        began = time.perf_counter()
+        query = begin(servers)
+        query.process_all_available()
+        restarts[str(servers)] = time.perf_counter() - began
+        console.print(
+            f"  goes on with {servers} servers: the first batch is through in {restarts[str(servers)]:.2f} s"
+        )
     lost, doubled = _compare(query, feed)
     query.stop()
     for one in out:
-        one |= {"lost": lost, "doubled": doubled}
+        one |= {"lost": lost, "doubled": doubled, "restart_s": restarts}
     return out
 
 
@@ -238,8 +269,11 @@ def _anonymous(pid: int) -> float:
     return 0.0
 
 
-def _megabytes(folder: Path) -> float:
-    return sum(file.stat().st_size for file in folder.rglob("*.arrow")) / 1e6
+def _megabytes(query: Any) -> float:
+    manifest = query._driver.ledger.manifest
+    return (
+        sum(ref.bytes * ref.share for servers in manifest.values() for refs in servers for ref in refs) / 1e6
+    )
 
 
 def _compare(query: Any, feed: _Feed) -> tuple[int, int]:
@@ -257,7 +291,7 @@ def _compare(query: Any, feed: _Feed) -> tuple[int, int]:
 
 def show(result: list[dict[str, Any]], console: Console) -> None:
     table = RichTable("keys", "state MB", "servers", "median s", "interruption s", "longest gap s", "server + MB",
-                      "copied B", "restarted", "lost", "doubled")  # fmt: skip
+                      "copied B", "restarted", "restart s", "lost", "doubled")  # fmt: skip
     for one in result:
         table.add_row(
             f"{one['keys']:,}",
@@ -269,6 +303,7 @@ def show(result: list[dict[str, Any]], console: Console) -> None:
             f"{one['peak_mb']['server']:,.0f}",
             f"{one['bytes_copied']:,}",
             str(one["restarted_servers"]),
+            ", ".join(f"{n}: {seconds:.1f}" for n, seconds in one["restart_s"].items()),
             str(one["lost"]),
             str(one["doubled"]),
         )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import deltalake
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import sink_app
@@ -36,6 +40,10 @@ class Target:
 
     def __init__(self, kind, tmp_path, request, monkeypatch):
         self.kind, self.place = kind, str(tmp_path / "out")
+        if kind == "delta-by-servers":
+            monkeypatch.setattr("weir.sinks.delta.BY_SERVERS", 1)
+            monkeypatch.setattr("weir.sinks.base.Delivery.batches", None)  # nothing passes through the driver
+            self.kind = "delta"
         if kind == "kafka":
             self.results = request.getfixturevalue("results")
             self.topic = self.results.topic()
@@ -87,7 +95,8 @@ def target(request, tmp_path, monkeypatch):
     return Target(request.param, tmp_path, request, monkeypatch)
 
 
-ALL = pytest.mark.parametrize("target", ["parquet", "delta", "iceberg", "postgres", "kafka"], indirect=True)
+KINDS = ["parquet", "delta", "delta-by-servers", "iceberg", "postgres", "kafka"]
+ALL = pytest.mark.parametrize("target", KINDS, indirect=True)
 
 
 @ALL
@@ -270,8 +279,6 @@ def test_of_two_queries_that_start_with_one_folder_the_second_to_write_is_refuse
 
 
 def _delivery(query, operator, rows=None):
-    import pyarrow as pa
-
     from weir.sinks import Delivery
 
     table = pa.table(rows or {"n": [1]})
@@ -324,3 +331,37 @@ def test_every_type_arrives_in_postgres(postgres):
         }
     for row in rows:
         assert found[row["k"]] == {**dict.fromkeys(names), **row}
+
+
+def test_large_batches_of_delta_are_written_by_servers_and_small_ones_by_the_driver(tmp_path, monkeypatch):
+    app = weir.source("k string, n long, s array<string>").map(lambda row: row, name="same")
+    rows = [{"k": f"k{i}", "n": i, "s": ["x"]} for i in range(20)] + [{"k": "x" * 40}]
+    monkeypatch.setattr("weir.sinks.delta.BY_SERVERS", 10)
+    sink = Delta(str(tmp_path / "out"))
+    weir.testing.run(app, [rows, rows[:3], rows], servers=3, sink=sink)
+    table = deltalake.DeltaTable(str(tmp_path / "out"))
+    found = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["k"])
+    everything = [{"k": None, "n": None, "s": None, **row} for row in [*rows, *rows[:3], *rows]]
+    assert found == sorted(everything, key=lambda row: row["k"])
+    written = [re.search(r"-[0-9a-f]{32}-[0-9a-f]{8}-(\d+)\.parquet$", uri) for uri in table.file_uris()]
+    by_servers = Counter(match[1] for match in written if match)
+    assert set(by_servers) == {"0", "2"}
+    assert min(by_servers.values()) > 1
+    assert written.count(None) == 1
+    added = pa.table(table.get_add_actions(flatten=True))
+    assert sum(added["num_records"].to_pylist()) == len(everything)
+    skipped = table.to_pyarrow_dataset().filter(pc.field("n") > 18).to_table()
+    assert skipped["n"].to_pylist() == [19, 19]
+
+
+def test_delta_tables_with_rules_of_their_own_are_written_by_the_driver(tmp_path, monkeypatch):
+    """Files that servers add would bypass them."""
+    monkeypatch.setattr("weir.sinks.delta.BY_SERVERS", 1)
+    path = str(tmp_path / "out")
+    deltalake.write_deltalake(path, pa.table({"n": pa.array([1], pa.int64())}))
+    deltalake.DeltaTable(path).alter.add_constraint({"small": "n < 100"})
+    app = weir.source("n long").map(lambda row: row, name="same")
+    weir.testing.run(app, [[{"n": 2}]], servers=2, sink=Delta(path))
+    with pytest.raises(SinkError):
+        weir.testing.run(app, [[{"n": 200}]], servers=2, sink=Delta(path))
+    assert sorted(deltalake.DeltaTable(path).to_pyarrow_table()["n"].to_pylist()) == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import deltalake
 import psycopg
 import pyarrow.parquet as pq
 import pytest
@@ -66,18 +67,23 @@ def test_a_stream_of_messages_is_noticed_and_joins_files(spark, brokers, tmp_pat
         }
     finally:
         query.stop()
-    import deltalake
-
     rows = deltalake.DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().to_pylist()
     assert sorted((row["place"], row["count"]) for row in rows) == expected
 
 
-def test_a_bounded_run_reads_what_is_there_in_batches_that_aim_at_a_time(spark, brokers, checkpoint):
+def test_a_bounded_run_reads_what_is_there_in_batches_that_aim_at_a_time(
+    spark, brokers, checkpoint, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("weir.sinks.delta.BY_SERVERS", 1)  # tasks write the files
     topic, table = brokers.topic(2), posts(400, 4)
     fill(brokers, topic, table)
     app = weir.kafka(brokers.servers, topic, SCHEMA, max_rows_per_batch=250).keyed("place", weir.Count())
-    query = app.run(checkpoint, servers=2, target_batch="10 s")
+    sink = Delta(str(tmp_path / "delta"))
+    query = app.run(checkpoint, servers=2, target_batch="10 s", sink=sink)
     assert rows_of(query.state("place")) == counts([table], "place")
     assert [p.rows for p in query.recent_progress] == [250, 150, 0]
+    updates = deltalake.DeltaTable(sink.path).to_pyarrow_table().to_pylist()
+    last = {row["place"]: row["count"] for row in sorted(updates, key=lambda row: row["count"])}
+    assert sorted(last.items()) == counts([table], "place")
     with pytest.raises(weir.WeirError, match="a run has ended here"):
         app.run(checkpoint, servers=2)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from weir.columns import check_columns
 from weir.errors import SinkError, SinkUnavailable
 from weir.extras import require
 from weir.faults import reach
 from weir.sinks.base import Delivery, Sink, check_deleted
+from weir.state.storage import Storage
+
+BY_SERVERS = (
+    1 << 17
+)  # rows of a batch from which servers write its files; fewer become one file of the driver's
+PLAIN_FEATURES = {"appendOnly", "timestampNtz"}
+SHORT = 32  # characters of a text that the log holds
 
 
 class Delta(Sink):
@@ -36,6 +49,10 @@ class Delta(Sink):
         Columns by which a new table is partitioned.
     storage_options
         Settings of an object store, by their names in delta-rs.
+
+    Large batches that are appended to a table on a path are written by the servers, which must reach it, and added by
+    the driver in one commit. Small ones, rows with keys, tables in object stores, and those that are partitioned or
+    have constraints go through the driver.
 
     Guarantee: each row once, a batch at a time; readers see a batch whole or not at all.
     """
@@ -72,7 +89,6 @@ class Delta(Sink):
             had = None if table is None else table.transaction_version(application)
             if had is not None and had >= delivery.batch:
                 return
-            reach("sink-staged", delivery.batch)
             mark = deltalake.Transaction(app_id=application, version=delivery.batch)
             self._write(table, delivery, deltalake.CommitProperties(app_transactions=[mark]))
 
@@ -91,6 +107,10 @@ class Delta(Sink):
     def _write(self, table: Any, delivery: Delivery, properties: Any) -> None:
         import deltalake
 
+        if delivery.rows >= BY_SERVERS and self._is_plain(table, delivery.schema):
+            self._append(table, delivery, properties)
+            return
+        reach("sink-staged", delivery.batch)
         if table is None or not self.keys:
             rows = pa.RecordBatchReader.from_batches(delivery.schema, delivery.batches())
             if self.keys:
@@ -116,6 +136,43 @@ class Delta(Sink):
         hidden = [self.deleted] if self.deleted else None
         merge.when_matched_update_all(alive, hidden).when_not_matched_insert_all(alive, hidden).execute()
 
+    def _is_plain(self, table: Any, schema: pa.Schema) -> bool:
+        """Return whether rows can be added as files of these columns, without anything that delta-rs must see to."""
+        import deltalake
+
+        if self.keys or self.partition_by or "://" in self.path:
+            return False
+        if table is None:
+            return True
+        protocol = table.protocol()
+        features = set(protocol.writer_features or ())
+        return (
+            (protocol.min_writer_version <= 2 or (bool(features) and features <= PLAIN_FEATURES))
+            and not table.metadata().partition_columns
+            and table.schema() == deltalake.Schema.from_arrow(schema)
+        )
+
+    def _append(self, table: Any, delivery: Delivery, properties: Any) -> None:
+        """Let servers write files under names that are theirs for ever, and add them to the table in one commit."""
+        import deltalake
+        from deltalake.transaction import AddAction
+
+        schema = deltalake.Schema.from_arrow(delivery.schema)
+        if table is None:
+            table = deltalake.DeltaTable.create(
+                self.path, schema, mode="ignore", storage_options=self._options or None
+            )
+        who = f"{delivery.query}-{zlib.crc32(delivery.operator.encode()):08x}-{delivery.batch}"
+        names = [f"part-{part:05d}-{who}.parquet" for part in range(delivery.parts)]
+        folder = Storage(os.path.abspath(self.path))  # tasks may have another working directory
+        written = delivery.each(delivery.parts, partial(_write_file, folder, delivery.read, names))
+        reach("sink-staged", delivery.batch)
+        actions = [
+            AddAction(name, size, {}, at, True, about)
+            for name, (size, at, about) in zip(names, written, strict=True)
+        ]
+        table.create_write_transaction(actions, "append", schema, commit_properties=properties)
+
     def _table(self) -> Any:
         """Return the table as it is now; None if there is none."""
         import deltalake
@@ -125,6 +182,40 @@ class Delta(Sink):
             return deltalake.DeltaTable(self.path, storage_options=self._options or None)
         except TableNotFoundError:
             return None
+
+
+def _write_file(
+    folder: Storage, read: Callable[[int], pa.Table], names: list[str], part: int
+) -> tuple[int, int, str]:
+    """Write a part of a batch; return the file's size and time, and what the table's log says of its content."""
+    rows, buffer = read(part), pa.BufferOutputStream()
+    pq.write_table(rows, buffer)
+    content = buffer.getvalue()
+    folder.write(names[part], content)
+    return content.size, int(1000 * time.time()), statistics(rows)
+
+
+def statistics(rows: pa.Table) -> str:
+    """Return what readers skip files by: the number of rows and nulls, and the range of numbers and short texts.
+
+    >>> statistics(pa.table({"n": [3, None, 1], "s": ["a", "c", "b"]}))
+    '{"numRecords":3,"nullCount":{"n":1,"s":0},"minValues":{"n":1,"s":"a"},"maxValues":{"n":3,"s":"c"}}'
+    """
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for field in rows.schema:
+        column = rows[field.name]
+        if pa.types.is_nested(field.type):
+            continue
+        nulls[field.name] = column.null_count
+        if pa.types.is_integer(field.type) or pa.types.is_string(field.type):
+            ends = pc.min_max(column).as_py()
+            # a text that were cut would have to be rounded up
+            if all(end is not None and (isinstance(end, int) or len(end) <= SHORT) for end in ends.values()):
+                lows[field.name], highs[field.name] = ends["min"], ends["max"]
+    said = {"numRecords": rows.num_rows, "nullCount": nulls, "minValues": lows, "maxValues": highs}
+    return json.dumps(said, separators=(",", ":"))
 
 
 def last_of_each(table: pa.Table, keys: Sequence[str]) -> pa.Table:

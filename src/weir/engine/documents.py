@@ -134,6 +134,28 @@ class MadeSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     replaces: tuple[int, int] | None = None
 
 
+def added(values: Sequence[Any]) -> Any:
+    """Return the sum of numbers, lists, tuples of numbers; of dicts and structures, that of each part.
+
+    >>> added([{"a": (1, 2)}, {"a": (3, 4), "b": (5, 6)}]), added([[1], [2]])
+    ({'a': (4, 6), 'b': (5, 6)}, [1, 2])
+    """
+    if len(values) == 1:
+        return values[0]
+    first = values[0]
+    if isinstance(first, dict):
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: added([value[key] for value in values if key in value]) for key in keys}
+    if isinstance(first, list):
+        return [item for value in values for item in value]
+    if isinstance(first, tuple):
+        return tuple(map(sum, zip(*values, strict=True)))
+    if isinstance(first, msgspec.Struct):
+        names = first.__struct_fields__
+        return type(first)(*(added([getattr(value, name) for value in values]) for name in names))
+    return sum(values)
+
+
 def _rule(merge: Callable[[Sequence[Any]], Any]) -> msgspec.Meta:
     return msgspec.Meta(extra={"merge": merge})
 

@@ -14,8 +14,8 @@ from typing import Any
 from weir.compiled import compile_all, declared
 from weir.engine.batch.delivery import Deliveries, Sinks
 from weir.engine.batch.due_timers import DueTimers
+from weir.engine.batch.events import Lifecycle
 from weir.engine.batch.ledger import Ledger, Terms
-from weir.engine.batch.lifecycle import Lifecycle
 from weir.engine.batch.restart_checks import check_names, check_next, check_source
 from weir.engine.batch.retry import Retry
 from weir.engine.batch.runner import Runner

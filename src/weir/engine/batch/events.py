@@ -1,4 +1,4 @@
-"""What a query tells those who listen to it, and the log: typed events.
+"""What a query is doing, how it ends, and what it tells those who listen to it, and the log: typed events.
 
 Events are about this process: one that dies between a commit and its event tells nothing, and goes on with the
 next batch when it is started again. What a checkpoint says is complete; see :mod:`weir.watch`.
@@ -7,14 +7,18 @@ next batch when it is started again. What a checkpoint says is complete; see :mo
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from weir.engine.batch.ledger import Ledger
 from weir.engine.metrics.progress import Progress
 from weir.errors import EngineError
 
 logger = logging.getLogger("weir.engine")
+RECENT = 100  # batches whose progress is kept at hand
 
 
 @dataclass(frozen=True)
@@ -137,3 +141,42 @@ def _line(event: Event) -> str:
             return f"{event.checkpoint}: failed: {error}"
         case _:
             return f"{event.checkpoint}: ended"
+
+
+class Lifecycle:
+    """What the loop is doing right now; notes failures and the end of a query."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.message = "starting"
+        self.error: Exception | None = None
+        self.recent: deque[Progress] = deque(maxlen=RECENT)
+        self.listeners = Listeners()
+        self.stopping = False  # a batch that is under way then is given up, which is no failure
+        self.finished = False  # whether all input has been processed
+        self._ended = False
+        self._lock = threading.RLock()  # a listener may stop the query
+
+    def fail(self, error: Exception) -> None:
+        """Note that a batch has failed, and why; a later one may succeed."""
+        if self.stopping:
+            return
+        self.error = error
+        self._note(error)
+        self.listeners.tell(Failed(self._ledger.storage.location, error))
+
+    def end(self) -> None:
+        """Note that no more batches will come, once; whoever calls it returns when listeners have heard of it."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                if self.error is None:
+                    self._note(None)
+                self.listeners.tell(Terminated(self._ledger.storage.location, self.error))
+
+    def _note(self, error: Exception | None) -> None:
+        last = self._ledger.last
+        finished = error is None and self.finished
+        self._ledger.fence.end(
+            -1 if last is None else last.batch, None if error is None else str(error), finished
+        )

@@ -32,6 +32,7 @@ from weir.engine.documents import (
     Network,
     TableRef,
     TaskReport,
+    added,
     by_server,
 )
 from weir.engine.metrics.progress import Progress
@@ -282,14 +283,11 @@ class Ledger:
                 manifest[written.operator][server] = [*refs[:start], *new, *refs[end:]]
         keys = dict(self.last.keys) if self.last else {}
         event_times, clocks = heard(self.topology, plan, self.last, reports)
-        outputs: dict[str, list[FileRef]] = {}
         counters = dict(plan.counters)
         for report in reports:
             for name, op in report.operators.items():
                 if op.keys_delta or name not in keys:
                     keys[name] = keys.get(name, 0) + op.keys_delta
-            for sink, files in report.outputs.items():
-                outputs.setdefault(sink, []).extend(files)
             counters.update(report.counters)
         commit = Commit(
             batch=plan.batch,
@@ -311,7 +309,7 @@ class Ledger:
             keys={n.name: keys.get(n.name, 0) for n in self.topology.stateful},
             counts=counts,
             manager=manager or (self.last.manager if self.last else None),
-            outputs=outputs,
+            outputs=added([{}, *(report.outputs for report in reports)]),
             sinks=self.sinks,
             progress=progress.to_dict(),
             end_of_input=plan.end_of_input,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
 from typing import Protocol
 
 PER_OCTAVE = 8  # buckets per doubling: 9 % wide, so a percentile is off by 4.5 % at most
@@ -45,15 +44,6 @@ def count_age(ages: Ages, source_time: int, rows: int, at: int | None = None) ->
         age = max(1, (now() if at is None else at) - source_time)
         bucket = int(math.log2(age) * PER_OCTAVE)
         ages[bucket] = ages.get(bucket, 0) + rows
-
-
-def merged(parts: Iterable[Ages]) -> Ages:
-    """Return the ages of several tasks as one histogram."""
-    out: Ages = {}
-    for part in parts:
-        for bucket, rows in part.items():
-            out[bucket] = out.get(bucket, 0) + rows
-    return out
 
 
 def percentiles(ages: Ages) -> dict[str, float] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
-from weir.engine.documents import BatchPlan, TaskReport, by_server
-from weir.engine.metrics.latency import merged, percentiles
+from weir.engine.documents import BatchPlan, TaskReport, added, by_server
+from weir.engine.metrics.latency import percentiles
 from weir.engine.metrics.progress import (
     EdgeProgress,
     OperatorProgress,
@@ -14,7 +14,7 @@ from weir.engine.metrics.progress import (
     ServerProgress,
     Traffic,
 )
-from weir.engine.metrics.traffic import added, by_distance
+from weir.engine.metrics.traffic import by_distance, nothing
 from weir.graph.model import Node, Topology
 from weir.network.locator import Locator
 from weir.operators.instance import OperatorReport
@@ -45,7 +45,7 @@ def summarise(
         bytes_exchanged=sum(e.bytes for e in edges.values()),
         bytes_left_on_host=sum(r.left_bytes for r in reports),
         locality=local / (local + remote) if local + remote else None,
-        distance=added(crossed.values()),
+        distance=added([nothing(), *crossed.values()]),
         partials=partials,
         places=[{"process": p.process, "host": p.host, "rack": p.rack} for p in locator.places],
         weights=_weights(topology, reports),
@@ -57,7 +57,7 @@ def summarise(
         },
         operators={node.name: _operator(node, topology.servers, reports) for node in topology.nodes},
         sinks={
-            name: percentiles(merged(r.sink_ages[name] for r in reports if name in r.sink_ages))
+            name: percentiles(added([{}, *(r.sink_ages[name] for r in reports if name in r.sink_ages)]))
             for name in sorted(topology.sinks)
         },
         servers=[_server(mine) for mine in by_server(reports, topology.servers)],
@@ -120,7 +120,7 @@ def _operator(node: Node, servers: int, reports: Reports) -> OperatorProgress:
     return OperatorProgress(
         **{field: sum(map(attrgetter(field), parts)) for field in _ADDED},
         imbalance=max(rows) / average if average else None,
-        latency=percentiles(merged(p.ages for p in parts)),
+        latency=percentiles(added([{}, *(p.ages for p in parts)])),
         rows_by_server=rows,
         execution=[execution for execution, _ in times],
         waiting=[waiting for _, waiting in times],

@@ -26,16 +26,6 @@ def nothing() -> Traffic:
     return {name: {"rows": 0, "bytes": 0} for name in NAMES}
 
 
-def added(parts: Iterable[Traffic]) -> Traffic:
-    """Return the sum of several counts."""
-    out = nothing()
-    for part in parts:
-        for name, counts in part.items():
-            out[name]["rows"] += counts["rows"]
-            out[name]["bytes"] += counts["bytes"]
-    return out
-
-
 class Distances:
     """How far senders are from one server that runs on ``host``; ``places`` are those of the plan.
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-import msgspec
 import numpy as np
 
-from weir.engine.documents import BatchPlan, TaskReport, decode_report, encode_report
+from weir.engine.documents import BatchPlan, TaskReport, added, decode_report, encode_report
 from weir.engine.exchange import wire
 from weir.engine.task.batch_context import Pace
 from weir.errors import EngineError, revived
@@ -81,28 +80,6 @@ def _rules() -> dict[str, Callable[[Sequence[Any]], Any]]:
     hints = get_type_hints(TaskReport, include_extras=True)
     rules = {name: getattr(hint, "__metadata__", None) for name, hint in hints.items()}
     return {name: added if rule is None else rule[0].extra["merge"] for name, rule in rules.items()}
-
-
-def added(values: Sequence[Any]) -> Any:
-    """Return the sum of numbers, lists, tuples of numbers; of dicts and structures, that of each part.
-
-    >>> added([{"a": (1, 2)}, {"a": (3, 4), "b": (5, 6)}]), added([[1], [2]])
-    ({'a': (4, 6), 'b': (5, 6)}, [1, 2])
-    """
-    if len(values) == 1:
-        return values[0]
-    first = values[0]
-    if isinstance(first, dict):
-        keys = dict.fromkeys(key for value in values for key in value)
-        return {key: added([value[key] for value in values if key in value]) for key in keys}
-    if isinstance(first, list):
-        return [item for value in values for item in value]
-    if isinstance(first, tuple):
-        return tuple(map(sum, zip(*values, strict=True)))
-    if isinstance(first, msgspec.Struct):
-        names = first.__struct_fields__
-        return type(first)(*(added([getattr(value, name) for value in values]) for name in names))
-    return sum(values)
 
 
 def feedback(topology: Topology, plan: BatchPlan, reports: list[TaskReport], warm: bool) -> dict[str, Any]:

@@ -18,13 +18,12 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from weir.engine.documents import EdgeReport, TaskReport
+from weir.engine.documents import EdgeReport, TaskReport, added
 from weir.engine.exchange import wire
 from weir.engine.metrics.latency import Busy, Groups, count_age, now
 from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, column_name
 from weir.engine.task.event_times import EventTimes
 from weir.engine.task.key_counting import KeyCounter, sent_by
-from weir.engine.task.reports import added
 from weir.engine.task.routers import Routers
 from weir.engine.task.side_inputs import value
 from weir.engine.task.state_keeper import StateKeeper, partial_schema

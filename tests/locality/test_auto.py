@@ -136,3 +136,47 @@ def test_it_says_what_only_the_user_can_change():
 def test_unknown_balance_is_refused():
     with pytest.raises(weir.errors.TopologyError, match="balance='tme': did you mean 'time'"):
         weir.Locality(balance="tme")
+
+
+def test_keys_are_counted_now_and_then_where_nothing_is_gained():
+    manager = LocalityManager(weir.Auto(), ["a", "b"], [(0, 1)], 4, splits=[0, 1])
+    rng, counted = np.random.default_rng(0), []
+    even = {o: np.full(4, 1000.0) for o in (0, 1)}, {o: np.full(4, 0.5) for o in (0, 1)}
+
+    def batch(load=even):
+        counted.append(manager.counting)
+        manager.observe_load(*load)
+        if manager.counting:
+            left, right = (rng.integers(2**64 - 1, size=6000, dtype=np.uint64) for _ in range(2))
+            manager.observe(BatchStats.of({0: left, 1: right}, {(0, 1): (left, right)}))
+            if manager.due:
+                manager.offer(propose(manager.snapshot()))
+        else:
+            manager.pass_over()
+        assert manager.plan_next() is None
+
+    for _ in range(100):
+        batch()
+    assert all(counted[:4])
+    assert sum(counted[50:]) <= 2
+    assert manager.batch == 100
+    # one server has more to do than the others: it looks again at once
+    batch((even[0], {o: np.array([0.5, 0.5, 1.5, 0.5]) for o in (0, 1)}))
+    assert manager.counting
+
+
+def test_what_is_not_counted_is_right_all_the_same():
+    rng = np.random.default_rng(0)
+    names = [[f"{kind}{i}" for i in range(3000)] for kind in "pt"]
+    tables = []
+    for _ in range(14):
+        drawn = [rng.integers(3000, size=3000) for _ in range(2)]
+        columns = [[names[k][i] for i in ids] for k, ids in enumerate(drawn)]
+        tables.append(pa.table({"place": columns[0], "topic": columns[1], "n": drawn[0]}))
+    query = start(two_counts(), servers=3, routing="auto")
+    for table in tables:
+        query.feed(table)
+        query.reconfigure(wait=True)  # so that all has been judged when the next batch is planned
+    assert not all(p.routing.counting for p in query.recent_progress)
+    assert rows_of(query.state("places")) == counts(tables, "place")
+    assert rows_of(query.state("topics")) == counts(tables, "topic")

@@ -101,6 +101,7 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     # operator → part of its keys, by hash, whose rows may be worked on elsewhere
     spare: dict[str, float] = {}
     hot: dict[str, list[int]] = {}  # operator → hashes of keys that are worked on where their rows are
+    counting: bool = True  # whether tasks count keys, where homes are learnt
     moves: list[Move] = []
     sides: dict[str, SideRef] = {}  # operator → its side input
     counters: dict[str, FileRef] = {}  # "edge/source" → router counters

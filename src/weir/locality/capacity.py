@@ -16,7 +16,8 @@ CHANGED = (
 )
 ALIKE = 1.12  # servers whose speeds differ by less are equal
 FADE = 0.7  # of what is remembered of an operator's cost from batch to batch
-MIN_BUSY = 0.02  # seconds of work below which a server's batch says nothing about its speed
+SUDDEN = 1.5  # factor by which a speed must differ to be believed after a single batch
+MIN_BUSY = 0.1  # seconds of work below which a server's batch says nothing about its speed
 
 
 class Capacity:
@@ -71,8 +72,10 @@ class Capacity:
 
     @property
     def latest(self) -> NDArray[np.float64]:
-        """The speed of every server in the last batch, or what is known of it."""
-        return np.where(np.isfinite(self._recent[-1]), self._recent[-1], self.speeds)
+        """The speed of every server, or that of the last batch where it is quite another."""
+        last = np.where(np.isfinite(self._recent[-1]), self._recent[-1], self.speeds)
+        sudden = np.maximum(last / self.speeds, self.speeds / last) > SUDDEN
+        return np.where(sudden, last, self.speeds)
 
     @property
     def shares(self) -> NDArray[np.float64] | None:

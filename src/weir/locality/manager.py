@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.errors import CheckpointMismatch
-from weir.locality.capacity import Capacity, Loads
+from weir.locality.capacity import MIN_BUSY, Capacity, Loads
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts
 from weir.locality.forecast import Reconfiguration
@@ -40,8 +40,10 @@ STALLED = 3  # periods without a decision
 _FRESH_EVERY = 4  # reconfigurations of which one tries a fresh partition beside the refined one
 # a key is split over servers where it is heavier than this many fair shares; with or without affinity to lose by it
 _HOT, _HOT_APART = 1.0, 0.2
-# part of the keys, at least, whose rows may be worked on elsewhere; and how many times what a server must shed
+# part of the keys whose rows may be worked on elsewhere, if it is as large; how many times what a server must shed
 _SPARE, _AMPLE = 0.1, 1.5
+_LONGEST_REST = 64  # batches that pass uncounted where nothing is gained
+_UNEVEN = 1.3  # a server busy for so many times the average ends such a rest
 _LEVELLED = 0.3  # how far homes may be beyond balance where rows that are worked on elsewhere level it
 _COOLED = 0.7  # of that weight, below which a key that was split has one home again
 CHANGED = 0.2  # of its usual locality that is lost when affinity has changed
@@ -202,6 +204,7 @@ class LocalityManager:
         self.decisions: deque[Reconfiguration] = deque(maxlen=_DECISIONS)
         self.failures = 0
         self.spare: dict[int, float] = {}  # operator → part of its keys whose rows may be worked on elsewhere
+        self._rest = self._skip = 0  # batches between two that are counted, and those still to pass
         self._below = 0  # batches on end in which locality was well below what the tables in force had
 
     # ---------------------------------------------------------------- what it sees
@@ -214,6 +217,7 @@ class LocalityManager:
         self._pairs.observe(stats)
         for o in self.splits:
             self._homes[o].split = self._too_hot(o)
+        self._find_rest()
         if not self._foreseen:  # else its keys were placed for it
             self._unplanned.append(seen)
         self._foreseen = False
@@ -224,9 +228,36 @@ class LocalityManager:
         Where load is time (``balance="time"``), servers get the part of the keys that they can carry. Once a server's
         speed has changed a new plan is due.
         """
-        if self.config.balance == "time" and self.capacity.observe(rows, busy):
+        if self.config.balance == "rows":
+            return
+        if self.capacity.observe(rows, busy):
             self.shares = self.capacity.shares
             self._schedule.requested = True
+        worked = np.sum(list(busy.values()), axis=0)
+        if worked.max() > max(MIN_BUSY, _UNEVEN * worked.mean()):
+            self._rest = self._skip = 0  # some key is hot by now, or some server slow: count again
+
+    @property
+    def counting(self) -> bool:
+        """Whether the keys of the next batch need be counted: where nothing was gained so far, only now and then."""
+        return self._skip == 0
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the first tables are still to be judged: while they are, more counts would change nothing."""
+        return self.config.adaptive and not self._started and not self.config.look_ahead
+
+    def pass_over(self) -> None:
+        """Note that a batch was not counted."""
+        self.batch, self._skip = self.batch + 1, max(0, self._skip - 1)
+
+    def _find_rest(self) -> None:
+        """Count less and less often while there is nothing to gain: no table, no hot key, no server too full."""
+        refused = len(self.decisions) > 0 or not self.edges
+        calm = self.config.adaptive and not self._started and refused and self.batch > 3
+        calm = calm and not any(self.spare.values()) and not any(len(keys) for keys in self.hot.values())
+        self._rest = min(_LONGEST_REST, 2 * self._rest or 1) if calm and not self.config.look_ahead else 0
+        self._skip = self._rest
 
     def look_ahead(self, stats: BatchStats) -> None:
         """Take in what the next batch will bring: the next plan places its keys for it."""
@@ -265,7 +296,8 @@ class LocalityManager:
         speeds = self.capacity.latest
         room = load.sum() * speeds / speeds.sum()
         excess = np.max(np.where(load > 0, 1 - room / np.maximum(load, 1e-9), 0.0), initial=0.0)
-        return round(min(1.0, max(_SPARE, _AMPLE * float(excess))), 3)
+        part = _AMPLE * float(excess)
+        return round(min(1.0, part), 3) if part > _SPARE else 0.0
 
     def _watch_for_change(self, standing: Reconfiguration) -> None:
         """Ask for new tables once rows have left their servers for two batches: affinity is not what it was."""
@@ -580,6 +612,7 @@ class LocalityManager:
                 "recent": self._pairs.batches,
                 "seen": self._pairs.seen,
                 "below": self._below,
+                "rest": [self._rest, self._skip],
                 "spare": list(self.spare.items()),
                 "locality": self.locality,
                 "imbalance": self.imbalance,
@@ -624,6 +657,7 @@ class LocalityManager:
         self._pairs.restore(state, about["recent"])
         self._pairs.seen, self._below = about.get("seen", self.batch), about.get("below", 0)
         self.spare = dict(about.get("spare", ()))
+        self._rest, self._skip = about.get("rest", (0, 0))
         self._proposal = None
         self._unplanned = []
 

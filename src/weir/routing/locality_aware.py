@@ -116,8 +116,16 @@ class LocalityAwareSplit(LocalityAware):
             key_groups=planned.key_groups,
             hot=self.hot if planned.hot is None else np.sort(planned.hot),
             spare=planned.spare,
-            overflow=None if self.overflow is None else self.overflow.in_force(planned),
+            overflow=self._dealer(planned),
         )
+
+    def _dealer(self, planned: PlannedRouting) -> Grouping | None:
+        """Return who deals out rows in a batch; nobody if there are none to deal: then any order of rows will do."""
+        if self.overflow is None or not (
+            planned.spare or len(self.hot if planned.hot is None else planned.hot)
+        ):
+            return None
+        return self.overflow.in_force(planned)
 
     def feedback(self, load: InstanceLoad) -> Feedback | None:
         return None if self.overflow is None else self.overflow.feedback(load)
@@ -161,7 +169,7 @@ class SplitRouter(Router):
         return {} if self.overflow is None else self.overflow.counters()
 
     def restore(self, counters: Counters) -> None:
-        if self.overflow is not None:
+        if self.overflow is not None and counters:  # none if nothing was dealt out before
             self.overflow.restore(counters)
 
     def listen(self, feedback: Feedback) -> None:

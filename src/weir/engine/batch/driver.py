@@ -192,7 +192,7 @@ class Driver:
         committed = time.perf_counter()
         progress.seconds.commit = committed - ran
         self.listeners.tell_of(self.storage.location, progress)
-        if self.learner is not None and result.stats:
+        if self.learner is not None:
             self.learner.observe(result.stats, plan, result.reports, warm=self._ended > 0)
         self.runner.committed(progress)
         self.scaler.committed(scaling, [server.host for server in progress.servers], progress.scaled)
@@ -371,7 +371,10 @@ class Driver:
         )
         tables, version = (dict(last.tables), last.table_version) if last else ({}, 0)
         routing = learner.next_plan(batch, tables, version, coming)
-        return ledger.plan(batch, replace(terms, routing=routing, hot=learner.hot, spare=learner.spare))
+        counting = learner.counting
+        return ledger.plan(
+            batch, replace(terms, routing=routing, hot=learner.hot, spare=learner.spare, counting=counting)
+        )
 
     # ------------------------------------------------------------------ deliver
 

@@ -68,6 +68,7 @@ class Terms:
     routing: tuple[dict[str, TableRef], int, list[Move]] | None = None  # learnt tables, their version, moves
     hot: dict[str, list[int]] = field(default_factory=dict)  # keys that are worked on where their rows are
     spare: dict[str, float] = field(default_factory=dict)  # parts of keys that may be worked on elsewhere
+    counting: bool = True  # whether tasks count keys
 
 
 class Ledger:
@@ -210,7 +211,7 @@ class Ledger:
             plan.tables, plan.merges = last.tables if last else {}, self._merges(batch)
             if terms.routing is not None:
                 plan.tables, plan.table_version, plan.moves = terms.routing
-                plan.hot, plan.spare = terms.hot, terms.spare
+                plan.hot, plan.spare, plan.counting = terms.hot, terms.spare, terms.counting
         self.storage.write_document(name, "plan", plan)
         reach("plan-written", batch)
         return plan

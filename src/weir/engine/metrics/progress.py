@@ -125,6 +125,7 @@ class RoutingProgress(Record):
     tables: dict[str, int] = {}  # operator → listed keys
     # operator → share of rows whose keys were not too rare to be reported, last time
     counted: dict[str, float] = {}
+    counting: bool = True  # whether this batch was counted
     speeds: list[float] | None = None  # of servers, where shares follow them; None: all are alike
     split: dict[str, int] = {}  # operator → keys too hot for one server, worked on by several
     spare: dict[str, float] = {}  # operator → part of its keys that may be worked on elsewhere

@@ -206,6 +206,10 @@ class Learner:
                 self.manager.observe_load(
                     {o: load.rows for o, load in loads.items()}, {o: load.busy for o, load in loads.items()}
                 )
+        if not plan.counting:
+            self.manager.pass_over()
+        if not counted:
+            return
         self._much = sum(map(len, counted)) > AT_ONCE
         if self._much:
             self._taking_in = self._beside.submit(self._take_in_and_plan, counted)
@@ -253,6 +257,12 @@ class Learner:
     def spare(self) -> dict[str, float]:
         """Return the part of each operator's keys whose rows may be worked on elsewhere."""
         return {self.names[o]: part for o, part in self.manager.spare.items()}
+
+    @property
+    def counting(self) -> bool:
+        """Whether the keys of the next batch are to be counted."""
+        judging = self._computing is not None and not self._computing.done()
+        return self.manager.counting and not (judging and self.manager.undecided)
 
     def request(self, wait: bool = False) -> None:
         """Ask for a reconfiguration; with ``wait``, compute it now, to be adopted with the next batch."""
@@ -370,6 +380,7 @@ class Learner:
                 for name, ref in plan.tables.items()
             },
             counted=self.counted,
+            counting=plan.counting,
             **self._decided(),
         )
 

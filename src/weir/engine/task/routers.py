@@ -32,11 +32,14 @@ class Routers:
         self._job, self._storage, self._server, self.task = job, job.storage, server, task
         self._source = job.plan.servers + task if server is None else server
         self._routers: dict[int, Router] = {}
+        self._groupings: dict[str, Grouping] = {}  # operator → what is in force in front of it
 
     def grouping(self, node: Node) -> Grouping:
         """Return the grouping in front of an operator that is in force in this batch."""
-        declared = self._job.topology.grouping_of(node)
-        return grouping_in_force(self._storage, self._job.plan, node.name, declared)
+        if node.name not in self._groupings:
+            declared = self._job.topology.grouping_of(node)
+            self._groupings[node.name] = grouping_in_force(self._storage, self._job.plan, node.name, declared)
+        return self._groupings[node.name]
 
     def router(self, edge: Edge, node: Node) -> Router:
         """Return the router of an edge."""

@@ -80,7 +80,7 @@ class OperatorRuntime:
         self.instances: dict[tuple[str, int], Instance] = {}  # by operator and step
         self.counts: dict[tuple[str, int], OperatorReport] = {}  # by operator and step
         self.unserved: dict[str, Groups] = {}  # by operators that work at the end
-        self.key_counter = KeyCounter(job.learning) if job.learning else None
+        self.key_counter = KeyCounter(job.learning) if job.learning and job.plan.counting else None
         self._began = time.perf_counter()
         self._received: Counter[tuple[int, int]] = Counter()  # kind, edge or operator → rows
         self._waiting: dict[int, list[Rows]] = {}  # edges whose router wants all rows at once
@@ -228,7 +228,7 @@ class OperatorRuntime:
         if not edge.crosses and (self.report.server is not None or self.topology.runs_at_source(node)):
             self.edge(edge.index).local += len(rows)
             self._deliver(edge, rows)
-        elif edge.grouping.order_free or self._step is None:
+        elif self._step is None or self.routers.grouping(node).order_free:
             for piece, instances in self._choose(edge, node, rows):
                 self._dispatch(edge, piece, instances)
         else:

@@ -26,7 +26,7 @@ SOURCE = Path(weir.__file__).parent
 ROOMS_THAT_MAY_ASK = ("routing", "operators")
 LONGEST_FILE = 700
 LONGEST_BARE_FUNCTION = 80
-ALL_LINES = 38_720
+ALL_LINES = 38_730
 
 
 # words of this project's own, for which the field has others: see the words of docs/internals.md

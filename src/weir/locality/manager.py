@@ -31,13 +31,13 @@ from weir.locality.history import PairHistory
 from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
 from weir.locality.partition.base import check_shares
 from weir.locality.proposal import Proposal, Snapshot
+from weir.locality.schedule import Schedule
 from weir.locality.stats import BatchStats, Edge
 from weir.network.locator import Tree, check_tree, closeness
 from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Moves, Patch, Table
 
 STALLED = 3  # periods without a decision
-_FRESH_EVERY = 4  # reconfigurations of which one tries a fresh partition beside the refined one
 # a key is split over servers where it is heavier than this many fair shares; with or without affinity to lose by it
 _HOT, _HOT_APART = 1.0, 0.2
 # part of the keys whose rows may be worked on elsewhere, if it is as large; how many times what a server must shed
@@ -71,47 +71,6 @@ class Plan:
     def moved(self) -> int:
         """Return how many keys' states move."""
         return sum(len(m) for m in self.moves.values())
-
-
-class Schedule:
-    """Says when a proposal is due: after every period, early in the stream more often, and on request.
-
-    The first proposals come after 1, 2, 4 … batches, until a period is over; without a period they come on request
-    only. For ``young`` batches the stream counts as young, so that moving is cheap.
-
-    >>> schedule, due = Schedule(period=8, young=8), []
-    >>> for batch in range(1, 25):
-    ...     if schedule.due(batch):
-    ...         due.append(batch)
-    ...         _ = schedule.begin(batch)
-    >>> due
-    [1, 2, 4, 8, 16, 24]
-    """
-
-    def __init__(self, period: int | None, young: int) -> None:
-        self.period, self.young = period, young
-        self.last = 0  # the batch after which the latest one began
-        self.count = 0
-        self.requested = False
-        self.resized = False  # the number of servers has changed since
-
-    def due(self, batch: int) -> bool:
-        """Return whether a proposal is due after this batch, the first being number 1."""
-        if not batch:
-            return False
-        if self.period is None or self.requested:
-            return self.requested
-        return batch - self.last >= min(self.period, max(1, self.last)) or self.last < self.period <= batch
-
-    def begin(self, batch: int) -> tuple[bool, bool]:
-        """Note that a proposal begins; return whether the stream is young and whether to try a fresh partition."""
-        early = self.last < self.young
-        # for another number of servers the present homes are no good start
-        fresh = early or self.resized or self.count % _FRESH_EVERY == _FRESH_EVERY - 1
-        self.requested = self.resized = False
-        self.last = batch
-        self.count += 1
-        return early, fresh
 
 
 class LocalityManager:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import fcntl
 import os
 import shutil
@@ -27,7 +26,14 @@ from weir_evaluation.brokers.cluster import Cluster
 
 START = 30.0  # seconds within which brokers must answer
 # a broker of tests lives for minutes: to compile for speed takes longer than it saves
-JAVA = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+# a broker ends with whoever started it, also if that is killed
+JAVA = [
+    *("setpriv", "--pdeathsig", "KILL"),
+    "java",
+    "-Xmx512m",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+]
 # Kafka's own topics are small, and what it does now and then it does often, so that tests see it
 SETTINGS: dict[str, Any] = {
     "auto.create.topics.enable": "false",
@@ -142,9 +148,7 @@ class Kafka(Cluster):
     def _java(self, number: int, *words: str) -> subprocess.Popen[bytes]:
         command = [*JAVA, "-cp", self._classes, *words, str(self._config(number))]
         with open(self.folder / f"{number}.log", "ab") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
-            )
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _await_brokers(self, place: str) -> None:
         """Wait until a broker answers, and knows all that run."""
@@ -184,10 +188,6 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _serve(folder: Path, until: int) -> None:

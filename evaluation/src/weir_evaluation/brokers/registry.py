@@ -8,7 +8,7 @@ import time
 import urllib.request
 
 from weir_evaluation import jars
-from weir_evaluation.brokers.kafka import JAVA, START, die_with_parent, free_ports
+from weir_evaluation.brokers.kafka import JAVA, START, free_ports
 
 
 class Registry:
@@ -24,7 +24,7 @@ class Registry:
         command = [*JAVA, *settings, "-jar", str(self._program)]
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, preexec_fn=die_with_parent
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
         ends = time.monotonic() + START
         while True:

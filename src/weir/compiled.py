@@ -48,7 +48,7 @@ MODULES = (
     "weir.hashing",
     "weir.state.index",
     "weir.operators.grouped",
-    "weir.operators.aggregate.distinct",
+    "weir.operators.aggregate.aggregate_functions",
     "weir.operators.windows",
     "weir.operators.deduplicate",
     "weir.operators.join",

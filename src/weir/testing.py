@@ -33,9 +33,8 @@ import pyarrow as pa
 from weir.engine.batch.bootstrap import open_query
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.handle import QueryHandle
-from weir.engine.inspect.saved_state import state_table
-from weir.engine.local.in_process import InProcessRunner, TaskFailed
-from weir.engine.local.in_process_live import LiveThreads
+from weir.engine.inspect.inspection import state_table
+from weir.engine.local.in_process import InProcessRunner, LiveThreads, TaskFailed
 from weir.errors import EngineError, SourceError, did_you_mean, renamed
 from weir.faults import POINTS, watching
 from weir.flow import Application, Stream, parts_of

@@ -194,7 +194,7 @@ def test_messages_that_the_brokers_have_deleted_stop_the_query_or_are_skipped(br
 
 
 def test_a_broker_that_is_away_is_waited_for(caplog, monkeypatch):
-    monkeypatch.setattr("weir.engine.batch.retry.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("weir.engine.batch.delivery.FIRST_PAUSE", 0.05)
     monkeypatch.setattr("weir.messages.topics.CALL", 0.3)
     with kafka_brokers.start() as own:
         topic = own.topic(1)

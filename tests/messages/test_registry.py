@@ -140,7 +140,7 @@ def test_a_registry_that_is_away_is_waited_for(brokers, registry, monkeypatch):
 
 
 def test_a_sink_waits_for_its_registry_too(brokers, results, registry, monkeypatch):
-    monkeypatch.setattr("weir.engine.batch.retry.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("weir.engine.batch.delivery.FIRST_PAUSE", 0.01)
     topic, tries, real = results.topic(), [], SchemaRegistryClient.register_schema
 
     def away(self, *about, **more):

@@ -32,7 +32,7 @@ APP = Path(sink_app.__file__)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr("weir.engine.batch.retry.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("weir.engine.batch.delivery.FIRST_PAUSE", 0.01)
 
 
 class Target:

@@ -27,7 +27,7 @@ sink_app.resume(sys.argv[1], [Kafka(sys.argv[2], sys.argv[3], key="place", forma
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr("weir.engine.batch.retry.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("weir.engine.batch.delivery.FIRST_PAUSE", 0.01)
 
 
 def delivered(brokers, topic):

@@ -17,7 +17,7 @@ import weir
 from support import NOW, POSTS, counted, counts, every_type, posts, rows_of, stream, two_counts, write_batches
 from weir import testing
 from weir.cli.main import main
-from weir.engine.arrays import write_table
+from weir.engine.checkpoint import write_table
 from weir.engine.inspect.inspection import inspect
 from weir.events import BatchCommitted, Terminated
 from weir.spark.state import output_frame

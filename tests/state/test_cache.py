@@ -43,7 +43,7 @@ def test_sizes_never_exceed_the_limit_and_the_newest_stay(uses, limit):
 
 def test_decoded_columns_count(tmp_path, monkeypatch):
     small = Bounded(100_000)
-    monkeypatch.setattr("weir.state.blocks.BYTES", small)
+    monkeypatch.setattr("weir.state.segment.BYTES", small)
     storage = Storage(tmp_path)
     rng = np.random.default_rng(1)
     refs = [write_segment(storage, f"state/{n}", random_entries(rng, 3000, 3000)) for n in range(10)]

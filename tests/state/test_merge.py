@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from segments import SCHEMA, assert_same, assert_same_answers, random_entries
 
 from weir.errors import CheckpointError
-from weir.state import blocks, merge
-from weir.state.blocks import SegmentWriter, cut
+from weir.state import merge
+from weir.state import segment as segment_module
 from weir.state.merge import merge_segments
 from weir.state.reader import MappedSegment, RangedSegment
-from weir.state.segment import H1, NEVER, SegmentRef, write_segment
+from weir.state.segment import H1, NEVER, SegmentRef, SegmentWriter, cut, write_segment
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
@@ -99,7 +99,7 @@ def test_memory_is_bounded_by_the_range_not_by_the_state(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_blocks_keep_one_hash_together_and_answer_like_one(tmp_path, monkeypatch, seed):
-    monkeypatch.setattr(blocks, "ROWS", 100)
+    monkeypatch.setattr(segment_module, "ROWS", 100)
     rng = np.random.default_rng(seed)
     table = random_entries(rng, 3000, 2000, windows=40)
     writer = SegmentWriter(table.schema)

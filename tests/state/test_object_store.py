@@ -13,9 +13,8 @@ from segments import SCHEMA, assert_same_answers, random_entries
 
 from weir.errors import CheckpointError
 from weir.state import cache
-from weir.state.blocks import ROWS
 from weir.state.merge import merge_segments
-from weir.state.segment import BY_RANGE, write_segment
+from weir.state.segment import BY_RANGE, ROWS, write_segment
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
@@ -317,7 +316,7 @@ def test_damage_in_what_is_read_by_range_is_named(storage, large, where):
 def test_what_is_kept_of_remote_segments_stays_within_its_bound(storage, large, monkeypatch):
     small = cache.Bounded(6 << 20)
     monkeypatch.setattr("weir.state.reader.BYTES", small)
-    monkeypatch.setattr("weir.state.blocks.BYTES", small)
+    monkeypatch.setattr("weir.state.segment.BYTES", small)
     refs = [write_segment(storage, f"state/{n}", table) for n, table in enumerate(large)]
     everything = StateView(storage, refs, SCHEMA).everything()
     rng, seen = np.random.default_rng(8), 0

@@ -143,7 +143,7 @@ def test_a_damaged_segment_is_named(tmp_path):
 def test_who_takes_over_a_slice_verifies_its_blocks_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("weir.state.segment.BY_RANGE", 100)
     monkeypatch.setattr("weir.state.reader.BY_RANGE", 100)
-    monkeypatch.setattr("weir.state.blocks.BYTES_OF_LOCAL_BLOCK", 1000)
+    monkeypatch.setattr("weir.state.segment.BYTES_OF_LOCAL_BLOCK", 1000)
     storage = Storage(str(tmp_path))
     ref = segment_of(storage, 1, {f"k{n}": n for n in range(1000)})
     whole = StateView(storage, [ref], SCHEMA)

@@ -7,11 +7,10 @@ import threading
 import pyarrow as pa
 import pytest
 
-from weir.engine.arrays import write_table
+from weir.engine.checkpoint import write_table
 from weir.errors import CheckpointError
-from weir.state import write_behind
-from weir.state.storage import Storage
-from weir.state.write_behind import WriteBehind
+from weir.state import storage as storage_module
+from weir.state.storage import Storage, WriteBehind
 
 
 class Slow(Storage):
@@ -55,7 +54,7 @@ def test_what_can_not_be_written_is_raised_once_it_matters(tmp_path):
 
 
 def test_a_task_with_much_to_write_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(write_behind, "MOST_BYTES", 10)
+    monkeypatch.setattr(storage_module, "MOST_BYTES", 10)
     storage = Slow(tmp_path)
     behind = WriteBehind(storage)
     behind.write("one", b"12345678")

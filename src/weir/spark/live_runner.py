@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.exchange.wire import Answers, answered
+from weir.engine.live.control import LoadAggregator
 from weir.engine.live.coordinator import SILENCE, LiveCoordinator
-from weir.engine.live.loads import LoadAggregator
 from weir.engine.live.source import push
 from weir.engine.live.transport import Address, Generation, is_available
 from weir.engine.live.worker import LiveWorker

@@ -10,10 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from weir.engine.arrays import read_table
-from weir.engine.checkpoint import CheckpointLayout
+from weir.engine.checkpoint import CheckpointLayout, read_table
 from weir.engine.documents import Commit, FileRef
-from weir.engine.inspect.saved_state import (
+from weir.engine.inspect.inspection import (
     described_operator,
     readable_schema,
     readable_state,

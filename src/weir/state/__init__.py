@@ -1,9 +1,8 @@
 """Keyed state: immutable segments in a checkpoint, found by the hash of their keys."""
 
-from weir.state.columns import H1, H2
 from weir.state.index import group_rows
 from weir.state.merge import merge_segments
-from weir.state.segment import entries, tombstones
+from weir.state.segment import H1, H2, entries, tombstones
 from weir.state.storage import Storage
 from weir.state.view import StateView
 

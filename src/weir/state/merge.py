@@ -8,11 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from weir.state.blocks import SegmentWriter, cut
-from weir.state.columns import stored_schema
 from weir.state.reader import Segment, between, open_segment
-from weir.state.refs import SegmentRef
-from weir.state.segment import merged, write_segment
+from weir.state.segment import SegmentRef, SegmentWriter, cut, merged, stored_schema, write_segment
 from weir.state.storage import Storage
 from weir.state.view import StateView
 

@@ -18,8 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.errors import EngineError
-from weir.state.refs import SegmentRef
-from weir.state.segment import H1, H2, stored_schema, tombstones
+from weir.state.segment import H1, H2, SegmentRef, stored_schema, tombstones
 from weir.state.storage import Storage
 from weir.state.view import StateView
 

@@ -12,12 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import CheckpointError
-from weir.state.blocks import Index, index_in, index_of
 from weir.state.cache import BYTES, MAPS
-from weir.state.columns import H1
 from weir.state.index import U64, Search
-from weir.state.refs import BlockRef, Directory, SegmentRef
-from weir.state.segment import BY_RANGE
+from weir.state.segment import BY_RANGE, H1, BlockRef, Directory, Index, SegmentRef, index_in, index_of
 from weir.state.storage import Storage
 
 AT_ONCE = 32 << 20  # bytes of blocks that are fetched together

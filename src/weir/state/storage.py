@@ -6,20 +6,93 @@ once or not at all, carry a checksum of themselves, and are refused with their n
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from weir.errors import CheckpointError, ParameterError
-from weir.state.files import Files, Option, open_files
+from weir.extras import install
 from weir.state.local_files import LocalFiles
-from weir.state.location import resolve
+from weir.state.location import Place, resolve
+
+Option = str | int | float | bool
+
+
+class Files(Protocol):
+    """Files below one root, by relative name with slashes.
+
+    A missing file is a FileNotFoundError, what else goes wrong an OSError or a CheckpointError that names the file.
+    """
+
+    root: str  # as messages name it
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file or a folder of this name."""
+
+    def size(self, name: str) -> int:
+        """Return the length of a file in bytes."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, in any order; none if there is no such folder."""
+
+    def files(self, folder: str) -> list[str]:
+        """Return the names, relative to the root, of all files below a folder."""
+
+    def read(self, name: str) -> pa.Buffer:
+        """Return the bytes of a file."""
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """Return the bytes of a file from each start to its end; fewer where the file is shorter."""
+
+    def write(self, name: str, chunks: Iterable[bytes | pa.Buffer]) -> None:
+        """Write a file, piece by piece; when this returns, it is kept."""
+
+    def create(self, name: str, data: bytes) -> None:
+        """Write a file that appears whole or not at all; FileExistsError if there is one."""
+
+    def delete(self, *names: str) -> None:
+        """Delete files, those that there are."""
+
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder with all that is in it, if there is one."""
+
+
+def open_files(place: Place, options: dict[str, Option]) -> Files:
+    """Return the files at a place; the same ones, with their connections, for one place in a process."""
+    if options and place.kind != "object":
+        raise ParameterError(
+            f"{place.uri}: storage options are for object stores (s3://, gs://, az://); leave them out."
+        )
+    return _open(place, tuple(sorted(options.items())), os.getpid())
+
+
+@functools.lru_cache(maxsize=16)
+def _open(place: Place, options: tuple[tuple[str, Option], ...], process: int) -> Files:
+    if place.kind == "local":
+        from weir.state.local_files import LocalFiles
+
+        return LocalFiles(place.uri)
+    if place.kind == "object":
+        try:
+            from weir.state.object_files import ObjectFiles
+        except ImportError:
+            raise CheckpointError(
+                f"{place.uri}: checkpoints in object stores need obstore. Install it where the driver and the "
+                f"executors run: {install('object-stores')}"
+            ) from None
+        return ObjectFiles(place.uri, dict(options))
+    from weir.state.arrow_files import ArrowFiles
+
+    return ArrowFiles(place.uri)
+
 
 FORMAT = 1
 T = TypeVar("T")
@@ -221,3 +294,55 @@ def _checked(options: Mapping[str, Option] | None) -> dict[str, Option]:
                 f"storage option {key!r}: expected a name with a text or a number, not a {type(value).__name__}"
             )
     return dict(options)
+
+
+THREADS = 8  # of this process: waiting for a disk or a network, not working
+MOST_BYTES = 64 << 20  # that wait to be written; a task with more waits for them
+
+
+class WriteBehind(Storage):
+    """The files of another storage, which are written while :meth:`write` has returned already.
+
+    Nobody may read such a file before :meth:`settle` has returned, which raises what has failed. Pieces that are only
+    being made, one after the other, are written at once: not all of them may fit memory.
+
+    >>> import tempfile
+    >>> storage = Storage(tempfile.mkdtemp())
+    >>> behind = WriteBehind(storage)
+    >>> behind.write("state/one", b"1")
+    >>> behind.settle()
+    >>> storage.read("state/one").to_pybytes()
+    b'1'
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        vars(self).update(vars(storage))
+        self._storage = storage
+        self._pending: list[Future[None]] = []
+        self._bytes = 0
+
+    def write_chunks(self, name: str, chunks: Iterable[bytes | pa.Buffer]) -> None:
+        if not isinstance(chunks, list):
+            self._storage.write_chunks(name, chunks)
+            return
+        size = sum(map(len, chunks))
+        if self._bytes + size > MOST_BYTES:
+            self.settle()
+        self._bytes += size
+        self._pending.append(_threads().submit(self._storage.write_chunks, name, chunks))
+
+    def behind(self, work: Callable[[Storage], None]) -> None:
+        """Do something with the files of the other storage, while the task goes on; :meth:`settle` waits for it."""
+        self._pending.append(_threads().submit(work, self._storage))
+
+    def settle(self) -> None:
+        """Wait until all files are written, or raise a CheckpointError."""
+        pending, self._pending, self._bytes = self._pending, [], 0
+        wait(pending)
+        for writing in pending:
+            writing.result()
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="weir-writer")

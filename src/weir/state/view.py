@@ -12,12 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.state.blocks import Index
-from weir.state.columns import DEAD, H1, H2, NEVER, completed, stored_schema
 from weir.state.index import Search, rows_of
 from weir.state.reader import EVERYWHERE, Segment, between, open_segment
-from weir.state.refs import SegmentRef
-from weir.state.segment import merged
+from weir.state.segment import DEAD, H1, H2, NEVER, Index, SegmentRef, completed, merged, stored_schema
 from weir.state.storage import Storage
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.arrays import load_arrays, read_table
+from weir.engine.checkpoint import load_arrays, read_table
 from weir.engine.documents import Commit, TableRef
-from weir.engine.inspect.saved_state import described_operator, readable_state
+from weir.engine.inspect.inspection import described_operator, readable_state
 from weir.errors import ParameterError
 from weir.graph.model import OperatorSignature
 from weir.hashing import hash_columns
 from weir.locality.manager import affinity, hottest
-from weir.state.columns import H1
+from weir.state.segment import H1
 from weir.state.storage import Storage
 from weir.state.view import StateView
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import weir
 from support import POSTS, counts, posts, rows_of, two_counts
-from weir.engine.live import control, loads
-from weir.engine.live.loads import ClusterLoad, LoadAggregator, OperatorLoad, ServerLoad
+from weir.engine.live import control
+from weir.engine.live.control import ClusterLoad, LoadAggregator, OperatorLoad, ServerLoad
 from weir.engine.task.batch_context import Pace
 from weir.operators.process.process_instance import Calls, Keys, PartialStates
 from weir.routing.base import PERIODS, InstanceLoad
@@ -180,7 +180,7 @@ def word(taken: int, waiting: int, busy: float, hungry: bool = False, batch: int
 
 
 def gathering(monkeypatch, every: float) -> tuple[LoadAggregator, list[ClusterLoad]]:
-    monkeypatch.setattr(loads, "every", lambda servers: every)
+    monkeypatch.setattr(control, "every", lambda servers: every)
     told: list[ClusterLoad] = []
     return LoadAggregator(
         job(), lambda data: told.append(msgspec.msgpack.decode(data, type=ClusterLoad))

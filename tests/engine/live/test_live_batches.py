@@ -13,7 +13,7 @@ import pytest
 import weir
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, sums, two_counts
 from weir.engine.live import inbox, sender
-from weir.engine.local.in_process_live import LiveThreads
+from weir.engine.local.in_process import LiveThreads
 from weir.testing import run, start
 
 pytestmark = pytest.mark.usefixtures("few_starts")

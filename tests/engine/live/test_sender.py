@@ -20,7 +20,7 @@ from truth import eventually
 from weir.engine.live.inbox import Inbox
 from weir.engine.live.sender import Sender
 from weir.engine.live.transport import END, ROWS, Connection, Frame, seals
-from weir.engine.local.in_process_live import LiveThreads
+from weir.engine.local.in_process import LiveThreads
 from weir.testing import run
 
 LARGE = 40_000_000  # more than the system keeps for any connection

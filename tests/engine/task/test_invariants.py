@@ -15,8 +15,7 @@ from weir.engine.task.state_keeper import StateKeeper
 from weir.errors import EngineError
 from weir.operators.aggregate.aggregate import AggregateInstance
 from weir.state import move
-from weir.state.columns import DEAD
-from weir.state.segment import MERGE_AT
+from weir.state.segment import DEAD, MERGE_AT
 from weir.state.storage import Storage
 
 ROWS = [{"place": f"p{i % 7}", "topic": f"t{i % 11}"} for i in range(200)]

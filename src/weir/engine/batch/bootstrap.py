@@ -9,9 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from weir.durations import microseconds
-from weir.engine.batch.clock import Clock
 from weir.engine.batch.driver import Driver
-from weir.engine.batch.ledger import FOREVER, Ledger
+from weir.engine.batch.ledger import FOREVER, Clock, Ledger
 from weir.engine.batch.runner import Runner
 from weir.engine.batch.source_batching import SourceBatching, SplittableSource
 from weir.engine.checkpoint import CheckpointLayout

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from weir.engine.exchange import wire
 from weir.engine.exchange.wire import Answers
-from weir.engine.live.loads import LoadAggregator
+from weir.engine.live.control import LoadAggregator
 from weir.engine.live.source import feed
 from weir.engine.live.transport import (
     ANSWER,

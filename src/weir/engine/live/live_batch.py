@@ -18,8 +18,8 @@ import msgspec
 
 from weir.engine.exchange import wire
 from weir.engine.exchange.wire import Answers
+from weir.engine.live.control import SOON, OperatorLoad, ServerLoad, every, followed
 from weir.engine.live.inbox import NOTHING, Inbox
-from weir.engine.live.loads import SOON, OperatorLoad, ServerLoad, every, followed
 from weir.engine.live.sender import DirectOutbox, Send
 from weir.engine.metrics.latency import Busy, Groups
 from weir.engine.task.batch_context import BatchContext, host_name

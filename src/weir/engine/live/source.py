@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from weir.engine.exchange.wire import Answers
-from weir.engine.live.control import Control
-from weir.engine.live.loads import followed
+from weir.engine.live.control import Control, followed
 from weir.engine.live.sender import DirectOutbox, Send, Sender
 from weir.engine.live.transport import END, Address, Connection, Frame, Generation, Hello, connect
 from weir.engine.metrics.latency import Busy

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.engine.arrays import load_arrays, save_arrays
-from weir.engine.checkpoint import MANAGER, CheckpointLayout
+from weir.engine.checkpoint import MANAGER, CheckpointLayout, load_arrays, save_arrays
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef, TaskReport
 from weir.engine.metrics.progress import RoutingProgress
 from weir.engine.task.key_counting import Ahead, Learning

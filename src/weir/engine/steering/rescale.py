@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from weir.elasticity.decision import Decision
 from weir.elasticity.graph import Graph
 from weir.elasticity.keys import regroup, spread
-from weir.engine.arrays import save_arrays
-from weir.engine.checkpoint import TABLES, CheckpointLayout
+from weir.engine.checkpoint import TABLES, CheckpointLayout, save_arrays
 from weir.engine.documents import Commit, Layout, Move, TableRef
 from weir.engine.task.ownership import known, listed_before, owners_before, transfer, write_moves
 from weir.engine.task.tables import load_table, whole_table

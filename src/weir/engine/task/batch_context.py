@@ -15,7 +15,7 @@ from weir.engine.documents import BatchPlan, Claim, Manifest
 from weir.engine.exchange.host_handoff import HostHandoff
 from weir.engine.task.key_counting import Learning
 from weir.graph.model import Topology
-from weir.state.refs import SegmentRef
+from weir.state.segment import SegmentRef
 from weir.state.storage import Storage
 
 SOURCE_NUMBER = "__source"  # the column that tells the rows of several sources apart

@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.arrays import read_table, write_table
-from weir.engine.checkpoint import MOVES, CheckpointLayout
+from weir.engine.checkpoint import MOVES, CheckpointLayout, read_table, write_table
 from weir.engine.documents import BatchPlan, Commit, Layout, Manifest, Move, TableRef
 from weir.engine.task.batch_context import BatchContext
 from weir.engine.task.tables import grouping_in_force, homes_of, key_groups_in_force, load_table
@@ -34,10 +33,9 @@ from weir.routing.base import Grouping, Keys
 from weir.routing.key_groups import KeyGroups
 from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Table
-from weir.state.columns import H1, SYSTEM, stored_schema
 from weir.state.merge import living
 from weir.state.move import Moves
-from weir.state.refs import SegmentRef
+from weir.state.segment import H1, SYSTEM, SegmentRef, stored_schema
 from weir.state.storage import Storage
 
 LAST = (1 << 64) - 1

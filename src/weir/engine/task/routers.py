@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.engine.arrays import load_arrays, save_arrays
-from weir.engine.checkpoint import ROUTERS
+from weir.engine.checkpoint import ROUTERS, load_arrays, save_arrays
 from weir.engine.metrics.traffic import places_of
 from weir.engine.task.batch_context import BatchContext
 from weir.engine.task.tables import grouping_in_force

@@ -25,9 +25,8 @@ from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, column_n
 from weir.engine.task.event_times import EventTimes
 from weir.engine.task.key_counting import KeyCounter, sent_by
 from weir.engine.task.routers import Routers
-from weir.engine.task.side_inputs import value
 from weir.engine.task.state_keeper import StateKeeper, partial_schema
-from weir.engine.task.tables import homes_of, key_groups_in_force
+from weir.engine.task.tables import homes_of, key_groups_in_force, value
 from weir.engine.task.task_files import TaskFiles, TaskOutputs
 from weir.errors import NullKeyError
 from weir.graph.model import Edge, Node

@@ -1,4 +1,4 @@
-"""Routing tables as a batch's plan names them: a base and patches, loaded once per process.
+"""Routing tables, key groups and side inputs as a batch's plan names them, loaded once per process.
 
 A plan names a table by its files: a base, and what changed since. A worker that has the table of the last batch
 applies one small patch to get the next.
@@ -6,21 +6,23 @@ applies one small patch to get the next.
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.engine.arrays import load_arrays, read_table, write_table
-from weir.engine.checkpoint import TABLES, CheckpointLayout
-from weir.engine.documents import BatchPlan, Commit, FileRef, Layout, TableRef
-from weir.graph.model import Node
+from weir.engine.checkpoint import SIDE, TABLES, CheckpointLayout, load_arrays, read_table, write_table
+from weir.engine.documents import BatchPlan, Commit, FileRef, Layout, SideRef, TableRef
+from weir.graph.model import Node, Topology
 from weir.routing.base import Grouping, PlannedRouting
 from weir.routing.hash import Hash
 from weir.routing.key_groups import KeyGroups
 from weir.routing.locality_aware import NO_TABLE
 from weir.routing.table import Patch, Table
+from weir.state.cache import BYTES
 from weir.state.storage import Storage
 
 PATCHES_AT_MOST = 32
@@ -135,3 +137,43 @@ def table_in_force(storage: Storage, last: Commit | None, node: Node) -> Table:
         0 if ref is None else ref.version,
         key_groups=None if rule is None else places[rule.homes],
     )
+
+
+def refresh(
+    storage: Storage, topology: Topology, batch: int, clock: int, last: dict[str, SideRef]
+) -> dict[str, SideRef]:
+    """Return the side input of each operator that has one, for the next batch; only what has changed is written."""
+    out: dict[str, SideRef] = {}
+    for node in topology.nodes:
+        side = node.operator.side
+        if side is None:
+            continue
+        before = last.get(node.name)
+        if before is not None and clock - before.read_at < side.every:
+            out[node.name] = before
+            continue
+        table = side.read(f"side input of operator {node.name!r}")
+        content = _checksum(table)
+        if before is not None and before.content == content:
+            out[node.name] = SideRef(before.file, content, clock)
+            continue
+        name = CheckpointLayout.new_file(SIDE, batch, "table", node.name)
+        out[node.name] = SideRef(write_table(storage, name, table), content, clock)
+    return out
+
+
+def value(storage: Storage, node: Node, sides: dict[str, SideRef]) -> Any:
+    """Return what an operator's functions get in a batch, kept in this process until it changes."""
+    side, ref = node.operator.side, sides.get(node.name)
+    if side is None or ref is None:
+        return None
+    key = (storage.location, ref.file.name, "side", side.key)
+    return BYTES.get_or_make(key, lambda: side.shape(read_table(storage, ref.file)), lambda _: ref.file.bytes)
+
+
+def _checksum(table: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data = sink.getvalue()
+    return f"{zlib.crc32(data):08x}-{data.size}"

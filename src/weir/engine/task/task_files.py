@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from weir.engine.arrays import write_table
-from weir.engine.checkpoint import OUTPUTS, STATE, CheckpointLayout
+from weir.engine.checkpoint import OUTPUTS, STATE, CheckpointLayout, write_table
 from weir.engine.documents import MadeSegment, TaskReport
 from weir.engine.metrics.latency import count_age
 from weir.errors import OperatorError, said
@@ -17,8 +16,7 @@ from weir.graph.model import DEAD_LETTER_SCHEMA, LATE, Node, Topology
 from weir.rows import Rows
 from weir.state.merge import merge_segments
 from weir.state.segment import SegmentRef, write_segment
-from weir.state.storage import Storage
-from weir.state.write_behind import WriteBehind
+from weir.state.storage import Storage, WriteBehind
 
 
 class TaskFiles:

@@ -33,8 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from weir.operators.process.state_types import Fits, StateType, decoder_of, fits_of
-from weir.state.columns import completed
-from weir.state.segment import H1, H2, entries, tombstones
+from weir.state.segment import H1, H2, completed, entries, tombstones
 from weir.state.view import Neighbours, StateView
 
 T = TypeVar("T")

@@ -28,9 +28,8 @@ from weir.operators.instance import Context, Instance, TimeLimit, failed, keyed_
 from weir.operators.process.parts import STATE, Change, PartEntries, state_type
 from weir.operators.timers import states_in
 from weir.rows import Rows, one_batch, row_hashes
-from weir.state.columns import completed
 from weir.state.index import by_group, group_rows, hash_order, sort_within
-from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
+from weir.state.segment import DEADLINE, H1, H2, NEVER, completed, entries, tombstones
 from weir.state.view import StateView
 from weir.values import Row, rows_of, to_columns, to_python
 

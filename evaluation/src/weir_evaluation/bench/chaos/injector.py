@@ -172,9 +172,9 @@ class Injector:
             watching(self.visit),
             mock.patch("weir.state.storage.open_files", opened),
             mock.patch.object(InProcessRunner, "_attempt", attempted),
-            mock.patch("weir.engine.batch.clock.time", _ShiftedTime(self)),
+            mock.patch("weir.engine.batch.ledger.time", _ShiftedTime(self)),
             # who waits for a sink tries again up to once a minute; here, thirty tries may fail in a row
-            mock.patch("weir.engine.batch.retry.LONGEST_PAUSE", 0.02),
+            mock.patch("weir.engine.batch.delivery.LONGEST_PAUSE", 0.02),
         ):
             yield
 

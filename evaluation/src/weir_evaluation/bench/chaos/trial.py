@@ -88,7 +88,7 @@ def run(seed: int) -> Result:
         with (
             injector.loose(),
             outside.reachable(),
-            mock.patch("weir.engine.batch.retry.FIRST_PAUSE", 0.001),
+            mock.patch("weir.engine.batch.delivery.FIRST_PAUSE", 0.001),
         ):
             Story(rng, drawn, folder, injector, result).play()
     except Stuck as error:

@@ -157,12 +157,9 @@ class LocalQuery(QueryHandle):
         """Whether it can be fed."""
         return self._active
 
-    def state(self, name: str) -> pa.Table:
-        """Return the last committed state of an operator."""
-        last = self._driver.ledger.last
-        if last is None:
-            raise EngineError("no batch has been committed yet, so there is no state to read")
-        return state_table(self._driver.storage, last, name, self.topology)
+    def state(self, name: str, batch: int | None = None) -> pa.Table:
+        """Return the committed state of an operator: the last one, or that which a batch left."""
+        return state_table(self._driver.storage, self._commit(name, batch), name, self.topology)
 
     def output(self, name: str | None = None, batch: int | None = None) -> pa.Table:
         """Return what a sink has received of an operator: of one batch, or of all in order.

@@ -149,6 +149,20 @@ class CheckpointLayout:
         names = self.documents(COMMITS)
         return self.read_commit(names[-1]) if names else None
 
+    def commit_of(self, batch: int | None = None) -> Commit:
+        """Return the commit of a batch, the last one if it is not named; say which are retained if that is not."""
+        names = {
+            self.batch_of(name): name for name in self.documents(COMMITS)
+        }  # of one batch, the last epoch
+        if not names:
+            raise CheckpointError(f"{self.storage.root}: no batch has been committed there yet")
+        if batch is not None and batch not in names:
+            raise CheckpointError(
+                f"{self.storage.root}: the state after batch {batch!r} is not there. Retained are batches "
+                f"{', '.join(map(str, names))}; retain= of start says how many"
+            )
+        return self.read_commit(names[max(names) if batch is None else batch])
+
     def check_head(self, commits: bool) -> bool:
         """Return whether the checkpoint has begun; raise if only its head is gone, although it has ``commits``."""
         if self.storage.exists(self.HEAD):

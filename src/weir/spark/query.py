@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.engine.batch.bootstrap import open_query
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.handle import QueryHandle
-from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError, did_you_mean
+from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError
 from weir.graph.declare import Assembly
 from weir.options import Options
 from weir.spark.failures import Stopped, check_sendable, translated
@@ -56,14 +56,13 @@ class Query(QueryHandle):
         """Spark's own ``StreamingQuery``; None for bounded sources."""
         return self._stream
 
-    def state(self, name: str) -> DataFrame:
-        """Return the last committed state of an operator, as a DataFrame."""
-        last = self._driver.ledger.last
-        if last is None:
-            raise EngineError("no batch has been committed yet, so there is no state to read")
-        if name not in self.topology.by_name:
-            raise EngineError(f"no operator {name!r}; {did_you_mean(name, self.topology.by_name)}")
-        return state_frame(self._session, self._driver.storage, last, name, self.topology)
+    def state(self, name: str, batch: int | None = None) -> DataFrame:
+        """Return the committed state of an operator as a DataFrame: the last one, or that which a batch left.
+
+        See :func:`weir.read_state` for which batches there are.
+        """
+        commit = self._commit(name, batch)
+        return state_frame(self._session, self._driver.storage, commit, name, self.topology)
 
     def await_termination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends, or for ``timeout`` seconds; raise what it failed with."""

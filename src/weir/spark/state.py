@@ -18,7 +18,7 @@ from weir.engine.inspect.inspection import (
     readable_state,
     running_operator,
 )
-from weir.errors import CheckpointError, EngineError
+from weir.errors import EngineError
 from weir.graph.model import Topology
 from weir.spark.session import to_ddl, to_ddl_type
 from weir.state.storage import Storage
@@ -32,8 +32,10 @@ def read_state(
     name: str,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str | int | float | bool] | None = None,
+    *,
+    batch: int | None = None,
 ) -> DataFrame:
-    """Return the last committed state of an operator, from any process that can read the checkpoint.
+    """Return the committed state of an operator, from any process that can read the checkpoint.
 
     Parameters
     ----------
@@ -45,15 +47,15 @@ def read_state(
         The session to read with; the active one if not given.
     storage_options
         Settings of the object store that the checkpoint is in, as in :class:`weir.Options`.
+    batch
+        The state as this batch left it; the last one if not given. As many commits are kept as ``retain=`` of ``start``
+        says, and some more until the next clean-up. Read it soon: a running query deletes old files.
     """
     session = spark or SparkSession.getActiveSession()
     if session is None:
         raise EngineError("read_state needs a Spark session; create one first or pass spark=")
     storage = Storage(checkpoint, storage_options)
-    commit = CheckpointLayout(storage).latest_commit()
-    if commit is None:
-        raise CheckpointError(f"{storage.root}: no batch has been committed there yet")
-    return state_frame(session, storage, commit, name)
+    return state_frame(session, storage, CheckpointLayout(storage).commit_of(batch), name)
 
 
 def state_frame(

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from weir.elasticity.decision import Decision, Situation, Strategy, text
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.events import Listener
+from weir.engine.documents import Commit
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.requests import SLOT_WAIT, Request
 from weir.engine.task.tables import table_in_force
@@ -96,6 +97,15 @@ class QueryHandle(ABC):
     def exception(self) -> Exception | None:
         """Return why the query stopped, if it failed."""
         return self._driver.lifecycle.error
+
+    def _commit(self, name: str, batch: int | None) -> Commit:
+        """Return the commit to read the state of an operator from: that of a batch, or the last one."""
+        last = self._driver.ledger.last
+        if last is None:
+            raise EngineError("no batch has been committed yet, so there is no state to read")
+        if name not in self.topology.by_name:
+            raise EngineError(f"no operator {name!r}; {did_you_mean(name, self.topology.by_name)}")
+        return last if batch in (None, last.batch) else self._driver.ledger.checkpoint.commit_of(batch)
 
     def add_listener(self, listener: Listener) -> None:
         """Call a function with every event of the query from now on; :mod:`weir.events` has their classes.

@@ -7,7 +7,7 @@ the query runs: nothing here writes, locks or deletes. State can be read, too, f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from weir.engine.checkpoint import COMMITS, PLANS, CheckpointLayout, files_of
 from weir.engine.documents import BatchPlan, Commit, FileRef
 from weir.engine.task.tables import load_table
-from weir.errors import CheckpointError, EngineError, did_you_mean
+from weir.errors import CheckpointError, EngineError, ParameterError, did_you_mean
 from weir.graph.model import HELD, OperatorSignature, Topology
+from weir.hashing import hash_columns
 from weir.operators.base import Operator
 from weir.operators.saved import readable_entries, readable_values
 from weir.operators.timers import TIMER, states_in
@@ -344,9 +345,51 @@ def state_table(storage: Storage, commit: Commit, name: str, topology: Topology 
     """Return the state of an operator at a commit, from all servers."""
     described = described_operator(commit, name)
     operator = running_operator(topology, described, name)
-    schema = described.entries
-    parts = [StateView(storage, refs, schema).everything() for refs in commit.manifest[name]]
-    return pa.concat_tables([readable_state(described, part, operator) for part in parts])
+    return pa.concat_tables(state_parts(storage, commit, name, operator=operator))
+
+
+def state_parts(
+    storage: Storage,
+    commit: Commit,
+    name: str,
+    key: Sequence[str] | None = None,
+    operator: Operator | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the state of an operator at a commit, one server's after the other; that of one key alone if it is given.
+
+    A key has a text for each of its columns. It is looked up by hash, so the rest of the state is not read.
+    """
+    described = described_operator(commit, name)
+    stored, wanted = described.entries, None
+    if key is not None:
+        wanted = _key_of(name, described, key)
+        hashed = hash_columns([pa.array([value.as_py()], value.type) for value in wanted.values()])
+    for refs in commit.manifest[name]:
+        view = StateView(storage, refs, stored)
+        if wanted is None:
+            yield readable_state(described, view.everything(), operator)
+            continue
+        found = readable_state(described, view.all_of(hashed), operator)
+        for column, value in wanted.items():
+            found = found.filter(pa.compute.equal(found[column], value))
+        yield found
+
+
+def _key_of(name: str, described: OperatorSignature, key: Sequence[str]) -> dict[str, pa.Scalar]:
+    """Return the values of a key's columns that some texts are."""
+    columns = described.key_names
+    if len(key) != len(columns):
+        raise ParameterError(
+            f"the key of {name!r} is {', '.join(columns)}: {len(columns)} values, not {len(key)}"
+        )
+    values = {}
+    for column, text in zip(columns, key, strict=True):
+        kind = described.entries.field(column).type
+        try:
+            values[column] = pa.scalar(text).cast(kind)
+        except pa.ArrowException as error:
+            raise ParameterError(f"{column}={text!r} is no {kind}: {error}") from None
+    return values
 
 
 def described_operator(commit: Commit, name: str) -> OperatorSignature:

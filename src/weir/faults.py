@@ -17,18 +17,23 @@ POINTS = (
     "job-done",
     "commit-written",
     "delivery-started",
+    "parts-written",
     "sink-staged",
     "sink-committed",
     "sink-delivered",
     "step-started",
+    "part-started",
+    "part-staged",
+    "part-written",
 )
+IN_TASKS = POINTS[-4:]
 _watchers: list[Callable[[str, int], None]] = []
 
 
 def reach(point: str, batch: int) -> None:
     """Say that a point is reached; die here if the environment says so.
 
-    The batch of ``step-started`` is a hundred times the batch's number plus the step.
+    The batch of points in tasks is a hundred times the batch's number plus the step or, of deliveries, the part.
     """
     if os.environ.get("WEIR_FAULT") == f"{point}:{batch}":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -36,7 +36,7 @@ from weir.engine.batch.handle import QueryHandle
 from weir.engine.inspect.inspection import state_table
 from weir.engine.local.in_process import InProcessRunner, LiveThreads, TaskFailed
 from weir.errors import EngineError, SourceError, did_you_mean, renamed
-from weir.faults import POINTS, watching
+from weir.faults import IN_TASKS, POINTS, watching
 from weir.flow import Application, Stream, parts_of
 from weir.graph.declare import LISTED
 from weir.graph.model import DEAD_LETTERS, LATE
@@ -247,7 +247,7 @@ class LocalQuery(QueryHandle):
     def _watch(self, point: str, batch: int) -> None:
         if (point, batch) in self._faults:
             self._faults.remove((point, batch))
-            raise TaskFailed(f"{point}:{batch}") if point == "step-started" else Crash(f"{point}:{batch}")
+            raise TaskFailed(f"{point}:{batch}") if point in IN_TASKS else Crash(f"{point}:{batch}")
 
 
 class LocalSettings(Settings, total=False):
@@ -276,7 +276,8 @@ def start(
         reach servers. See :class:`~weir.engine.local.in_process.InProcessRunner`.
     faults
         Points at which the driver dies once, e.g. ``"commit-written:1"`` (see :data:`weir.faults.POINTS`), and is
-        started again from its checkpoint; ``"step-started:102"`` lets a task of step 2 of batch 1 run twice.
+        started again from its checkpoint; ``"step-started:102"`` lets a task of step 2 of batch 1 run twice,
+        ``"part-written:102"`` one that delivers its part 2.
     settings
         As in :class:`weir.Options`; ``servers="auto"`` are two. Sinks are called with Arrow tables; what they get is
         also kept in ``outputs``. With ``execution="live"`` servers are threads that send rows to each other; else they

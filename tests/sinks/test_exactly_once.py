@@ -24,9 +24,12 @@ import weir
 import weir.testing
 from weir.errors import CheckpointMismatch, EngineError, SinkError, SinkUnavailable, UnknownColumn
 from weir.faults import watching
+from weir.options import Options
 from weir.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
+from weir.sinks.postgres import _Loading
 
 POINTS = ("delivery-started", "sink-staged", "sink-committed", "commit-written")
+IN_PARTS = ("part-started", "part-staged", "part-written")
 APP = Path(sink_app.__file__)
 
 
@@ -39,11 +42,13 @@ class Target:
     """A sink, and how to read what it has."""
 
     def __init__(self, kind, tmp_path, request, monkeypatch):
-        self.kind, self.place = kind, str(tmp_path / "out")
-        if kind == "delta-by-servers":
-            monkeypatch.setattr("weir.sinks.delta.BY_SERVERS", 1)
+        self.place = str(tmp_path / "out")
+        self.kind, _, by_servers = kind.partition("-")
+        self.options = {}
+        if by_servers:
+            self.options["servers_from"] = 0
             monkeypatch.setattr("weir.sinks.base.Delivery.batches", None)  # nothing passes through the driver
-            self.kind = "delta"
+        kind = self.kind
         if kind == "kafka":
             self.results = request.getfixturevalue("results")
             self.topic = self.results.topic()
@@ -60,13 +65,13 @@ class Target:
             case "parquet":
                 return Parquet(self.place)
             case "delta":
-                return Delta(self.place, keys=keys)
+                return Delta(self.place, keys=keys, **self.options)
             case "iceberg":
-                return Iceberg("weir.rows", self._catalog, keys=keys)
+                return Iceberg("weir.rows", self._catalog, keys=keys, **self.options)
             case "postgres":
-                return Postgres(self.place, self.table, keys=keys)
+                return Postgres(self.place, self.table, keys=keys, **self.options)
             case _:
-                return Kafka(self.results.servers, self.topic, key="place")
+                return Kafka(self.results.servers, self.topic, key="place", **self.options)
 
     def rows(self):
         match self.kind:
@@ -95,8 +100,11 @@ def target(request, tmp_path, monkeypatch):
     return Target(request.param, tmp_path, request, monkeypatch)
 
 
-KINDS = ["parquet", "delta", "delta-by-servers", "iceberg", "postgres", "kafka"]
-ALL = pytest.mark.parametrize("target", KINDS, indirect=True)
+BY_SERVERS = [f"{kind}-by-servers" for kind in ("delta", "postgres")]
+PARTED = pytest.mark.parametrize("target", ["parquet", *BY_SERVERS], indirect=True)
+ALL = pytest.mark.parametrize(
+    "target", ["parquet", "delta", "iceberg", "postgres", "kafka", *BY_SERVERS], indirect=True
+)
 
 
 @ALL
@@ -108,7 +116,56 @@ def test_killed_between_any_two_steps_of_a_delivery(target):
     assert target.rows() == sink_app.truth()[0]
 
 
-@pytest.mark.parametrize("target", ["delta", "iceberg", "postgres"], indirect=True)
+@PARTED
+def test_tasks_that_fail_and_a_driver_that_dies_when_parts_are_there(target):
+    faults = [f"{point}:{100 * batch + part}" for batch, point in enumerate(IN_PARTS) for part in (0, 1)]
+    faults += ["parts-written:2", "parts-written:3"]
+    query = weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink(), faults=faults)
+    assert query.pending_faults == []
+    assert target.rows() == sink_app.truth()[0]
+
+
+@PARTED
+@pytest.mark.parametrize("point", IN_PARTS)
+def test_a_driver_that_dies_between_two_parts(target, point):
+    died = []
+
+    def die(where, number):
+        if where == point and number in (1, 100, 301) and number not in died:
+            died.append(number)
+            raise weir.testing.Crash
+
+    with watching(die):
+        weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink())
+    assert died == [1, 100, 301]
+    assert target.rows() == sink_app.truth()[0]
+
+
+@pytest.mark.parametrize("target", [kind.partition("-")[0] for kind in BY_SERVERS], indirect=True)
+def test_settings_that_change_in_the_middle_of_a_delivery(target):
+    """Parts are there when the driver is to write the batch itself, or it has begun to when servers are to."""
+
+    def die(where, number):
+        if (where, number) in deaths:
+            deaths.remove((where, number))
+            use(None if where in ("part-written", "parts-written") else 0)
+            raise weir.testing.Crash
+
+    def use(rows):
+        target.options["servers_from"] = rows
+        query._options = Options.of(query._options, {"sink": target.sink()})
+
+    deaths = [("part-written", 100), ("sink-staged", 2), ("parts-written", 3)]
+    target.options["servers_from"] = 0
+    query = weir.testing.start(sink_app.app(), servers=2, sink=target.sink())
+    with query, watching(die):
+        for batch in sink_app.BATCHES:
+            query.feed(batch)
+    assert not deaths
+    assert target.rows() == sink_app.truth()[0]
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg", "postgres", "postgres-by-servers"], indirect=True)
 def test_rows_are_replaced_by_key(target):
     faults = ["sink-staged:1", "sink-committed:2"]
     weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink(["place"]), faults=faults)
@@ -310,7 +367,8 @@ def test_mistakes_are_told_before_any_batch_runs(postgres, tmp_path, brokers):
         weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=[Postgres])
 
 
-def test_every_type_arrives_in_postgres(postgres):
+@pytest.mark.parametrize("servers_from", [10, 0])
+def test_every_type_arrives_in_postgres(postgres, servers_from):
     import datetime as dt
     from decimal import Decimal
 
@@ -323,27 +381,35 @@ def test_every_type_arrives_in_postgres(postgres):
         {"k": "null"},
     ]
     app = weir.source(schema).map(lambda row: row, name="same")
-    weir.testing.run(app, [rows], servers=2, sink=Postgres(postgres, "public.types"))
+    weir.testing.run(
+        app,
+        [rows],
+        servers=2,
+        sink=Postgres(postgres, f"public.types{servers_from}", servers_from=servers_from),
+    )
     with psycopg.connect(postgres) as database:
         names = [c.split()[0] for c in schema.split(", ")]
         found = {
-            row[0]: dict(zip(names, row, strict=True)) for row in database.execute("SELECT * FROM types")
+            row[0]: dict(zip(names, row, strict=True))
+            for row in database.execute(f"SELECT * FROM types{servers_from}")
         }
     for row in rows:
         assert found[row["k"]] == {**dict.fromkeys(names), **row}
 
 
-def test_large_batches_of_delta_are_written_by_servers_and_small_ones_by_the_driver(tmp_path, monkeypatch):
+def test_large_batches_of_delta_are_written_by_servers_and_small_ones_by_the_driver(tmp_path):
     app = weir.source("k string, n long, s array<string>").map(lambda row: row, name="same")
     rows = [{"k": f"k{i}", "n": i, "s": ["x"]} for i in range(20)] + [{"k": "x" * 40}]
-    monkeypatch.setattr("weir.sinks.delta.BY_SERVERS", 10)
-    sink = Delta(str(tmp_path / "out"))
+    sink = Delta(str(tmp_path / "out"), servers_from=10)
     weir.testing.run(app, [rows, rows[:3], rows], servers=3, sink=sink)
     table = deltalake.DeltaTable(str(tmp_path / "out"))
     found = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["k"])
     everything = [{"k": None, "n": None, "s": None, **row} for row in [*rows, *rows[:3], *rows]]
     assert found == sorted(everything, key=lambda row: row["k"])
-    written = [re.search(r"-[0-9a-f]{32}-[0-9a-f]{8}-(\d+)\.parquet$", uri) for uri in table.file_uris()]
+    written = [
+        re.search(r"-[0-9a-f]{32}-[0-9a-f]{8}-(\d+)-[-0-9a-f]{36}\.parquet$", uri)
+        for uri in table.file_uris()
+    ]
     by_servers = Counter(match[1] for match in written if match)
     assert set(by_servers) == {"0", "2"}
     assert min(by_servers.values()) > 1
@@ -354,14 +420,75 @@ def test_large_batches_of_delta_are_written_by_servers_and_small_ones_by_the_dri
     assert skipped["n"].to_pylist() == [19, 19]
 
 
-def test_delta_tables_with_rules_of_their_own_are_written_by_the_driver(tmp_path, monkeypatch):
+def test_delta_tables_with_rules_of_their_own_are_written_by_the_driver(tmp_path):
     """Files that servers add would bypass them."""
-    monkeypatch.setattr("weir.sinks.delta.BY_SERVERS", 1)
     path = str(tmp_path / "out")
     deltalake.write_deltalake(path, pa.table({"n": pa.array([1], pa.int64())}))
     deltalake.DeltaTable(path).alter.add_constraint({"small": "n < 100"})
     app = weir.source("n long").map(lambda row: row, name="same")
-    weir.testing.run(app, [[{"n": 2}]], servers=2, sink=Delta(path))
+    weir.testing.run(app, [[{"n": 2}]], servers=2, sink=Delta(path, servers_from=0))
     with pytest.raises(SinkError):
-        weir.testing.run(app, [[{"n": 200}]], servers=2, sink=Delta(path))
+        weir.testing.run(app, [[{"n": 200}]], servers=2, sink=Delta(path, servers_from=0))
     assert sorted(deltalake.DeltaTable(path).to_pyarrow_table()["n"].to_pylist()) == [1, 2]
+
+
+def _part_tables(postgres):
+    with psycopg.connect(postgres) as database:
+        found = database.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'weir\\_part\\_%'"
+        )
+        return [name for (name,) in found]
+
+
+def test_parts_that_are_there_are_not_copied_again_and_none_is_left_behind(postgres, monkeypatch):
+    copied = []
+    real = _Loading._copy
+    monkeypatch.setattr(
+        _Loading, "_copy", lambda self, t, into, *rest: copied.append(into) or real(self, t, into, *rest)
+    )
+    faults = ["part-written:100", "parts-written:2", "part-staged:300"]
+    sink = Postgres(postgres, "parts_once", servers_from=0)
+    weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sink, faults=faults)
+    twice = [name for name, times in Counter(copied).items() if times > 1]
+    assert [re.search(r"_3_0_", name) is not None for name in twice] == [True]  # it was rolled back
+    assert _part_tables(postgres) == []
+    query = weir.testing.start(
+        sink_app.app(), servers=2, sink=Postgres(postgres, "parts_left", servers_from=0)
+    )
+    with watching(_raising("part-written", 1)), pytest.raises(RuntimeError):
+        query.feed(sink_app.BATCHES[0])
+    assert len(_part_tables(postgres)) == 2
+    query.restart(sink=Postgres(postgres, "parts_left", servers_from=None))
+    query.feed(sink_app.BATCHES[0], number=0)
+    assert _part_tables(postgres) == []
+
+
+def _raising(point, number):
+    def watcher(where, at):
+        if (where, at) == (point, number):
+            raise RuntimeError(point)
+
+    return watcher
+
+
+@pytest.mark.parametrize("keys", [(), ("place",)])
+def test_unlogged_parts_that_a_crash_of_postgres_has_emptied_are_copied_again(postgres, keys):
+    """Such a crash leaves them there, without rows: before the task looks again, or before the driver moves them."""
+
+    def empty(where, number):
+        if (where, number) in lost:
+            lost.remove((where, number))
+            with psycopg.connect(postgres) as database:
+                for name in _part_tables(postgres):
+                    database.execute(f"TRUNCATE {name}")
+
+    lost = [("part-started", 101), ("parts-written", 2)]
+    table = f"emptied_{len(keys)}"
+    sink = Postgres(postgres, table, keys=keys, servers_from=0)
+    with watching(empty):
+        weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sink, faults=["part-written:101"])
+    assert not lost
+    updates, last = sink_app.truth()
+    with psycopg.connect(postgres) as database:
+        rows = sorted(database.execute(f"SELECT place, rows, total FROM {table}"))
+    assert rows == (sorted((place, *values) for place, values in last.items()) if keys else updates)

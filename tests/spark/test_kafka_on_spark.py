@@ -72,18 +72,20 @@ def test_a_stream_of_messages_is_noticed_and_joins_files(spark, brokers, tmp_pat
 
 
 def test_a_bounded_run_reads_what_is_there_in_batches_that_aim_at_a_time(
-    spark, brokers, checkpoint, tmp_path, monkeypatch
+    spark, brokers, postgres, checkpoint, tmp_path
 ):
-    monkeypatch.setattr("weir.sinks.delta.BY_SERVERS", 1)  # tasks write the files
     topic, table = brokers.topic(2), posts(400, 4)
     fill(brokers, topic, table)
     app = weir.kafka(brokers.servers, topic, SCHEMA, max_rows_per_batch=250).keyed("place", weir.Count())
-    sink = Delta(str(tmp_path / "delta"))
-    query = app.run(checkpoint, servers=2, target_batch="10 s", sink=sink)
+    sink = Delta(str(tmp_path / "delta"), servers_from=0)
+    copied = Postgres(postgres, "spark_parts", keys=["place"], servers_from=0)
+    query = app.run(checkpoint, servers=2, target_batch="10 s", sink=[sink, copied])
     assert rows_of(query.state("place")) == counts([table], "place")
     assert [p.rows for p in query.recent_progress] == [250, 150, 0]
     updates = deltalake.DeltaTable(sink.path).to_pyarrow_table().to_pylist()
     last = {row["place"]: row["count"] for row in sorted(updates, key=lambda row: row["count"])}
     assert sorted(last.items()) == counts([table], "place")
+    with psycopg.connect(postgres) as database:
+        assert sorted(database.execute("SELECT place, count FROM spark_parts")) == counts([table], "place")
     with pytest.raises(weir.WeirError, match="a run has ended here"):
         app.run(checkpoint, servers=2)

@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import time
+import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,9 @@ from weir.columns import check_columns
 from weir.errors import SinkError, SinkUnavailable
 from weir.extras import require
 from weir.faults import reach
-from weir.sinks.base import Delivery, Sink, check_deleted
+from weir.sinks.base import BY_SERVERS, Delivery, Part, Sink, check_deleted, check_servers_from
 from weir.state.storage import Storage
 
-BY_SERVERS = (
-    1 << 17
-)  # rows of a batch from which servers write its files; fewer become one file of the driver's
 PLAIN_FEATURES = {"appendOnly", "timestampNtz"}
 SHORT = 32  # characters of a text that the log holds
 
@@ -49,10 +47,10 @@ class Delta(Sink):
         Columns by which a new table is partitioned.
     storage_options
         Settings of an object store, by their names in delta-rs.
-
-    Large batches that are appended to a table on a path are written by the servers, which must reach it, and added by
-    the driver in one commit. Small ones, rows with keys, tables in object stores, and those that are partitioned or
-    have constraints go through the driver.
+    servers_from
+        Rows of a batch from which servers write its files, and the driver adds them in one commit. Smaller ones, rows
+        with keys, tables in object stores, and those that are partitioned or have constraints go through the driver.
+        None: all do.
 
     Guarantee: each row once, a batch at a time; readers see a batch whole or not at all.
     """
@@ -65,10 +63,12 @@ class Delta(Sink):
         deleted: str | None = None,
         partition_by: Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
+        servers_from: int | None = BY_SERVERS,
     ) -> None:
         self.path, self.keys, self.partition_by = str(path), list(keys), list(partition_by)
         self.deleted = deleted
         self._options = dict(storage_options or {})
+        self._servers_from = check_servers_from(servers_from)
         require("deltalake", "delta")
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Delta(Sink):
     def _write(self, table: Any, delivery: Delivery, properties: Any) -> None:
         import deltalake
 
-        if delivery.rows >= BY_SERVERS and self._is_plain(table, delivery.schema):
+        if delivery.rows >= self._servers_from and self._is_plain(table, delivery.schema):
             self._append(table, delivery, properties)
             return
         reach("sink-staged", delivery.batch)
@@ -163,14 +163,10 @@ class Delta(Sink):
                 self.path, schema, mode="ignore", storage_options=self._options or None
             )
         who = f"{delivery.query}-{zlib.crc32(delivery.operator.encode()):08x}-{delivery.batch}"
-        names = [f"part-{part:05d}-{who}.parquet" for part in range(delivery.parts)]
         folder = Storage(os.path.abspath(self.path))  # tasks may have another working directory
-        written = delivery.each(delivery.parts, partial(_write_file, folder, delivery.read, names))
+        written = delivery.staged(partial(_write_file, folder, who))
+        actions = [AddAction(name, size, {}, at, True, about) for name, size, at, about in written]
         reach("sink-staged", delivery.batch)
-        actions = [
-            AddAction(name, size, {}, at, True, about)
-            for name, (size, at, about) in zip(names, written, strict=True)
-        ]
         table.create_write_transaction(actions, "append", schema, commit_properties=properties)
 
     def _table(self) -> Any:
@@ -184,15 +180,16 @@ class Delta(Sink):
             return None
 
 
-def _write_file(
-    folder: Storage, read: Callable[[int], pa.Table], names: list[str], part: int
-) -> tuple[int, int, str]:
-    """Write a part of a batch; return the file's size and time, and what the table's log says of its content."""
-    rows, buffer = read(part), pa.BufferOutputStream()
+def _write_file(folder: Storage, who: str, part: Part) -> tuple[str, int, int, str]:
+    """Write a part of a batch; return the file's name, size and time, and what the table's log says of its content."""
+    rows, buffer = part.table(), pa.BufferOutputStream()
     pq.write_table(rows, buffer)
     content = buffer.getvalue()
-    folder.write(names[part], content)
-    return content.size, int(1000 * time.time()), statistics(rows)
+    reach("part-staged", 100 * part.batch + part.first)
+    # no other attempt writes this file: one that was thought dead can't harm it
+    name = f"part-{part.first:05d}-{who}-{uuid.uuid4()}.parquet"
+    folder.write(name, content)
+    return name, content.size, int(1000 * time.time()), statistics(rows)
 
 
 def statistics(rows: pa.Table) -> str:

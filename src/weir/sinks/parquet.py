@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from weir.errors import CheckpointError, CheckpointMismatch, SinkError, SinkUnavailable
 from weir.faults import reach
-from weir.sinks.base import Delivery, Sink
+from weir.sinks.base import Delivery, Part, Sink
 from weir.state.storage import Storage
 
 # waiting does not help: no right, no folder, on a local disk a path that can't be
@@ -87,7 +87,6 @@ class Parquet(Sink):
     def deliver(self, delivery: Delivery) -> None:
         storage, folder = self._storage, f"batch_id={delivery.batch}"
         who = f"{delivery.query}-{delivery.operator}"
-        names = [f"{folder}/part-{part:05d}-{who}.parquet" for part in range(delivery.parts)]
         try:
             if not (self.shared or self._marked):
                 # another query may have come since it was opened
@@ -98,7 +97,7 @@ class Parquet(Sink):
                 for name in storage.files(folder):
                     if delivery.query not in name:  # other operators may have the same folder
                         storage.delete(name)
-            delivery.each(delivery.parts, partial(_write, storage, delivery.read, names))
+            delivery.staged(partial(_write, storage, f"{folder}/part-{{:05d}}-{who}.parquet"))
             reach("sink-staged", delivery.batch)
             storage.write(f"{folder}/_SUCCESS", b"")
         except (CheckpointError, OSError) as error:
@@ -110,9 +109,8 @@ class Parquet(Sink):
             raise SinkUnavailable(f"{self!r}: {error}") from error
 
 
-def _write(storage: Storage, read: Callable[[int], pa.Table], names: list[str], part: int) -> int:
-    table = read(part)
+def _write(storage: Storage, name: str, part: Part) -> None:
     buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
-    storage.write(names[part], buffer.getvalue())
-    return int(table.num_rows)
+    pq.write_table(part.table(), buffer)
+    reach("part-staged", 100 * part.batch + part.first)
+    storage.write(name.format(part.first), buffer.getvalue())

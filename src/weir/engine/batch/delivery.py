@@ -126,6 +126,8 @@ class Deliveries:
         storage = self.storage  # sinks may read in tasks, to which all of this would go along
 
         def deliver(again: bool) -> None:
+            if again:  # who was thought dead must not disturb whoever delivers now
+                self.ledger.fence.check()
             sink.deliver(
                 Delivery(
                     query=self.ledger.query,
@@ -137,6 +139,7 @@ class Deliveries:
                     parts=len(files),
                     read=lambda part: read_table(storage, files[part], schema),
                     each=self._runner.each,
+                    sizes=[f.bytes for f in files],
                 )
             )
 

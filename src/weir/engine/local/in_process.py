@@ -122,7 +122,9 @@ class InProcessRunner:
         pass
 
     def each(self, count: int, task: Callable[[int], Any]) -> list[Any]:
-        return [msgspec.json.decode(msgspec.json.encode(task(number))) for number in range(count)]
+        return [
+            msgspec.json.decode(msgspec.json.encode(self._retried(task, number))) for number in range(count)
+        ]
 
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         """Call a sink with an Arrow table and the batch's number."""
@@ -182,9 +184,12 @@ class InProcessRunner:
 
     def _attempt(self, task: Task, *about: Any) -> list[pa.RecordBatch]:
         """Return what a task sends; one that is made to fail runs again, and what it had sent is lost."""
+        return self._retried(lambda: list(task(*about)))
+
+    def _retried(self, task: Callable[..., Any], *about: Any) -> Any:
         while True:
             try:
-                return list(task(*about))
+                return task(*about)
             except TaskFailed:
                 continue
 

@@ -41,6 +41,7 @@ TOP = [
     "WeirError",
     "agg",
     "files",
+    "fork",
     "kafka",
     "read_state",
     "session",

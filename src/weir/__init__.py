@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir import agg
 from weir.elasticity.autoscale import Autoscale
+from weir.engine.batch.fork import fork
 from weir.errors import WeirError
 from weir.flow import Application, Stream
 from weir.locality.auto import Auto
@@ -63,6 +64,7 @@ __all__ = [
     "WeirError",
     "agg",
     "files",
+    "fork",
     "kafka",
     "read_state",
     "session",

@@ -104,3 +104,28 @@ def test_two_drivers_on_one_checkpoint_do_not_both_commit(bucket, reliable):
             with pytest.raises(CheckpointError, match="another driver"):
                 one.feed(rows[3])
             assert read(other, "word") == counts([rows[0], rows[2]], "word")
+
+
+def test_a_fork_is_copied_by_the_store_and_outlives_what_the_first_query_deletes(
+    bucket, reliable, monkeypatch
+):
+    rows, green = batches(2, 14), f"{bucket}-green"
+    with start(application(), bucket, servers=2, retain=1, storage_options=reliable) as query:
+        query.feed(rows[0])
+        with monkeypatch.context() as patch:  # no byte of state comes here
+            patch.setattr("weir.state.storage.Storage.write", no_state(Storage.write))
+            assert weir.fork(bucket, green, storage_options=reliable) == 0
+        for batch in rows[1:]:
+            query.feed(batch)
+        query._driver.ledger.clean()
+    with start(application(), green, servers=2, storage_options=reliable) as forked:
+        forked.feed(rows[1])
+        assert read(forked, "topic") == counts(rows[:2], "topic")
+
+
+def no_state(write):
+    def refuse(storage, name, data):
+        assert not name.startswith("state/")
+        write(storage, name, data)
+
+    return refuse

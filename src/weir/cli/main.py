@@ -34,6 +34,10 @@ COMMANDS = {
     ),
     "inspect": ("weir.cli.inspect", "what a checkpoint holds, and whether it is sound"),
     "state": ("weir.cli.state", "what an operator keeps: all keys, one key, or those that meet a condition"),
+    "fork": (
+        "weir.cli.fork",
+        "a copy by reference, from which a changed program starts while the old one runs",
+    ),
     "scale": ("weir.cli.scale", "add servers to a running query, or remove some"),
     "watch": ("weir.cli.watch", "a page that shows a query as it runs, from its checkpoint"),
     "compile": ("weir.cli.compile", "compile everything once, so that no query has to"),

@@ -18,6 +18,7 @@
 ``drivers/N``                 who drives: the driver with the highest number
 ``history/LEVEL-FIRST-LAST``  what commits that are deleted leave behind, see :mod:`weir.engine.batch.history`
 ``source/``                   Spark's own record of the source's offsets (streaming queries only)
+``forking``                   there until a fork is complete, see :mod:`weir.engine.batch.fork`
 ============================  ======================================================================
 
 Names of batches have twelve digits, so that they sort.
@@ -58,7 +59,7 @@ class CheckpointLayout:
     'moves/words/000000000007/moves'
     """
 
-    HEAD = "weir"
+    HEAD, FORKING = "weir", "forking"
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -167,9 +168,14 @@ class CheckpointLayout:
         """Return whether the checkpoint has begun; raise if only its head is gone, although it has ``commits``."""
         if self.storage.exists(self.HEAD):
             return True
+        path = self.storage.path(self.HEAD)
         if commits:
-            path = self.storage.path(self.HEAD)
             raise CheckpointError(f"{path}: missing, although there are commits. Restore it.")
+        if self.storage.exists(self.FORKING):
+            raise CheckpointError(
+                f"{self.storage.root}: a fork that was cut off has left this, or one is still under way. Delete it, "
+                "and fork again."
+            )
         return False
 
     # ------------------------------------------------------------------ cleaning

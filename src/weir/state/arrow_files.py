@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from weir.errors import CheckpointError
 from weir.state.location import OBJECT_STORES
+
+if TYPE_CHECKING:
+    from weir.state.storage import Files
 
 
 class ArrowFiles:
@@ -82,6 +86,10 @@ class ArrowFiles:
             if self.exists(name):
                 raise FileExistsError(self._path(name)) from None
             raise
+
+    def link(self, others: Files, name: str) -> bool:
+        """Return False: HDFS has no hard links."""
+        return False
 
     def delete(self, *names: str) -> None:
         for name in names:

@@ -16,9 +16,12 @@ import stat
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from weir.state.storage import Files
 
 PRIVATE = 0o700
 TRIES = 100  # to put a file into a folder that others clean away
@@ -90,6 +93,24 @@ class LocalFiles:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         self._keep_entry(path)
+
+    def link(self, others: Files, name: str) -> bool:
+        """Give a file of another folder a second name here, where both are on one file system that has hard links."""
+        if not isinstance(others, LocalFiles):
+            return False
+        path = self._path(name)
+        with _folders:
+            self._make_folders(os.path.dirname(path))
+        try:
+            os.link(others._path(name), path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno not in (*_NO_LINKS, errno.EXDEV, errno.EMLINK):
+                raise
+            return False
+        self._keep_entry(path)
+        return True
 
     def delete(self, *names: str) -> None:
         """Delete files, and the folders that are empty without them, below those directly in the root."""

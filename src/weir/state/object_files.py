@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 import pyarrow as pa
@@ -23,6 +23,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, Join
 from obstore.store import from_url
 
 from weir.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from weir.state.storage import Files
 
 T = TypeVar("T")
 ATTEMPTS = 5  # each with obstore's own retries within it
@@ -60,7 +63,8 @@ class ObjectFiles:
         scheme, _, rest = uri.partition("://")
         bucket, _, self._prefix = rest.partition("/")
         scheme = {"s3n": "s3", "gcs": "gs"}.get(scheme, scheme)
-        self._store = _open_store(uri, f"{scheme}://{bucket}", options)
+        self._bucket = f"{scheme}://{bucket}"
+        self._store = _open_store(uri, self._bucket, options)
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}".strip("/")
@@ -179,6 +183,17 @@ class ObjectFiles:
             return self.read(name).to_pybytes()
         except FileNotFoundError:
             return None
+
+    def link(self, others: Files, name: str) -> bool:
+        """Let the store copy an object of the same bucket: its bytes do not come here."""
+        if not isinstance(others, ObjectFiles) or others._bucket != self._bucket:
+            return False
+        source, target = others._key(name), self._key(name)
+        try:
+            self._attempt("copied", name, lambda: obstore.copy(self._store, source, target))
+        except FileNotFoundError:
+            return False
+        return True
 
     def delete(self, *names: str) -> None:
         for name in names:

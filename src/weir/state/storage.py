@@ -58,6 +58,9 @@ class Files(Protocol):
     def create(self, name: str, data: bytes) -> None:
         """Write a file that appears whole or not at all; FileExistsError if there is one."""
 
+    def link(self, others: Files, name: str) -> bool:
+        """Have a file of other files under the same name, without reading it; return False if that can't be."""
+
     def delete(self, *names: str) -> None:
         """Delete files, those that there are."""
 
@@ -171,6 +174,14 @@ class Storage:
             self._files.write(name, chunks)
         except OSError as error:
             raise self._unwritable(name, error) from error
+
+    def take(self, other: Storage, name: str) -> None:
+        """Have a file of another storage under the same name: linked where both allow it, else copied.
+
+        It stays when the other one is deleted.
+        """
+        if not self._asking(name, lambda: self._files.link(other._files, name), "linked"):
+            self.write(name, other.read(name))
 
     def read(self, name: str) -> pa.Buffer:
         """Return the bytes of a file; mapped, not copied, where the file system is local."""

@@ -54,6 +54,34 @@ def test_sliding_and_session_windows_are_those_of_spark(spark, tmp_path, checkpo
         assert sorted(taken[name], key=repr) == rows_of(plain)
 
 
+def test_windows_at_an_offset_and_days_of_a_time_zone_are_those_of_spark(spark, tmp_path, checkpoint):
+    hours = np.random.default_rng(5).integers(0, 24 * 400, 600)  # both changes of the clocks among them
+    table = rows(np.datetime64("2024-01-01", "us") + hours.astype("timedelta64[h]"))
+    frame = spark.read.parquet(write_batches(tmp_path / "data", [table]))
+    windows = {
+        "shifted": weir.tumbling("time", "12 h", offset="5 h"),
+        "days": weir.tumbling("time", "1 day", timezone="America/New_York"),
+    }
+    app = weir.Application(
+        *(weir.source(frame).count("k", name=name, window=w) for name, w in windows.items())
+    )
+    taken = {}
+    sinks = {name: lambda f, b, name=name: taken.setdefault(name, []).extend(rows_of(f)) for name in windows}
+    app.run(checkpoint, servers=2, sink=sinks)
+    frame.createOrReplaceTempView("hours")
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        shifted = "select k, w.start, w.end, count(*) from (select k, {} w from hours) group by k, w"
+        days = """select k, date_trunc('DAY', time) start, cast(cast(date_trunc('DAY', time) as date) + 1 as timestamp),
+                  count(*) from hours group by k, start"""
+        plain = spark.sql(shifted.format("window(time, '12 hours', '12 hours', '5 hours')"))
+        assert sorted(taken["shifted"], key=repr) == rows_of(plain)
+        assert sorted(taken["days"], key=repr) == rows_of(spark.sql(days))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "stream"

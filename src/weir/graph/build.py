@@ -384,6 +384,14 @@ def _check_window(d: Declared, window: Window, schema: pa.Schema) -> None:
         (d.ttl is not None, "a window ends by itself; ttl= is for operators without one"),
     )
     check_column(window.column, schema, d.where, "its window", timestamp=True)
+    refuse(
+        f"{d.where}: ",
+        (
+            window.zone is not None and schema.field(window.column).type.tz is None,
+            f"column {window.column!r} says no moments, but readings of some clock: windows in a timezone= need a "
+            "timestamp with a time zone. Convert it, or leave timezone= out: its windows are those of that clock",
+        ),
+    )
 
 
 def check_sides(d: Declared, sides: Sequence[pa.Schema]) -> None:

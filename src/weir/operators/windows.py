@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from weir.compiled import compiled
 from weir.durations import Duration, microseconds
 from weir.errors import TopologyError
+from weir.operators.local_time import LocalTime, Times, local_time
 from weir.state.index import by_group, group_rows
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from weir.rows import Rows
 
 WINDOW_START, WINDOW_END, CLOSED = "window_start", "window_end", "closed"
-IDLE, AHEAD = 300_000_000, 86_400_000_000  # µs: five minutes, a day
-Times = NDArray[np.int64]  # µs since 1970
+HOUR, DAY = 3_600_000_000, 86_400_000_000  # µs
+IDLE, AHEAD = 300_000_000, DAY
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,10 @@ class EventTime:
 class Window:
     """Event-time windows over ``column``; all durations are in µs.
 
-    ``size`` is that of a window, or a session's gap. Windows begin every ``slide``; if that is None, they tumble.
-    ``early`` is how often a window that has changed tells its value before it closes.
+    ``size`` is that of a window, or a session's gap. Windows begin every ``slide``; if that is None, they tumble. They
+    begin at multiples of it since 1970, plus ``offset``: of the time in UTC, or of the local time in ``zone``. Local
+    times that a clock skips begin none. ``early`` is how often a window that has changed tells its value before it
+    closes.
     """
 
     column: str
@@ -53,27 +56,42 @@ class Window:
     slide: int | None = None
     session: bool = False
     early: int | None = None
+    offset: int = 0
+    zone: LocalTime | None = None
 
     @property
     def step(self) -> int:
         """The time from the start of one window to that of the next."""
         return self.slide or self.size
 
-    @property
-    def pane(self) -> int:
-        """The longest time such that every window begins and ends at a multiple of it."""
-        return gcd(self.size, self.step)
-
     def signature(self) -> list[Any]:
         """Return what saved windows depend on, as JSON-able data."""
         kind = ["session"] if self.session else [] if self.slide is None else [self.slide]
-        return [self.column, self.size, *kind]
+        begin = {"offset": self.offset, "timezone": self.zone and self.zone.name}
+        return [self.column, self.size, *kind, *([begin] if self.offset or self.zone else [])]
+
+    def _local(self, times: Times) -> Times:
+        """Return times such that windows begin at multiples of their step."""
+        return (times if self.zone is None else self.zone.local(times)) - self.offset
+
+    def _instant(self, local: Times) -> Times:
+        return local + self.offset if self.zone is None else self.zone.instant(local + self.offset)
+
+    def panes(self, times: Times) -> Times:
+        """Return the start of the pane of each time: every window consists of whole ones."""
+        local = self._local(times)
+        return self._instant(local - np.mod(local, gcd(self.size, self.step)))
+
+    def ends(self, starts: Times) -> Times:
+        """Return when windows end; sessions that are begun by a row."""
+        return starts + self.size if self.session or self.zone is None else self.last_end(starts)
 
     def last_end(self, times: Times) -> Times:
         """Return the end of the last window that each time belongs to; of a session that it would begin."""
         if self.session:
             return times + self.size
-        return times - np.mod(times, self.step) + self.size
+        local = self._local(times)
+        return self._instant(local - np.mod(local, self.step) + self.size)
 
     def assign(self, times: Times, watermark: int | None) -> tuple[NDArray[np.int64], Times]:
         """Return positions of times and the start of each open window that they belong to.
@@ -83,37 +101,62 @@ class Window:
         [[0, 1, 1], [0, 10, 5]]
         """
         count = -(-self.size // self.step)
-        newest = times - np.mod(times, self.step)
-        starts = (newest[:, None] - np.arange(count) * self.step).ravel()
+        local = self._local(times)
+        newest = local - np.mod(local, self.step)
+        begin = (newest[:, None] - np.arange(count) * self.step).ravel()
         positions = np.repeat(np.arange(len(times)), count)
-        belongs = starts + self.size > np.repeat(times, count)
+        starts = self._instant(begin)
+        belongs = begin + self.size > np.repeat(local, count)
+        if self.zone is not None:
+            belongs &= starts < self._instant(begin + self.step)
         if watermark is not None:
-            belongs &= starts + self.size > watermark
+            belongs &= self._instant(begin + self.size) > watermark
         return positions[belongs], starts[belongs]
 
 
-def tumbling(column: str, size: Duration, lateness: Duration = 0, *, early: Duration | None = None) -> Window:
+def tumbling(
+    column: str,
+    size: Duration,
+    lateness: Duration = 0,
+    *,
+    early: Duration | None = None,
+    offset: Duration = 0,
+    timezone: str | None = None,
+) -> Window:
     """Return event-time windows of equal size, one after the other.
 
     Rows may arrive ``lateness`` after newer ones; later ones are counted and go to :meth:`weir.Stream.late_sink`. A
     window's result is emitted once, when no more rows can belong to it. With ``early``, a sink also gets
     the value so far of windows that have changed, every so often by the clock; its column ``closed`` is false then.
 
+    Windows begin at multiples of their size since 1970 in UTC, plus ``offset``. With a ``timezone`` of the IANA
+    database these are readings of a clock there: a day has 23 or 25 hours when daylight saving begins or ends. Such
+    windows begin every hour, or several that divide a day, or days.
+
     >>> tumbling("time", "10 minutes", lateness="1 minute").size
     600000000
+    >>> tumbling("time", "1 day", offset="6 hours", timezone="Europe/Berlin").zone.name
+    'Europe/Berlin'
     """
-    return _window(column, size, lateness, early)
+    return _window(column, size, lateness, early, **_begin(offset, timezone))
 
 
 def sliding(
-    column: str, size: Duration, slide: Duration, lateness: Duration = 0, *, early: Duration | None = None
+    column: str,
+    size: Duration,
+    slide: Duration,
+    lateness: Duration = 0,
+    *,
+    early: Duration | None = None,
+    offset: Duration = 0,
+    timezone: str | None = None,
 ) -> Window:
     """Return event-time windows that overlap: one of ``size`` begins every ``slide``; see :func:`weir.tumbling`.
 
     >>> sliding("time", "1 hour", "10 minutes").slide
     600000000
     """
-    return _window(column, size, lateness, early, slide=microseconds(slide))
+    return _window(column, size, lateness, early, slide=microseconds(slide), **_begin(offset, timezone))
 
 
 def session(column: str, gap: Duration, lateness: Duration = 0, *, early: Duration | None = None) -> Window:
@@ -145,6 +188,22 @@ def _optional(duration: Duration | None) -> int | None:
     return None if duration is None else microseconds(duration)
 
 
+def _begin(offset: Duration, timezone: str | None) -> dict[str, Any]:
+    return {"offset": microseconds(offset), "zone": None if timezone is None else local_time(timezone)}
+
+
+def described_window(signature: list[Any]) -> Window:
+    """Return the window that has a signature."""
+    column, size, *kind = signature
+    begin: dict[str, Any] = {"offset": 0, "timezone": None}
+    if kind and isinstance(kind[-1], dict):
+        begin = kind.pop()
+    zone = None if begin["timezone"] is None else local_time(begin["timezone"])
+    session = kind == ["session"]
+    slide = kind[0] if kind and not session else None
+    return Window(column, size, slide=slide, session=session, offset=begin["offset"], zone=zone)
+
+
 def _window(column: str, size: Duration, lateness: Duration, early: Duration | None, **kind: Any) -> Window:
     window = Window(column, microseconds(size), microseconds(lateness), early=_optional(early), **kind)
     if window.size <= 0 or window.lateness < 0 or (window.early is not None and window.early <= 0):
@@ -153,7 +212,18 @@ def _window(column: str, size: Duration, lateness: Duration, early: Duration | N
         )
     if window.slide is not None and not 0 < window.slide <= window.size:
         raise TopologyError("sliding windows begin every slide, which is positive and at most their size")
-    return window
+    if not abs(window.offset) < window.step:
+        raise TopologyError(
+            "offset= is when the first window begins: less than the time from one window to the next"
+        )
+    if window.zone is not None and (
+        window.size % HOUR or window.step % HOUR or (window.step % DAY and DAY % window.step)
+    ):
+        raise TopologyError(
+            "with a timezone=, windows last whole hours, and begin every so many days, or hours that divide a day; "
+            "others do not depend on daylight saving: leave timezone= out, and give an offset= if need be"
+        )
+    return replace(window, offset=window.offset % window.step)
 
 
 def newest_time(times: pa.Array, horizon: int | None) -> int | None:

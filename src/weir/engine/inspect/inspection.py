@@ -24,7 +24,7 @@ from weir.hashing import hash_columns
 from weir.operators.base import Operator
 from weir.operators.saved import readable_entries, readable_values
 from weir.operators.timers import TIMER, states_in
-from weir.operators.windows import WINDOW_END, WINDOW_START
+from weir.operators.windows import WINDOW_END, WINDOW_START, described_window
 from weir.state.segment import DEAD, H1, H2, SegmentRef
 from weir.state.storage import FORMAT, Storage
 from weir.state.view import StateView
@@ -327,8 +327,8 @@ def readable_state(
     out: dict[str, Any] = {name: table[name] for name in heads}
     if described.window and WINDOW_END not in schema.names:
         start = table[WINDOW_START]
-        micros = pa.compute.add(start.cast(pa.int64()), described.window[1])
-        out[WINDOW_END] = micros.cast(start.type)
+        ends = described_window(described.window).ends(start.cast(pa.int64()).to_numpy())
+        out[WINDOW_END] = pa.array(ends).cast(start.type)
     states = table.select([name for name in schema.names[len(heads) :] if name != TIMER.name])
     for name, values in readable_values(described.operator, states, operator).items():
         out[name if name not in out else f"state.{name}"] = values

@@ -391,7 +391,7 @@ class WindowedAggregate(AggregateInstance):
     def _by_window(self, rows: Rows, times: Times) -> pa.Table:
         """Return partial states of rows, one per key and window that is still open."""
         key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
-        panes = times - np.mod(times, self.window.pane)
+        panes = self.window.panes(times)
         groups, first = group_rows(key_hash, second_hash(key2, panes))
         at, starts = self.window.assign(panes[first], self.context.late_at)
         columns = self._columns(rows, groups, first)
@@ -447,7 +447,7 @@ class WindowedAggregate(AggregateInstance):
         """Return when windows end."""
         if self.window.session:
             return table[WINDOW_END].cast(pa.int64()).to_numpy()
-        return table[WINDOW_START].cast(pa.int64()).to_numpy() + self.window.size
+        return self.window.ends(table[WINDOW_START].cast(pa.int64()).to_numpy())
 
     def finish(self) -> Iterator[Rows]:
         context = self.context

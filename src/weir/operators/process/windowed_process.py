@@ -55,7 +55,7 @@ class WindowedProcess(ProcessInstance):
         if self.window.session:
             starts, ends = self._merge_sessions(key_hash, key2, starts)
         else:
-            ends = starts + self.window.size
+            ends = self.window.ends(starts)
         self._spans = starts, ends
         return key_hash, second_hash(key2, starts)
 
@@ -179,7 +179,7 @@ class WindowedProcess(ProcessInstance):
         key_hash, key_check = due[H1].to_numpy(), due[H2].to_numpy()
         labels = Keys([one_array(due[k]) for k in self.node.key], key_hash, key_check).labels
         starts = due[WINDOW_START].cast(pa.int64()).to_numpy()
-        ends = starts + self.window.size
+        ends = self.window.ends(starts)
         if self.window.session:
             ends = due[WINDOW_END].cast(pa.int64()).to_numpy()
         made.insert(0, self._close(labels, starts, ends, due[STATE].to_pylist()))

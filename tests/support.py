@@ -88,7 +88,7 @@ def run_app(
     The rows of tests are short; all go through files where servers share a host, as long ones would.
     """
     env = {k: v for k, v in os.environ.items() if k != "WEIR_FAULT"}
-    env |= {"PYSPARK_PYTHON": sys.executable, "WEIR_PARCEL_BYTES": "1"}
+    env |= {"PYSPARK_PYTHON": sys.executable, "WEIR_HANDOFF_BYTES": "1"}
     if fault is not None:
         env["WEIR_FAULT"] = fault
     command = [sys.executable, str(app), *args]

@@ -126,6 +126,7 @@ def test_a_rival_that_has_moved_says_where(name):
         (lambda: weir.files(None, "posts/", schema="k string", place="hash"), "assignment="),
         (lambda: weir.operators.PythonAggregate("n", start=int, add=max, merge=max), "zero="),
         (lambda: weir.testing.start(weir.source("k string").count("k"), sources=2), "source_tasks="),
+        (lambda: weir.testing.start(weir.source("k string").count("k"), parcels=False), "host_handoff="),
         (lambda: QueryHandle.scale_out(None, machines=2), "servers="),
         (lambda: QueryHandle.scale_in(None, machines=2), "servers="),
     ],

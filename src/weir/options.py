@@ -20,13 +20,14 @@ SinkLike = OneSink | Sequence[OneSink]
 TRIGGERS = ("processingTime", "availableNow", "once")
 EXECUTIONS = ("live", "jobs", "auto")
 FORGET = ("undelivered", "positions")
+RENAMED = {"parcels": "host_handoff"}  # in this version
 ONLY_STREAMING = ("trigger", "name", "autoscale", "source_checkpoint", "watch")
 
 
 # the type of an option, and how it is said; those below may be None, too
 KINDS: dict[str, tuple[Any, str]] = {
     "prune": (bool, "True or False"),
-    "parcels": (bool, "True or False"),
+    "host_handoff": (bool, "True or False"),
     "trigger": (Mapping, 'what writeStream.trigger takes, e.g. {"availableNow": True}'),
     "clock": (Callable, "a function that returns microseconds since 1970"),
     "autoscale": (Autoscale, "weir.Autoscale(target_lag=…, min=…, max=…)"),
@@ -56,7 +57,7 @@ class Settings(TypedDict, total=False):
     racks: RacksLike | None
     name: str | None
     autoscale: Autoscale | None
-    parcels: bool
+    host_handoff: bool
     execution: str
     storage_options: Mapping[str, str | int | float | bool] | None
     source_checkpoint: str | None
@@ -110,7 +111,7 @@ class Options:
         The name of the streaming query, as ``writeStream.queryName``. For ``start`` only.
     autoscale
         Add and remove servers by lag and congestion; see :class:`~weir.Autoscale`. For ``start`` only.
-    parcels
+    host_handoff
         Let servers of one host leave long rows for each other in files of Spark's local folder; switch off to send
         all rows through Spark's exchange.
     execution
@@ -153,7 +154,7 @@ class Options:
     racks: RacksLike | None = None
     name: str | None = None
     autoscale: Autoscale | None = None
-    parcels: bool = True
+    host_handoff: bool = True
     execution: str = "auto"
     storage_options: Mapping[str, str | int | float | bool] | None = field(default=None, repr=False)
     source_checkpoint: str | None = None
@@ -212,6 +213,8 @@ class Options:
             )
         names = [f.name for f in fields(cls)]
         for name in settings:
+            if name in RENAMED:
+                raise TopologyError(f"{name}= is called {RENAMED[name]}= now")
             if name not in names:
                 raise TopologyError(f"no option {name!r}; {did_you_mean(name, names)}")
         return cls(**settings) if options is None else replace(options, **settings)

@@ -65,6 +65,8 @@ class LocalQuery(QueryHandle):
     It is a context manager. Everything that :class:`weir.Query` offers is here, too, but tables are Arrow's.
     """
 
+    _live_runner = LiveThreads
+
     def __init__(
         self,
         application: Application | Stream,
@@ -210,7 +212,7 @@ class LocalQuery(QueryHandle):
     def _open(self) -> Driver:
         options = self._options
         steps = InProcessRunner(Storage(self._checkpoint, options.storage_options), **self._terms)
-        runner = LiveThreads(steps) if options.execution == "live" else steps
+        runner = self._live_runner(steps) if options.execution == "live" else steps
         with without_flushing():
             # the same seed, the same choices of routers
             identity = hashlib.md5(str(self._terms.get("seed")).encode()).hexdigest()

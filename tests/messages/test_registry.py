@@ -130,7 +130,7 @@ def test_a_registry_that_is_away_is_waited_for(brokers, registry, monkeypatch):
         query.feed()
         assert rows_of(query.state("places")) == [("a", 1, 1)]
     assert len(tries) == 4
-    monkeypatch.setattr(registries, "PATIENCE", 0.05)
+    monkeypatch.setattr(registries, "RETRY_SECONDS", 0.05)
     gone = totals(brokers, topic, registry="http://127.0.0.1:9")
     with (
         weir.testing.start(gone, servers=1) as query,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,6 +12,8 @@ import weir.testing
 from weir.engine.documents import TaskReport
 from weir.engine.task.task_files import TaskFiles, TaskOutputs
 from weir.errors import OperatorError
+from weir.flow import parts_of
+from weir.graph.model import DEAD_LETTERS
 from weir.state.storage import Storage
 
 SCHEMA = "key string, n long"
@@ -147,11 +148,11 @@ def test_rows_that_json_cannot_hold_are_dead_letters_all_the_same():
     "row", [{"n": 1 << 70}, {"text": "half a pair: \ud83d"}, {"odd": {(1, 2): float("nan")}}]
 )
 def test_what_json_cannot_hold_is_written_as_python_shows_it(row, tmp_path):
-    topology = SimpleNamespace(dead_letter_sinks=lambda node: ["letters"])
+    app = weir.source(SCHEMA).process("key", Fragile(), name="fails", on_error="divert")
+    topology = parts_of(app).topology(1, sinks=[DEAD_LETTERS])
     outputs = TaskOutputs(
         TaskFiles(Storage(tmp_path), report := TaskReport(server=0, step=1), 0, 0), topology
     )
-    node = SimpleNamespace(name="fails")
-    outputs.divert(node, "key \ud83d", row, ValueError("half a pair: \ud83d"))
+    outputs.divert(topology.by_name["fails"], "key \ud83d", row, ValueError("half a pair: \ud83d"))
     outputs.write()
-    assert [ref.rows for ref in report.outputs["letters"]] == [1]
+    assert [ref.rows for ref in report.outputs[DEAD_LETTERS]] == [1]

@@ -6,7 +6,6 @@ import datetime as dt
 import decimal
 import http.client
 import json
-import time
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import weir
 from support import NOW, POSTS, counted, counts, every_type, posts, rows_of, stream, two_counts, write_batches
+from truth import eventually
 from weir import testing
 from weir.cli.main import main
 from weir.engine.checkpoint import write_table
@@ -58,9 +58,8 @@ def test_every_row_goes_where_it_goes_in_this_process(spark, tables, folder, fin
 
 
 def test_its_page_goes_on_when_it_ends_and_the_end_is_told(finished):
-    end = time.monotonic() + 30
-    while not isinstance(finished.heard[-1], Terminated) and time.monotonic() < end:
-        time.sleep(0.05)  # it is told by the thread that waits for Spark's query
+    # the thread that waits for Spark's query says so
+    eventually(lambda: isinstance(finished.heard[-1], Terminated))
     committed = [event.progress for event in finished.heard if isinstance(event, BatchCommitted)]
     assert committed[-1] is finished.progress
     assert finished.heard[-1] == Terminated(finished.checkpoint, None)

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from weir.engine.checkpoint import CheckpointLayout
-from weir.engine.steering.requests import Request, await_answer, foretell, submit
+from weir.engine.steering.requests import Request, await_answer, predict, submit
 from weir.errors import CheckpointError, EngineError, WeirError
 from weir.state.storage import Storage
 from weir.watch.reader import CheckpointReader
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         whole_hosts=args.whole_hosts,
     )
     if args.dry_run:
-        return foretell(commit, request)
+        return predict(commit, request)
     status = CheckpointReader(storage).status()
     if not status["state"].endswith("running"):
         raise EngineError(

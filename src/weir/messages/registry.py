@@ -15,7 +15,7 @@ from weir.errors import SourceError, SourceUnavailable, TopologyError
 from weir.extras import require
 
 FRAME = 5  # bytes before a payload: a zero, and the schema's number
-PATIENCE = 60.0  # seconds for which a task waits for a registry
+RETRY_SECONDS = 60.0  # seconds for which a task waits for a registry
 PAUSE = 0.5
 
 
@@ -41,7 +41,7 @@ class Registry:
 
     def schema(self, number: int) -> str:
         """Return a schema's text. A registry that is away is waited for; then it is a SourceUnavailable."""
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + RETRY_SECONDS
         while True:
             try:
                 return self._once(

@@ -1,9 +1,9 @@
 """Live servers on Spark: a barrier stage holds them for many batches, an ordinary job per batch feeds them.
 
-Spark places the servers on their homes, starts and watches them, and reads the sources: in tasks that push rows to the
-servers, or, where a batch is small, for the driver, which pushes them; that saves the start of Python tasks. Whatever
-is lost, a server, an executor, a source task, ends the life of all servers: the batch runs again by its plan as step
-jobs, which need no free slots, and live servers come back with a later batch, when there is room.
+Spark places the servers on the hosts that they had, starts and watches them, and reads the sources: in tasks that push
+rows to the servers, or, where a batch is small, for the driver, which pushes them; that saves the start of Python
+tasks. Whatever is lost, a server, an executor, a source task, ends the generation: the batch runs again by its plan as
+step jobs, which need no free slots, and live servers come back with a later batch, when there is room.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class LiveRunner:
 
     @staticmethod
     def _cancel(context: Any, generation: Generation) -> None:
-        """End what still runs for a life: servers that are stuck, and source tasks that wait for them."""
+        """End what still runs for a generation: servers that are stuck, and source tasks that wait for them."""
         try:
             context.cancelJobsWithTag(f"weir-source-{generation.name}")
             context.cancelJobGroup(_job_group(generation))
@@ -364,7 +364,7 @@ def _job_group(generation: Generation) -> str:
 
 def _server_task(driver: Address, generation: Generation, members: list[int]) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:  # its home, which has brought the task here
+        for _ in batches:  # the cached row that has brought the task here
             pass
         folder = local_folder() or tempfile.gettempdir()
         LiveWorker(members[partition()], driver, generation, _decoded, folder).run()

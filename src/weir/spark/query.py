@@ -218,7 +218,7 @@ def _open(parts: Assembly, checkpoint: str, mode: str, options: Options) -> tupl
         sources,
         room,
         # rows that are left in files would lie there in plain text, where Spark encrypts what it writes
-        parcels=options.parcels and not encrypts_files(session),
+        host_handoff=options.host_handoff and not encrypts_files(session),
         # what runs in the user's own session must not change its settings
         session=own_session(session) if mode == "bounded" else None,
     )

@@ -1,4 +1,4 @@
-"""A batch as one Spark job: route, exchange, step, exchange, step … and the reports home to the driver."""
+"""A batch as one Spark job: route, exchange, step, exchange, step … and the reports back to the driver."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     MOST_BYTES: "16777216",
 }
-PAUSE = 50  # batches without parcels after one was lost
+PAUSE = 50  # batches without the handoff after rows of one were lost
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -79,7 +79,7 @@ def answering(frame: DataFrame, task: Task) -> DataFrame:
 class SparkRunner:
     """Runs batches of one topology as Spark jobs: one job per batch, one stage per exchange.
 
-    Servers that share a host leave long rows for each other in files there, unless ``parcels`` is False. Without a
+    Servers that share a host leave long rows for each other in files there, unless ``host_handoff`` is False. Without a
     ``session`` of its own it works in that of the batches: foreachBatch has one.
     """
 
@@ -89,16 +89,22 @@ class SparkRunner:
         mode: str,
         sources: SparkRows,
         room: Callable[[int | None], int],
-        parcels: bool = True,
+        host_handoff: bool = True,
         session: SparkSession | None = None,
     ) -> None:
-        self.storage, self.mode, self.sources, self.room, self.parcels = storage, mode, sources, room, parcels
+        self.storage, self.mode, self.sources, self.room, self.host_handoff = (
+            storage,
+            mode,
+            sources,
+            room,
+            host_handoff,
+        )
         self.tasks = self.machines = self
         self._own_session = session
         self.query = uuid.uuid4().hex
         self.hosts: list[str] = []  # where servers are expected; empty: nobody knows
         self.row_bytes, self.batch_bytes = 0.0, 0  # of a source row, and of all of them, in the last batch
-        self._settled_in: Any = None  # the session, as the JVM knows it, that homes are in
+        self._settled_in: Any = None  # the session, as the JVM knows it, that the affinity is for
         self._behind: list[int] | None = None  # of servers that have changed since step jobs ran
         self._pause_until = 0
         self._most_bytes = ""  # of an Arrow batch, as the session has been told
@@ -119,7 +125,7 @@ class SparkRunner:
 
     @property
     def affinity(self) -> ServerAffinity:
-        """The homes of the servers that there are now: Spark takes a second to change them, so only when asked."""
+        """Where the servers that there are now run again: Spark takes a second to change them, so only when asked."""
         if self._behind is not None:
             origin, self._behind = self._behind, None
             self._affinity = self._affinity.rearranged(self.session, origin)
@@ -130,7 +136,7 @@ class SparkRunner:
         return "as step jobs"
 
     def locate(self, always: bool) -> dict[int, tuple[str, str]]:
-        if not always and (self.hosts or not self.parcels):
+        if not always and (self.hosts or not self.host_handoff):
             return {}
         places = self.affinity.locate()
         self.hosts = [places[server][0] for server in range(self.topology.servers)]
@@ -166,7 +172,7 @@ class SparkRunner:
         without such, and so do some batches after it.
         """
         located = len(self.hosts) == self.topology.servers and plan.batch >= self._pause_until
-        if not (self.parcels and located):
+        if not (self.host_handoff and located):
             return self._run(rows, plan, manifest, before, None)
         try:
             return self._run(rows, plan, manifest, before, self.hosts)
@@ -310,7 +316,7 @@ def _addressed(batches: Iterator[pa.RecordBatch], job: BatchContext, server: int
             if (slots != job.slots[server]).any():
                 raise EngineError(
                     f"a row for slot {int(slots[slots != job.slots[server]][0])} reached server {server} "
-                    f"(slot {job.slots[server]}): this Spark did not align the exchange with the servers' homes"
+                    f"(slot {job.slots[server]}): this Spark did not align the exchange with the servers"
                 )
         yield batch
 

@@ -3,7 +3,7 @@
 Each server has a *slot*, an integer that Spark's hash partitioning sends to the server's partition. A tiny
 cached DataFrame, partitioned by slot, is united with the rows of every exchange. Both sides being partitioned
 alike, Spark aligns the union partition by partition and prefers the hosts that hold the cached blocks. When a
-host dies the block is recomputed elsewhere, and that is the server's new home.
+host dies the block is recomputed elsewhere, and the server stays there from then on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weir.engine.task.batch_context import host_name
 
 
 class ServerAffinity:
-    """The homes of ``n`` servers in one Spark session."""
+    """Where ``n`` servers run again, in one Spark session."""
 
     def __init__(self, session: SparkSession, n: int) -> None:
         self.slots = find_slots(session, n)
@@ -47,7 +47,7 @@ class ServerAffinity:
         return rows.select(F.element_at(slots, at).alias("slot"), F.element_at(servers, at).alias("server"))
 
     def rearranged(self, session: SparkSession, origin: list[int]) -> ServerAffinity:
-        """Return homes for other servers; ``origin`` has for each its number here, −1 for a new one.
+        """Return the same for other servers; ``origin`` has for each its number here, −1 for a new one.
 
         Servers that stay bring their row along from where they live, and since it makes up all that the shuffle
         has for their partition, Spark prefers to put that there again.
@@ -73,7 +73,7 @@ class ServerAffinity:
             # an empty branch, but one that Spark cannot see to be empty: it brings its place, not its rows
             self._anchor = self.frame.where(F.col("server") < 0).select(*columns)
         # A partition goes where most of its inputs are. The rows have one vote: for the host of a task that wrote much
-        # of them, if there is one. With two votes the home always wins.
+        # of them, if there is one. With two votes the cached row always wins.
         return self._anchor.union(self._anchor).union(rows.repartition(self.n, F.col("slot")))
 
     def each(self) -> DataFrame:

@@ -28,7 +28,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weir.engine.steering.requests import RECONFIGURE, SLOT_WAIT, await_answer, foretell, submit
+from weir.engine.steering.requests import RECONFIGURE, SLOT_WAIT, await_answer, predict, submit
 from weir.engine.steering.requests import Request as Ask
 from weir.errors import EngineError, WeirError
 from weir.state.storage import Storage
@@ -182,7 +182,7 @@ def make_app(
         ask, commit = await _asked(request, page), page.reader.latest
         if commit is None:
             raise EngineError("no batch has been committed yet, so there is nothing to decide by")
-        return _answer(await run_in_threadpool(foretell, commit, ask))
+        return _answer(await run_in_threadpool(predict, commit, ask))
 
     async def steer(request: Request) -> Response:
         storage = page.reader.storage

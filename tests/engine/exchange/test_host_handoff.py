@@ -21,9 +21,9 @@ def test_what_is_left_is_found(blobs, dice):
         addresses = [(handoff.leave(blob), blob) for blob in blobs]
         handoff.close()
         dice.shuffle(addresses)
-        parcels = HandoffReader()
+        reader = HandoffReader()
         for address, blob in addresses:
-            found = parcels.fetch(address)
+            found = reader.fetch(address)
             assert found.to_pybytes() == blob
             assert found.address % 64 == 0, "Arrow reads it in place"
         assert handoff.bytes == sum(map(len, blobs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,7 @@ import weir
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, sums, two_counts
 from weir.engine.live import inbox, sender
 from weir.engine.local.in_process import LiveThreads
-from weir.testing import run, start
+from weir.testing import LocalQuery, run, start
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -51,7 +52,7 @@ def test_counts_are_right_whatever_the_grouping(places, topics):
 
 
 def test_counts_are_right_when_all_is_encrypted(monkeypatch):
-    monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (2000, True))
+    monkeypatch.setattr(LocalQuery, "_live_runner", partial(LiveThreads, limit=2000, sealed=True))
     query = run(two_counts(routing=weir.PartialKey()), TABLES, servers=3, execution="live")
     assert rows_of(query.state("topics")) == counts(TABLES, "topic")
     assert set(ways(query)) == {"live"}
@@ -147,7 +148,7 @@ def test_mistakes_of_users_are_told_as_in_jobs():
 
 
 def test_rows_that_do_not_fit_memory_wait_in_files(monkeypatch):
-    monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (2000, False))
+    monkeypatch.setattr(LocalQuery, "_live_runner", partial(LiveThreads, limit=2000, sealed=False))
     monkeypatch.setattr(sender, "BLOB_BYTES", 4000)
     app = (
         weir.source(POSTS)
@@ -166,7 +167,7 @@ def test_a_full_disk_under_the_files_ends_the_batch_and_it_runs_again(monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(inbox.os, "posix_fallocate", full)
-    monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (0, False))
+    monkeypatch.setattr(LocalQuery, "_live_runner", partial(LiveThreads, limit=0, sealed=False))
     query = run(two_counts(), TABLES[:1], servers=2, execution="live")
     assert ways(query) == ["jobs"]
     assert "No space left" in query.progress.ran_again

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -17,11 +18,12 @@ from hypothesis import strategies as st
 import weir
 from support import counts, posts, rows_of, two_counts
 from truth import eventually
+from weir.engine.live import sender as sender_module
 from weir.engine.live.inbox import Inbox
 from weir.engine.live.sender import Sender
 from weir.engine.live.transport import END, ROWS, Connection, Frame, seals
 from weir.engine.local.in_process import LiveThreads
-from weir.testing import run
+from weir.testing import LocalQuery, run
 
 LARGE = 40_000_000  # more than the system keeps for any connection
 
@@ -199,8 +201,8 @@ def test_rows_for_others_leave_before_a_server_works_on_its_own(monkeypatch):
 @pytest.mark.usefixtures("few_starts")
 @pytest.mark.parametrize("sealed", [False, True])
 def test_counts_are_right_when_next_to_nothing_may_wait(monkeypatch, sealed):
-    monkeypatch.setattr(Sender.__init__, "__defaults__", (None, 100))
-    monkeypatch.setattr(LiveThreads.__init__, "__defaults__", (2000, sealed))
+    monkeypatch.setattr(sender_module, "BOUND", 100)
+    monkeypatch.setattr(LocalQuery, "_live_runner", partial(LiveThreads, limit=2000, sealed=sealed))
     tables = [posts(3000, seed) for seed in range(2)]
     query = run(two_counts(routing=weir.PartialKey()), tables, servers=3, execution="live")
     assert rows_of(query.state("topics")) == counts(tables, "topic")

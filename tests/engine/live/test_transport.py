@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 
 import pyarrow as pa
 import pytest
 
+from truth import eventually
 from weir.engine.live import transport
 from weir.engine.live.coordinator import LiveCoordinator
 from weir.engine.live.inbox import Inbox
@@ -41,31 +41,24 @@ def listening(generation, welcome):
         listener.close()
 
 
-def waits_for(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 @contextlib.contextmanager
 def running(servers=2, **terms):
     """A group of servers in threads; what their driver sends them is taken for a job by nobody."""
     group = LiveCoordinator(servers, HOST, **terms)
-    residents = {}
+    workers = {}
 
     def serve(number):
         terms = (number, group.address, group.generation, lambda data: pytest.fail("a job"))
-        residents[number] = resident = LiveWorker(*terms, beat=0.05)
+        workers[number] = resident = LiveWorker(*terms, beat=0.05)
         resident.run()
 
     for number in range(servers):
         threading.Thread(target=serve, args=(number,), daemon=True).start()
     try:
         group.gather(20)
-        waits_for(lambda: len(residents) == servers)
-        waits_for(lambda: all(len(r._peers) == servers - 1 for r in residents.values()))
-        yield group, residents
+        eventually(lambda: len(workers) == servers)
+        eventually(lambda: all(len(r._peers) == servers - 1 for r in workers.values()))
+        yield group, workers
     finally:
         group.close()
 
@@ -140,7 +133,7 @@ def test_strangers_and_earlier_lives_are_turned_away(case):
             with pytest.raises(LiveFailed, match="secret"):
                 connect(address, Generation(1, generation.name), Hello("peer", 0, generation.name))
         else:
-            with pytest.raises(LiveFailed, match="turned this side away: it is of the life earlier"):
+            with pytest.raises(LiveFailed, match="turned this side away: it is of generation earlier"):
                 connect(address, Generation(1, "earlier", generation.secret), Hello("peer", 0, "earlier"))
     assert welcomed == []
 
@@ -213,28 +206,28 @@ def test_later_steps_go_first_and_a_step_ends_when_all_have_said_so():
 
 
 def test_a_lost_server_ends_the_life_of_all():
-    with running(3) as (group, residents):
-        lost = residents[1]
+    with running(3) as (group, workers):
+        lost = workers[1]
         for peer in lost._peers.values():  # as when its process dies: connections end without a word
             peer.close()
         lost._control.close()
-        waits_for(lambda: group._failure)
+        eventually(lambda: group._failure)
         with pytest.raises(LiveFailed):
             group.run(0, b"", list)
 
 
 def test_a_connection_that_is_cut_between_two_servers_is_noticed():
-    with running(2) as (group, residents):
-        residents[0]._peers[1].close()
-        waits_for(lambda: group._failure)
+    with running(2) as (group, workers):
+        workers[0]._peers[1].close()
+        eventually(lambda: group._failure)
         with pytest.raises(LiveFailed, match="went away before its end"):
             group.run(0, b"", list)
 
 
 def test_a_server_that_hangs_is_noticed_and_source_tasks_are_told():
     told = threading.Event()
-    with running(2, silence=0.5, on_failure=told.set) as (group, residents):
-        residents[0]._beat = 3600.0  # as a process that was stopped: its connections stay, but nothing comes
+    with running(2, silence=0.5, on_failure=told.set) as (group, workers):
+        workers[0]._beat = 3600.0  # as a process that was stopped: its connections stay, but nothing comes
         assert told.wait(20)
         with pytest.raises(LiveFailed, match="silent"):
             group.run(0, b"", list)
@@ -296,7 +289,7 @@ def test_a_source_waits_longer_than_a_silent_host_is_given(monkeypatch):
         # what does not fit the buffers meets a closed window until then
         threading.Timer(1.0, slow.set).start()
         connection.send(ROWS, bytes(size))
-        waits_for(lambda: got)
+        eventually(lambda: got)
         connection.close()
     assert got == [size]
 

@@ -111,7 +111,7 @@ class Demo:
         self.batches: list[dict[str, Any]] = []
         self.trending: list[dict[str, Any]] = []
         self.page: str | None = None  # the link to the page, once it is served
-        self._doing, self._alarms = "", 0  # what was printed last, and how many of the alarms
+        self._doing, self._shown = "", 0  # what was printed last, and how many of the trending topics
 
     def run(self) -> dict[str, Any]:
         """Run some batches by hash, learn homes from them, and run the others with these, learning on."""
@@ -190,7 +190,7 @@ class Demo:
 
     def _report(self, query: Any) -> None:
         """Print the batches that have ended since the last call, and the topics that trend."""
-        latest, alarms = self.batches[-1]["batch"] if self.batches else -1, self.trending.copy()
+        latest, trending = self.batches[-1]["batch"] if self.batches else -1, self.trending.copy()
         for batch in [_brief(p) for p in query.recent_progress if p.batch > latest]:
             self.batches.append(batch)
             version = f"v{batch['table_version']}" if batch["table_version"] else "hash"
@@ -201,10 +201,10 @@ class Demo:
                     f"  busiest server {busiest(batch):.2f} × average  table {version}",
                 )
             )
-        for alarm in alarms[self._alarms :]:
+        for alarm in trending[self._shown :]:
             usual = "out of nowhere" if alarm["usual"] < 0.5 else f"usually {alarm['usual']:.0f}"
             self._print(f"           trending: #{alarm['topic']}, {alarm['posts']:,} posts, {usual}")
-        self._alarms = len(alarms)
+        self._shown = len(trending)
 
     def _say(self, doing: str) -> None:
         """Print what the stream waits for, once."""

@@ -73,7 +73,7 @@ class Deliveries:
         self, sinks: Sinks, storage: Storage, ledger: Ledger, runner: TaskRunner, retry: Retry
     ) -> None:
         self.sinks, self.storage, self.ledger = sinks, storage, ledger
-        self._runner, self._patience = runner, retry
+        self._runner, self._retry = runner, retry
         self._recovering = ledger.last  # a commit that an earlier driver made may have been delivered by it
 
     def open(self, topology: Topology, forget: Collection[str]) -> None:
@@ -146,7 +146,7 @@ class Deliveries:
         return deliver
 
     def _persist(self, name: str, act: Callable[[bool], None]) -> dict[str, Any] | None:
-        return self._patience.persist(f"the sink of {name!r}", act)
+        return self._retry.persist(f"the sink of {name!r}", act)
 
     def _check_owed(self, forget: Collection[str]) -> None:
         """Refuse to forget rows of the last batch whose operator, or one of its sinks, is gone from the application."""

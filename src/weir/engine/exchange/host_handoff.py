@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from weir.errors import HandoffLost
 
-AT_LEAST = int(os.environ.get("WEIR_PARCEL_BYTES", 64 << 10))  # what is shorter goes through the exchange
+AT_LEAST = int(os.environ.get("WEIR_HANDOFF_BYTES", 64 << 10))  # what is shorter goes through the exchange
 AT_MOST = 8 << 20
 _ALIGNED = 64  # Arrow reads in place from addresses that are multiples of this
 

@@ -29,11 +29,11 @@ from weir.graph.model import Edge, Node, Topology
 from weir.routing.base import PERIODS, InstanceLoad, Instances
 from weir.rows import Rows
 
-SOON = 0.01  # seconds after which a server that has nothing to do may speak again
+SOON = 0.01  # seconds after which a server that has nothing to do may report again
 
 
 def every(servers: int) -> float:
-    """Return the seconds between two words of a server, and between two periods of control: more for many servers."""
+    """Return the seconds between two reports of a server, and between two periods of control: more for many servers."""
     return 0.1 * max(1.0, servers / 32)
 
 
@@ -80,38 +80,41 @@ class ServerLoad(msgspec.Struct, array_like=True):
 
 
 class ClusterLoad(msgspec.Struct, array_like=True):
-    """What the driver tells: of each operator, for each instance, seconds since it was heard of and how it was."""
+    """What the driver passes on: of each operator, for each instance, how old its last report is, and the report."""
 
     batch: int
     sources: int
-    operators: dict[int, list[tuple[float, OperatorLoad] | None]]  # None: not heard of yet
+    operators: dict[int, list[tuple[float, OperatorLoad] | None]]  # None: none yet
 
 
 class LoadAggregator:
-    """Gathers the words of servers in one batch, and tells news often enough for control to act on them."""
+    """Gathers the reports of servers in one batch, and passes them on often enough for control to act on them."""
 
     def __init__(self, job: BatchContext, tell: Callable[[bytes], None]) -> None:
         self._job, self._every = job, every(job.plan.servers)
-        self._tell, self._lock = tell, threading.Lock()  # words come in several threads
+        self._tell, self._lock = tell, threading.Lock()  # reports come in several threads
         self._nodes = followed(job.topology)
-        self._words: dict[int, tuple[float, ServerLoad]] = {}
-        self._told, self._due = 0.0, np.inf  # when news was told last, and when some will be
+        self._loads: dict[int, tuple[float, ServerLoad]] = {}
+        self._published, self._due = (
+            0.0,
+            np.inf,
+        )  # when reports were passed on last, and when they will be next
 
     def hear(self, server: int, data: bytes, at: float) -> None:
-        """Take in the word of a server, and tell news if it is time for that, or as soon as it is."""
-        word = msgspec.msgpack.decode(data, type=ServerLoad)
+        """Take in the report of a server; pass it on at once if it is time for that, else as soon as it is."""
+        load = msgspec.msgpack.decode(data, type=ServerLoad)
         with self._lock:
-            if word.batch != self._job.plan.batch:
+            if load.batch != self._job.plan.batch:
                 return
-            self._words[server] = at, word
-            due = self._told + (SOON if word.hungry else self._every)
+            self._loads[server] = at, load
+            due = self._published + (SOON if load.hungry else self._every)
             if due >= self._due:
                 return
             self._due = due
         if due <= at:
-            self._tell_news(due)
+            self._publish(due)
         else:
-            timer = threading.Timer(due - at, self._tell_news, [due])
+            timer = threading.Timer(due - at, self._publish, [due])
             timer.daemon = True
             timer.start()
 
@@ -119,24 +122,24 @@ class LoadAggregator:
         """Return how fast the operators that are followed were, for the next batch to begin with."""
         return pace(self._nodes, self._job.topology, self._job.plan, reports)
 
-    def _tell_news(self, due: float) -> None:
+    def _publish(self, due: float) -> None:
         at = time.perf_counter()
         with self._lock:
             if due > self._due:
                 return  # a hungry server was in a greater hurry
-            self._told, self._due = at, np.inf
-            sources = max(word.sources for _, word in self._words.values())
+            self._published, self._due = at, np.inf
+            sources = max(load.sources for _, load in self._loads.values())
             operators = {node.index: [self._of(node, s, at) for s in node.placement] for node in self._nodes}
         self._tell(msgspec.msgpack.encode(ClusterLoad(self._job.plan.batch, sources, operators)))
 
     def _of(self, node: Node, server: int, at: float) -> tuple[float, OperatorLoad] | None:
-        heard, word = self._words.get(server, (at, None))
-        standing = None if word is None else word.operators.get(node.index)
-        return None if standing is None else (at - heard, standing)
+        reported, server_load = self._loads.get(server, (at, None))
+        load = None if server_load is None else server_load.operators.get(node.index)
+        return None if load is None else (at - reported, load)
 
 
 AHEAD = 2.5  # periods' work that sources have waiting on every server
-LOAD_TIMEOUT = 1.0  # seconds without news after which a source sends more all the same
+LOAD_TIMEOUT = 1.0  # seconds without a report after which a source sends more all the same
 FIRST_ROWS = 64  # per server, as long as nothing is known of their speed
 FEWEST_ROWS = 4  # per server and period, where shares tell how many each gets
 
@@ -153,24 +156,24 @@ class Receivers:
         # seconds per row, lately; not a number: nothing known
         self._pace: Numbers = np.array(job.pace.seconds.get(node.name, [np.nan] * n))
         self._now, self._before = np.zeros((3, n)), np.zeros((3, n))  # taken, waiting, busy
-        self._spoke: Numbers = np.zeros(n)  # when each said so
+        self._reported: Numbers = np.zeros(n)  # when each reported that
         self._sent, self._sent_before = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self._lately: list[tuple[float, NDArray[np.int64]]] = []  # when, how many rows to each
         self._period, self._began = 0, 0.0
 
-    def hear(self, news: ClusterLoad, at: float) -> None:
+    def hear(self, cluster: ClusterLoad, at: float) -> None:
         """Take in how instances are doing."""
-        self._sources = max(1, news.sources)
-        for number, heard in enumerate(news.operators[self.node.index]):
+        self._sources = max(1, cluster.sources)
+        for number, heard in enumerate(cluster.operators[self.node.index]):
             if heard is not None:
-                age, standing = heard
-                self._spoke[number] = at - age
-                self._now[:, number] = standing.taken, standing.waiting, standing.busy
+                age, load = heard
+                self._reported[number] = at - age
+                self._now[:, number] = load.taken, load.waiting, load.busy
         taken, _, busy = self._now - self._before
         ever, spent = self._now[0], self._now[2]
         lately = np.where(taken > 0, busy / np.maximum(1, taken), spent / np.maximum(1, ever))
         self._pace = np.where(ever > 0, np.maximum(1e-9, lately), self._pace)
-        oldest = self._spoke.min()
+        oldest = self._reported.min()
         self._lately = [sent for sent in self._lately if sent[0] > oldest]
 
     def note(self, instances: Instances) -> None:
@@ -180,10 +183,10 @@ class Receivers:
         self._sent += rows
 
     def _queues(self) -> Numbers:
-        """Return the rows that waited at each when it spoke, and those sent since; other sources send as many."""
+        """Return the rows that waited at each when it reported, and those sent since; other sources send as many."""
         queues: Numbers = self._now[1].copy()
         for when, rows in self._lately:
-            queues += np.where(self._spoke < when, rows * self._sources, 0)
+            queues += np.where(self._reported < when, rows * self._sources, 0)
         return queues
 
     def _paces(self, queues: Numbers) -> Numbers | None:
@@ -203,7 +206,7 @@ class Receivers:
         if paces is None:
             most = float(FIRST_ROWS * len(queues))
             return most - float(queues.sum()), most
-        done = np.where(self._spoke > 0, time.perf_counter() - self._spoke, 0.0) / paces
+        done = np.where(self._reported > 0, time.perf_counter() - self._reported, 0.0) / paces
         lacking = np.maximum(0.0, seconds / paces - np.maximum(0.0, queues - done))
         return float(lacking.sum()) / self._sources, float((seconds / paces).sum()) / self._sources
 
@@ -228,7 +231,7 @@ class Receivers:
 class Control:
     """Lets the routers of a source task follow the load of servers while a batch runs.
 
-    ``listen(seconds)`` returns frames with news that have come; if there are none, it waits for some.
+    ``listen(seconds)`` returns frames with loads that have come; if there are none, it waits for some.
     """
 
     def __init__(self, job: BatchContext, routers: Routers, listen: Callable[[float], list[Frame]]) -> None:
@@ -276,7 +279,7 @@ class Control:
             pause = seconds / 8
 
     def _hear(self, frame: Frame) -> None:
-        news = msgspec.msgpack.decode(frame.data, type=ClusterLoad)
-        if news.batch == self._job.plan.batch:
+        cluster = msgspec.msgpack.decode(frame.data, type=ClusterLoad)
+        if cluster.batch == self._job.plan.batch:
             for receivers in self._receivers.values():
-                receivers.hear(news, frame.arrived)
+                receivers.hear(cluster, frame.arrived)

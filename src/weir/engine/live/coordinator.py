@@ -176,13 +176,13 @@ class LiveCoordinator:
         self._tell(END)
         return answers
 
-    def tell_load(self, news: bytes) -> None:
+    def tell_load(self, load: bytes) -> None:
         """Tell all servers how everybody is doing; who is slow to listen misses it."""
         for connection in self._connections():
-            connection.mention(Frame(LOAD, payload=pa.py_buffer(news)))
+            connection.mention(Frame(LOAD, payload=pa.py_buffer(load)))
 
     def fail(self, error: Exception) -> None:
-        """End the life of these servers."""
+        """End this generation of servers."""
         with self._changed:
             if self._failure is not None or self._closed:
                 return

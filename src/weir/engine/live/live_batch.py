@@ -40,7 +40,7 @@ CHEAP = 50e-6
 class LiveBatch:
     """Runs one batch on one server, all steps of it.
 
-    ``end`` tells the other servers that a step gets no more rows from here, ``speak`` the driver how this one is doing.
+    ``end`` tells the other servers that a step gets no more rows from here, ``tell`` the driver how this one is doing.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class LiveBatch:
         inbox: Inbox,
         send: Send,
         end: Callable[[int], None],
-        speak: Callable[[bytes], None],
+        tell: Callable[[bytes], None],
     ) -> None:
         self._job, self._topology, self._server = job, job.topology, server
-        self._inbox, self._end, self._tell = inbox, end, speak
+        self._inbox, self._end, self._tell = inbox, end, tell
         self._report = new_report(server, list(range(1, job.topology.steps + 1)), host_name())
         outbox = DirectOutbox(job, self._report, send)
         self._runtime = OperatorRuntime(job, self._report, outbox, Routers(job, server), None)
         self._followed = followed(job.topology)
         self._worked: dict[str, tuple[int, float]] = {}  # on what was put by: rows, seconds
-        self._spoke, self._word, self._every = 0.0, b"", every(job.plan.servers)
+        self._reported, self._last_load, self._every = 0.0, b"", every(job.plan.servers)
         # states to open before their rows come, if there is time; not those that must be fetched
         stateful = job.topology.stateful if job.storage.is_local else []
         keeper = self._runtime.keeper
@@ -98,13 +98,13 @@ class LiveBatch:
     def _take_all(self, step: int) -> None:
         """Take rows until none can come for a step; work meanwhile on those that were put by."""
         while True:
-            self._speak(self._every)
+            self._report_load(self._every)
             frame = self._inbox.take(step, wait=False)
             if frame is NOTHING and self._catch_up():
                 continue
             if frame is NOTHING:
                 self._work_ahead(idle=True)
-                self._speak(SOON, hungry=True)
+                self._report_load(SOON, hungry=True)
                 frame = self._inbox.take(step)
             if frame is None:
                 return
@@ -113,7 +113,7 @@ class LiveBatch:
                 self._runtime.receive(frame.kind, frame.edge, frame.payload, frame.source_time, frame.arrived)
             self._read()
             while self._work_ahead():
-                self._speak(self._every)
+                self._report_load(self._every)
 
     def _read(self) -> None:
         """Read the files whose names have come."""
@@ -181,18 +181,18 @@ class LiveBatch:
         pace = math.nan if last is None else last[node.instance_on[self._server]]
         return None if math.isnan(pace) else pace
 
-    def _speak(self, pause: float, hungry: bool = False) -> None:
+    def _report_load(self, pause: float, hungry: bool = False) -> None:
         """Say how operators here are doing, if that has changed, and not so soon again."""
         at = time.perf_counter()
-        if not self._followed or at - self._spoke < pause:
+        if not self._followed or at - self._reported < pause:
             return
         operators = {
             node.index: self._operator_load(node) for node in self._followed if self._server in node.placement
         }
-        word = ServerLoad(self._job.plan.batch, self._inbox.feeding, hungry, operators)
-        data = msgspec.msgpack.encode(word)
-        if data != self._word:
-            self._spoke, self._word = at, data
+        load = ServerLoad(self._job.plan.batch, self._inbox.feeding, hungry, operators)
+        data = msgspec.msgpack.encode(load)
+        if data != self._last_load:
+            self._reported, self._last_load = at, data
             self._tell(data)
 
     def _operator_load(self, node: Node) -> OperatorLoad:

@@ -33,9 +33,9 @@ class Sender:
         self,
         connections: Mapping[int, Connection],
         lost: Callable[[int, OSError], None] | None = None,
-        bound: int = BOUND,
+        bound: int | None = None,
     ) -> None:
-        self._connections, self._lost, self._bound = connections, lost, bound
+        self._connections, self._lost, self._bound = connections, lost, BOUND if bound is None else bound
         self._changed = threading.Condition()
         # by connection, with sizes; what is being sent stays in front until all of it has gone
         self._waiting: dict[int, deque[tuple[int, Pieces]]] = {}

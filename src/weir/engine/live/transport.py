@@ -1,9 +1,9 @@
 """Frames over TCP between those who know a secret.
 
 A frame is a fixed head and a payload, Arrow's own bytes for rows. Who connects and who listens prove to each other
-that they know the secret of this life of the servers: each answers a fresh challenge of the other with an HMAC. Every
-life has a secret and a name of its own, so servers and source tasks of an earlier one are turned away. In a sealed
-life, what follows the greeting is encrypted (:class:`Seal`).
+that they know the secret of this generation of servers: each answers a fresh challenge of the other with an HMAC.
+Every generation has a secret and a name of its own, so servers and source tasks of an earlier one are turned away. In a
+sealed generation, what follows the greeting is encrypted (:class:`Seal`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weir.errors import LiveFailed, WeirError
 
 # what a frame is about
 ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT, LOAD, READY = range(1, 12)
-HEAD = struct.Struct("<BBHiIqQ")  # what, kind, step, edge, rows, born, size
+HEAD = struct.Struct("<BBHiIqQ")  # what, kind, step, edge, rows, source time, size
 HANDSHAKE_SECONDS = 10.0
 ACK_TIMEOUT = 60.0  # seconds after which a host that acknowledges nothing counts as lost
 _NONCE = 32
@@ -225,7 +225,7 @@ class Connection:
 
 
 def connect(address: Address, generation: Generation, hello: Hello | Callable[[str], Hello]) -> Connection:
-    """Connect to a listener of the same life; ``hello`` may depend on the address that this side has there."""
+    """Connect to a listener of the same generation; ``hello`` may depend on the address that this side has there."""
     try:
         sock = socket.create_connection(address, timeout=HANDSHAKE_SECONDS)
     except OSError as error:
@@ -257,7 +257,7 @@ def connect(address: Address, generation: Generation, hello: Hello | Callable[[s
 
 
 def admit(sock: socket.socket, generation: Generation) -> tuple[Hello, Connection]:
-    """Greet who has connected, or raise a LiveFailed: without the secret, or of another life."""
+    """Greet who has connected, or raise a LiveFailed: without the secret, or of another generation."""
     sock.settimeout(HANDSHAKE_SECONDS)
     (size,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
     if size > 1024:
@@ -271,7 +271,7 @@ def admit(sock: socket.socket, generation: Generation) -> tuple[Hello, Connectio
         raise LiveFailed("somebody without the secret connected")
     hello = msgspec.msgpack.decode(text, type=Hello)
     if hello.generation != generation.name:
-        refusal = f"it is of the life {hello.generation}, this is {generation.name}"
+        refusal = f"it is of generation {hello.generation}, this is {generation.name}"
         sock.sendall(_LENGTH.pack(len(refusal)) + refusal.encode())
         raise LiveFailed(refusal)
     sock.sendall(_LENGTH.pack(0))
@@ -303,7 +303,7 @@ class Listener:
     ) -> None:
         self._socket = socket.create_server((host, 0), backlog=128)
         self.address: Address = (host, self._socket.getsockname()[1])
-        self._life, self._welcome = generation, welcome
+        self._generation, self._welcome = generation, welcome
         self._open: set[Connection] = set()
         self._closed = False
         threading.Thread(target=self._accept, daemon=True, name="weir-listener").start()
@@ -318,7 +318,7 @@ class Listener:
 
     def _serve(self, sock: socket.socket) -> None:
         try:
-            hello, connection = admit(sock, self._life)
+            hello, connection = admit(sock, self._generation)
         except (OSError, WeirError, msgspec.MsgspecError):
             sock.close()
             return

@@ -85,7 +85,7 @@ class LiveWorker:
         return self._servers.index(self.member)
 
     def run(self) -> None:
-        """Run batches until the driver says that there are no more, or something fails; then the driver is told."""
+        """Run batches until the driver says that there are no more, or something fails, which the driver then hears."""
         try:
             while (frame := self.inbox.next_job()) is not None:
                 batch = LiveBatch(
@@ -164,11 +164,11 @@ class LiveWorker:
         self._dismissed.set()
         self.inbox.fail(error)
 
-    def _pass_on(self, news: Frame) -> None:
-        """Tell source tasks how all servers are doing; each hears it from one server."""
+    def _pass_on(self, load: Frame) -> None:
+        """Pass the load of all servers on to source tasks; each gets it from one server."""
         for task, connection in list(self._sources.items()):
             if task % len(self._servers) == self.number:
-                connection.mention(news)
+                connection.mention(load)
 
     def _meet(self, servers: list[tuple[int, Address]]) -> None:
         """Get to know the servers of the batches that follow, and let go of those that leave; say when that is done."""

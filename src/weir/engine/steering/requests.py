@@ -71,7 +71,7 @@ def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decis
     return strategy.scale_in(now, machines=[i for i in range(n) if hosts[i] in leaving])
 
 
-def foretell(commit: Commit, request: Request) -> dict[str, Any]:
+def predict(commit: Commit, request: Request) -> dict[str, Any]:
     """Return what a query would decide on a request if the load of its last batch were the present one."""
     progress = Progress.from_dict(commit.progress)
     if not progress.load.rates:

@@ -36,7 +36,7 @@ class SourceTask:
         )
         report = new_report(None, [0], host_name())
         self._runtime = OperatorRuntime(job, report, self._outbox, Routers(job, None, number), 0)
-        self._home, self._last = number % job.plan.servers, job.topology.steps == 0
+        self._to, self._last = number % job.plan.servers, job.topology.steps == 0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take what a source delivers, yield what goes into the first exchange."""
@@ -51,12 +51,12 @@ class SourceTask:
             with Busy(runtime.report):
                 for part in (*runtime.topology.sources, *runtime.topology.by_name):
                     runtime.flush_waiting(part)
-            _report(runtime, outbox, self._home, [], self._last)
+            _report(runtime, outbox, self._to, [], self._last)
             yield from outbox.flush()
 
     def fail(self, error: OperatorError) -> Iterator[pa.RecordBatch]:
         """Report that a user's function failed, see :meth:`StepTask.fail`."""
-        return _failed(self._runtime.report, error, self._outbox, self._home)
+        return _failed(self._runtime.report, error, self._outbox, self._to)
 
 
 class StepTask:
@@ -138,25 +138,25 @@ class StepTask:
 
 
 def _report(
-    runtime: OperatorRuntime, outbox: wire.ExchangeOutbox, home: int, carried: list[TaskReport], last: bool
+    runtime: OperatorRuntime, outbox: wire.ExchangeOutbox, to: int, carried: list[TaskReport], last: bool
 ) -> None:
     """Send a task's report, and those it has carried, to the server that goes on with its state."""
     stats = runtime.close(last)
     runtime.report.left_bytes = outbox.left_bytes
     reports = [*carried, runtime.report]
-    _forward(condensed(reports, runtime.report.server) if last else reports, outbox, home)
+    _forward(condensed(reports, runtime.report.server) if last else reports, outbox, to)
     if stats is not None:
-        outbox.put(home, wire.STATISTICS, 0, stats)
+        outbox.put(to, wire.STATISTICS, 0, stats)
 
 
 def _failed(
-    report: TaskReport, error: OperatorError, outbox: wire.ExchangeOutbox, home: int
+    report: TaskReport, error: OperatorError, outbox: wire.ExchangeOutbox, to: int
 ) -> Iterator[pa.RecordBatch]:
     report.error = type(error).__name__, str(error)
-    _forward([report], outbox, home)
+    _forward([report], outbox, to)
     return outbox.flush()
 
 
-def _forward(reports: Iterable[TaskReport], outbox: wire.ExchangeOutbox, home: int) -> None:
+def _forward(reports: Iterable[TaskReport], outbox: wire.ExchangeOutbox, to: int) -> None:
     for report in reports:
-        outbox.put(home, wire.CONTROL, 0, encode_report(report))
+        outbox.put(to, wire.CONTROL, 0, encode_report(report))

@@ -28,18 +28,18 @@ def long_posts(batches):
 def test_long_rows_stay_on_their_host(spark, tmp_path, checkpoint, monkeypatch):
     tables = long_posts(2)
     folder = write_batches(tmp_path / "posts", tables)
-    for parcels, encrypted in ((True, False), (False, False), (True, True)):
+    for handoff, encrypted in ((True, False), (False, False), (True, True)):
         monkeypatch.setattr("weir.spark.query.encrypts_files", lambda session, on=encrypted: on)
         app = two_counts(stream(spark, folder, LONG_POSTS))
-        folder_of_query = f"{checkpoint}-{parcels}-{encrypted}"
+        folder_of_query = f"{checkpoint}-{handoff}-{encrypted}"
         query = app.start(
-            folder_of_query, parcels=parcels, servers=3, trigger=NOW, prune=False, execution="jobs"
+            folder_of_query, host_handoff=handoff, servers=3, trigger=NOW, prune=False, execution="jobs"
         )
         query.await_termination()
         for progress in query.recent_progress:
             left, sent = progress.bytes_left_on_host, progress.bytes_exchanged
             assert sent > 3 * AT_LEAST
-            if parcels and not encrypted:
+            if handoff and not encrypted:
                 assert 1.8 * sent < left <= 4 * sent  # those from the source are left as well
             else:
                 assert left == 0

@@ -124,6 +124,8 @@ def test_a_rival_that_has_moved_says_where(name):
         (lambda: weir.Locality(memory=4.0), "half_life="),
         (lambda: Costs(calm=0.2), "min_gain="),
         (lambda: weir.files(None, "posts/", schema="k string", place="hash"), "assignment="),
+        (lambda: weir.kafka("b:9092", "posts", "k string", place="hash"), "assignment="),
+        (lambda: weir.kafka(servers="b:9092", topic="posts", schema="k string"), "bootstrap_servers="),
         (lambda: weir.operators.PythonAggregate("n", start=int, add=max, merge=max), "zero="),
         (lambda: weir.testing.start(weir.source("k string").count("k"), sources=2), "source_tasks="),
         (lambda: weir.testing.start(weir.source("k string").count("k"), parcels=False), "host_handoff="),

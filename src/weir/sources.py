@@ -115,8 +115,9 @@ def files(
     return Stream((step,))
 
 
+@renamed(servers="bootstrap_servers", place="assignment")
 def kafka(
-    servers: str,
+    bootstrap_servers: str,
     topic: str | Sequence[str],
     schema: Any,
     *,
@@ -130,7 +131,7 @@ def kafka(
     on_expired: str = "fail",
     on_error: str = "fail",
     group: str | None = None,
-    place: Mapping[str, int] | str | None = None,
+    assignment: Mapping[str, int] | str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Stream:
     """Begin a stream: the messages of a topic, each partition read on the server that it is assigned to.
@@ -145,7 +146,7 @@ def kafka(
 
     Parameters
     ----------
-    servers
+    bootstrap_servers
         ``"broker:9092,…"``.
     topic
         A topic, or a list of topics that hold the same rows. A name that begins with ``^`` is a pattern, e.g.
@@ -178,9 +179,9 @@ def kafka(
     on_error
         What to do with a message that can't be decoded: ``"fail"``, or ``"divert"`` it to the dead letters.
     group
-        A consumer group that is told how far batches have come, so that tools that watch the lag of groups see it. The
+        A consumer group whose offsets follow the commits, so that tools that watch the lag of groups see it. The
         query itself goes by its checkpoint.
-    place
+    assignment
         Where partitions are read: ``{"posts/3": 0}`` on given servers (others by hash), ``"hash"`` always by hash; if
         not given, where it pays, with ``routing=weir.Locality()``, else by hash.
     settings
@@ -214,7 +215,7 @@ def kafka(
         begin = start
     else:
         raise TopologyError(f'start={start!r}: expected "earliest", "latest" or a datetime')
-    topics = Topics(servers, names, dict(settings or {}), committed)
+    topics = Topics(bootstrap_servers, names, dict(settings or {}), committed)
     feed = TopicFeed(topics, begin, on_expired, max_rows_per_batch, group=group)
     text = "" if avro is None else Path(avro).read_text()
     operator = ReadTopic(
@@ -226,7 +227,7 @@ def kafka(
         kind="kafka",
         name=name,
         key=(PARTITION,),
-        routing=_assigned(place, "topic"),
+        routing=_assigned(assignment, "topic"),
         on_error=on_error,
     )
     return Stream((step,))

@@ -48,7 +48,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class SideRef(msgspec.Struct, frozen=True):
-    """A side input as a batch sees it: its file, by what its content is told from another, and when it was read."""
+    """A side input as a batch sees it: its file, what identifies its content, and when it was read."""
 
     file: FileRef
     content: str

@@ -320,7 +320,7 @@ class SeenBatch:
 
 
 def numbered(stats: BatchStats, operators: Sequence[KeyHomes], counting: bool) -> SeenBatch:
-    """Return statistics with the numbers of their keys, which are remembered from now on; count them if told so."""
+    """Return statistics with the numbers of their keys, which are remembered from now on; count them if asked to."""
     seen = SeenBatch(stats, {}, {})
     for o, homes in enumerate(operators):
         ends = [(e, side) for e in stats.pairs for side in (0, 1) if e[side] == o]

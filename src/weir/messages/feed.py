@@ -21,8 +21,8 @@ class TopicFeed:
     """Plans which offsets a batch reads: at the start of a round it asks how far the topics reach, then cuts that up.
 
     ``start`` is ``"earliest"``, ``"latest"`` or a time in ms since 1970, for partitions that are there when the query
-    starts; those that come later are read from their first message. ``most`` limits the messages of a batch. A
-    consumer ``group`` is told how far batches have come.
+    starts; those that come later are read from their first message. ``most`` limits the messages of a batch. The
+    offsets of the consumer ``group`` follow the commits.
     """
 
     topics: Topics

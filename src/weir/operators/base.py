@@ -33,7 +33,7 @@ class Operator:
     * ``takes_side``: its functions can get a side input with their rows. ``side``: the one they get.
     * ``lateness``: how late rows may be, in µs of event time, if it knows event time without a window; and
       ``time_columns``: the column of each side that it takes event time from.
-    * ``takes_watermark``: it is told the watermark where its stream has event time, without dropping late rows.
+    * ``takes_watermark``: it gets the watermark where its stream has event time, without dropping late rows.
     * ``reads_source``: what reaches it says what to read, and it emits the rows. ``recurs``: partitions come back with
       new rows, so that something can be learnt about them. ``max_bytes``: of files in a batch.
     """

@@ -52,7 +52,7 @@ class OffsetsOnlyReader(DataSourceStreamReader):
 
 
 def frames_of(parts: Assembly, session: SparkSession, *, streaming: bool) -> dict[str, DataFrame]:
-    """Return the DataFrame of each source, in the application's order; that of topics only tells of new messages."""
+    """Return the DataFrame of each source, in the application's order; that of topics only shows that there is news."""
     frames: dict[str, DataFrame] = {}
     for name in parts.schemas:
         feed = parts.feeds.get(name)

@@ -1,7 +1,7 @@
 """Files in an object store (S3, Google Cloud Storage, Azure), through obstore.
 
 Object stores create an object only if there is none of its name, atomically: two writers of one document never both
-succeed. Requests are tried again with growing pauses. What cannot be told from its answer (a request that times out
+succeed. Requests are tried again with growing pauses. What its answer does not show (a request that times out
 may still have arrived) is found out by reading the object back.
 """
 

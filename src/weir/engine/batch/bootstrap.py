@@ -148,7 +148,7 @@ def _by_operator(option: str, given: Any, names: Sequence[str], which: str) -> M
         return given or {}
     if len(names) != 1:
         raise TopologyError(
-            f"{option}= is for one operator, and there are {len(names)} that {which} ({', '.join(names)}); say which "
-            f"sink is whose, {option}={{'name': …}}, or put stream.{'late_' * (option == 'late')}sink(…) behind each"
+            f"{option}= is for one operator, and there are {len(names)} that {which} ({', '.join(names)}); name the "
+            f"operator of each, {option}={{'name': …}}, or put stream.{'late_' * (option == 'late')}sink(…) behind each"
         )
     return {names[0]: given}

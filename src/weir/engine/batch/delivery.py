@@ -25,7 +25,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds between two tries
 
 
 class Retry:
-    """Tries again with growing pauses; ``say`` is told what it waits for, and "" when it no longer waits."""
+    """Tries again with growing pauses; ``say`` gets what it waits for, and "" when it no longer waits."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -38,7 +38,7 @@ class Retry:
     def persist(self, what: str, act: Callable[[bool], None]) -> dict[str, Any] | None:
         """Do something, again and again while it is unavailable; return how long that was, None if it never was.
 
-        ``act`` is told whether it was tried before.
+        ``act`` is called with whether it was tried before.
         """
         began, tries, why = time.monotonic(), 0, ""
         while True:
@@ -91,7 +91,7 @@ class Deliveries:
         self._persist(name, lambda again: sink.open(self.ledger.query, name, schema, fresh))
 
     def deliver(self, commit: Commit, topology: Topology) -> dict[str, Any]:
-        """Hand a batch's outputs to the sinks, unless they have had it; return what it had to wait for."""
+        """Hand a batch's outputs to the sinks, unless it was delivered before; return what it had to wait for."""
         waits: dict[str, Any] = {}
         if not self.sinks or self.ledger.was_delivered(commit.batch):
             return waits

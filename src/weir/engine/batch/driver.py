@@ -432,7 +432,7 @@ class Driver:
     # ------------------------------------------------------------------ deliver
 
     def deliver(self, commit: Commit, progress: Progress | None = None) -> None:
-        """Hand a batch's outputs to the sinks, unless they have had it."""
+        """Hand a batch's outputs to the sinks, unless it was delivered before."""
         waits = self.deliveries.deliver(commit, self.topology)
         if progress is not None and waits:
             progress.sink_waits = waits

@@ -16,7 +16,7 @@ ASPECTS = {"key": "key", "operator": "definition", "window": "window", "state": 
 
 
 def check_source(root: str, last: Commit | None, source: str) -> None:
-    """Refuse batches of another source than the one that the last commit has had: their numbers mean other rows."""
+    """Refuse batches of another source than that of the last commit: their numbers mean other rows."""
     if last is not None and last.source and source and last.source != source:
         raise CheckpointMismatch(
             f"{root}: the folder 'source', Spark's own record of what it has read, is not the one that the commits "

@@ -86,7 +86,7 @@ class OperatorRuntime:
         self._outputs = TaskOutputs(self.files, self.topology)
         self._event_times = EventTimes(self.topology, self.plan, report)
         self._unread: list[tuple[Node, Rows]] = []  # listings of files to be read here
-        self._oldest: dict[str, int] = {}  # operator → marker of the oldest row it has had
+        self._oldest: dict[str, int] = {}  # operator → marker of the oldest row that it got
 
     @cached_property
     def keeper(self) -> StateKeeper:

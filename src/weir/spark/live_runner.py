@@ -151,13 +151,13 @@ class LiveRunner:
         if self._group is not None:
             self._origin = origin
 
-    def ensure_slots(self, servers: int, timeout: float) -> None:
-        """Start live servers that are to come, while batches go on."""
-        self._jobs.ensure_slots(servers, timeout)
-        group, more = self._group, servers - self._jobs.topology.servers
-        if group is not None and more > 0 and self._reserve(servers) is None:
+    def ensure_slots(self, servers: int, new: int, timeout: float) -> None:
+        """Start live servers that are to come, while batches go on; those that are to leave still hold their slots."""
+        self._jobs.ensure_slots(servers, new, timeout)
+        group, most = self._group, self._jobs.topology.servers + new
+        if group is not None and self._reserve(most) is None:
             with contextlib.suppress(LiveFailed):  # the batch that wants them says so
-                group.prepare(more, self._newcomers(group), START_SECONDS)
+                group.prepare(new, self._newcomers(group), START_SECONDS)
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
         if hosts is not None and executors(self.session):  # servers may live there
@@ -223,6 +223,7 @@ class LiveRunner:
         if self._origin is not None:
             origin, self._origin = self._origin, None
             group.change(origin, self._newcomers(group), START_SECONDS)
+            self._reserve(self._jobs.topology.servers)  # those that have left hold none any more
             self._say(f"on {self._jobs.topology.servers} live servers")
         job = self._jobs.job(plan, manifest, before, list(range(plan.servers)))
         job = replace(job, pace=self._pace)

@@ -155,7 +155,7 @@ class SparkRunner:
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         sink(output_frame(self.sources.session, self.storage, files, schema), batch)
 
-    def ensure_slots(self, servers: int, timeout: float) -> None:
+    def ensure_slots(self, servers: int, new: int, timeout: float) -> None:
         ensure_slots(self.session, servers, timeout)
 
     def release(self, hosts: set[str] | None) -> list[str] | None:

@@ -109,7 +109,7 @@ class MadeUpRunner:
     def close(self) -> None:
         pass
 
-    def ensure_slots(self, servers: int, timeout: float) -> None:
+    def ensure_slots(self, servers: int, new: int, timeout: float) -> None:
         pass
 
     def release(self, hosts: set[str] | None) -> list[str] | None:

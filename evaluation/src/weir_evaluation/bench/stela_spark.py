@@ -43,7 +43,7 @@ from weir_evaluation.stela.topologies import Case
 from weir_evaluation.stela.trial import convergence, decide, steady_from
 
 WARM, BEFORE, AFTER = 2, 3, 6
-CHANGED = WARM + BEFORE  # the first batch of the new placement
+CHANGED = WARM + BEFORE  # the first batch of the new placement, or that in which its servers start
 SETTLING = (
     2  # batches that may bear the cost of a change: its own, and that in which live servers start again
 )
@@ -67,8 +67,8 @@ def measure(case: Case, strategy: Strategy, console: Console, settings: Settings
     """Run a case and scale it in mid-stream; return what that did to rows per second out of the sinks.
 
     Rows per second count the whole batch: planning, work, commit and delivery. ``interruption_s`` is what the change
-    cost: the time by which its batch, and the next, took longer than the median batch after them, and the time
-    during which no query ran at all.
+    cost: the time by which its batch, and the next, took longer than the median batch after them, that by which the
+    batch in which new servers started took longer than those before it, and the time during which no query ran at all.
     """
     case = slowed(merged(case), settings.pace)
     work = Path(tempfile.mkdtemp(prefix="weir-stela-"))
@@ -77,7 +77,7 @@ def measure(case: Case, strategy: Strategy, console: Console, settings: Settings
         seen, idle = run.on_threads() if settings.execution == "threads" else run.on_spark()
         if settings.explain:
             console.print(text(run.decision, run.situation), highlight=False)
-        record = _record(case, strategy, seen, idle)
+        record = _record(case, strategy, seen, idle, run.changed)
         before, after = case.placement().parallelism(), run.decision.after.parallelism()
         record |= {
             "work": settings.work,
@@ -144,6 +144,7 @@ class _Run:
         cores = max(1, round(case.cores))
         self.machines = Machines(str(work / "machines"), cores, settings.work, min(1.0, share))
         self.rows = _rows(case, settings.seconds)
+        self.changed = CHANGED  # the first batch of the new placement
         k = case.parallelism
         self.placement = {
             o.name: tuple(range(i * k, (i + 1) * k)) for i, o in enumerate(case.operators)
@@ -159,8 +160,13 @@ class _Run:
         spark = embedded(f"local[{slots}]", **{"spark.driver.memory": "2g"})
         try:
             if self.strategy.name != Default.name:
-                self._write(0, CHANGED + AFTER)
-                return self._query(spark, self._scale).recent_progress, 0.0
+                self.changed += 1  # a batch goes by while new servers start
+                self._write(0, self.changed + AFTER)
+                seen = self._query(spark, self._scale).recent_progress
+                scaled = [p.batch for p in seen if p.scaled]
+                if scaled != [self.changed]:
+                    raise RuntimeError(f"servers changed with batches {scaled}, not with {self.changed}")
+                return seen, 0.0
             self._write(0, CHANGED)
             first = self._query(spark, None)
             seen, ended = first.recent_progress, first.progress.time
@@ -203,7 +209,7 @@ class _Run:
         self.situation = Situation(self.case.graph, now.rates, self.case.placement())
         self.decision = decide(self.case, self.strategy, self.situation)
         chosen, homes = on_servers(self.decision, now)
-        self.machines.set_homes(CHANGED, homes)
+        self.machines.set_homes(self.changed, homes)
         return chosen
 
     def _write(self, first: int, last: int) -> None:
@@ -244,12 +250,13 @@ class _Run:
         frame = reader.parquet(str(self.data))
         if self.settings.execution == "live":
             frame = frame.repartition(self.settings.frames)
-        ready = threading.Event()
+        ready, asking = threading.Event(), []
 
         def sink(frame: Any, batch: int) -> None:
             ready.wait(120)
             if scale is not None and batch == CHANGED - 1:
-                scale(query)
+                asking.append(threading.Thread(target=scale, args=[query]))
+                asking[0].start()  # batches go on
 
         query: Any = self._application(weir.source(frame, name="rows")).start(
             self.checkpoint,
@@ -373,14 +380,19 @@ def _emulated(case: Case, rows: int, seen: list[Any]) -> float:
     return len(seen) * rows * sum(_work(case).values()) / busy
 
 
-def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float) -> dict[str, Any]:
+def _record(
+    case: Case, strategy: Strategy, seen: list[Any], idle: float, changed: int = CHANGED
+) -> dict[str, Any]:
     """Return what a run shows: throughput before and after, and what the change cost; no query ran for ``idle`` s."""
     out = [sum(p.operators[s].rows_in for s in case.graph.sinks) for p in seen]
     took = np.array([p.seconds.batch for p in seen])
     pace = np.array(out) / took
-    settled = slice(CHANGED + SETTLING, None)
+    settled = slice(changed + SETTLING, None)
     before, after = float(np.median(pace[WARM:CHANGED])), float(np.median(pace[settled]))
-    extra = took[CHANGED : CHANGED + SETTLING] - np.median(took[settled])
+    extra = [
+        *took[CHANGED:changed] - np.median(took[WARM:CHANGED]),
+        *took[changed : changed + SETTLING] - np.median(took[settled]),
+    ]
     ends = np.cumsum(took)
     ends[CHANGED:] += idle
     ends -= ends[CHANGED - 1]
@@ -400,7 +412,7 @@ def _record(case: Case, strategy: Strategy, seen: list[Any], idle: float) -> dic
         "steady_s": seconds(steady_from(pace[CHANGED:], after)),
         "silent_batches": sum(n == 0 for n in out[CHANGED:]),
         "rows": out,  # out of all sinks, per batch
-        "interruption_s": round(float(np.maximum(extra, 0).sum()) + idle, 2),
+        "interruption_s": round(float(np.maximum(extra, 0.0).sum()) + idle, 2),
         "servers": [len(p.servers) for p in seen],
         "where": "spark",
         # seconds from the scaling to the end of each batch, and its rows per second

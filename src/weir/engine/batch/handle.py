@@ -232,9 +232,11 @@ class QueryHandle(ABC):
         """Return the application as a scaling strategy sees it: graph, rates, placement."""
         return self._driver.load.situation()
 
-    def scale_by(self, decision: Decision) -> Decision:
-        """Let the next batch carry out a decision that was made elsewhere; servers share the slots there are."""
-        return self._driver.scaler.ask_for(decision).decision
+    def scale_by(
+        self, decision: Decision, *, timeout: float = SLOT_WAIT, share_slots: bool = False
+    ) -> Decision:
+        """Let the next batch carry out a decision that was made elsewhere; parameters as of :meth:`scale_out`."""
+        return self._driver.scaler.ask_for(decision, timeout, share_slots).decision
 
     def _scale(self, request: Request, dry_run: bool, wait: float) -> Decision:
         scaler = self._driver.scaler

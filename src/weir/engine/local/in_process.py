@@ -131,7 +131,7 @@ class InProcessRunner:
         parts = [read_table(self.storage, ref, schema) for ref in files]
         sink(pa.concat_tables([schema.empty_table(), *parts]), batch)
 
-    def ensure_slots(self, servers: int, timeout: float) -> None:
+    def ensure_slots(self, servers: int, new: int, timeout: float) -> None:
         pass  # servers take turns in this process, however many there are
 
     def release(self, hosts: set[str] | None) -> list[str] | None:

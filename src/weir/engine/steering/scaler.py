@@ -39,8 +39,8 @@ class Pending:
 class Machines(Protocol):
     """Whoever gives servers the room to run."""
 
-    def ensure_slots(self, servers: int, timeout: float) -> None:
-        """Make sure that so many servers can run at once, or raise an EngineError."""
+    def ensure_slots(self, servers: int, new: int, timeout: float) -> None:
+        """Make sure that so many servers can run at once, of which ``new`` are to come, or raise an EngineError."""
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
         """Give back what servers no longer need; the names of executors, None where there are none."""
@@ -74,11 +74,13 @@ class Scaler:
         pending = Pending(request, decision, text(decision, now))
         return pending if dry_run else self._queue(pending)
 
-    def ask_for(self, decision: Decision) -> Pending:
-        """Let the next batch carry out a decision that was made elsewhere; servers share the slots there are."""
+    def ask_for(self, decision: Decision, timeout: float, share_slots: bool) -> Pending:
+        """Let the next batch carry out a decision that was made elsewhere."""
         if decision.before != self.load.situation().placement:
             raise EngineError("the decision is about another placement than the query has now")
-        request = Request(decision.operation, len(decision.machines), share_slots=True)
+        request = Request(
+            decision.operation, len(decision.machines), timeout=timeout, share_slots=share_slots
+        )
         return self._queue(Pending(request, decision, text(decision, self.load.situation())))
 
     def _queue(self, pending: Pending) -> Pending:
@@ -89,8 +91,10 @@ class Scaler:
                 raise EngineError("the query is about to scale already; wait for the next batch")
             self._preparing = True
         try:
-            if request.operation == "out" and not request.share_slots:
-                self.machines.ensure_slots(len(pending.decision.after.machines), request.timeout)
+            before, after = pending.decision.before.machines, pending.decision.after.machines
+            new = len(set(after) - set(before))
+            if new and not request.share_slots:
+                self.machines.ensure_slots(len(after), new, request.timeout)
             self.pending = pending
         finally:
             self._preparing = False

@@ -158,6 +158,8 @@ def test_processes_that_start_at_once_compile_each_function_once(tmp_path):
 def test_a_damaged_file_is_compiled_again_and_read_only_folders_are_read(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "first"))
     [*functions] = declared(SOME)
+    for function in functions:
+        monkeypatch.setattr(function, "_loaded", False)  # as in a process that has not used it
     compiled.compile_all(SOME)
     path = functions[0]._cache.find(functions[0].signatures[0])
     assert path is not None

@@ -10,6 +10,8 @@ import time
 
 import pytest
 import sink_app
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 import weir
 import weir.testing
@@ -56,12 +58,31 @@ def test_a_driver_that_is_really_killed_in_its_transactions(kafka, tmp_path):
     assert delivered(kafka, topic) == sink_app.truth()[0]
 
 
+def end(kafka, topic, isolation):
+    """Return the offset behind a partition's last message that such readers may see."""
+    where = {TopicPartition(topic, 0): OffsetSpec.latest()}
+    [found] = kafka.admin.list_offsets(where, isolation_level=isolation).values()
+    return found.result(10).offset
+
+
+def settled(kafka, topic, beyond=0):
+    """Wait until a topic has more messages than so many, all of transactions that have ended; return where it ends."""
+    seen = committed = beyond
+    while seen == beyond or committed < seen:
+        time.sleep(0.05)
+        seen = end(kafka, topic, IsolationLevel.READ_UNCOMMITTED)
+        committed = end(kafka, topic, IsolationLevel.READ_COMMITTED)
+    return seen
+
+
 def test_a_transaction_that_takes_too_long_is_aborted_and_delivered_anew(kafka, tmp_path):
     topic, checkpoint = kafka.topic(1), str(tmp_path / "checkpoint")
     sink = Kafka(kafka.servers, topic, settings={"transaction.timeout.ms": 1000})
     query = weir.testing.start(sink_app.app(), checkpoint, servers=2, sink=sink)
     query.feed(sink_app.BATCHES[0])
-    with at("sink-staged", 1, lambda: time.sleep(3)), pytest.raises(SinkError, match="[Ff]enced|epoch"):
+    before = settled(kafka, topic)
+    aborted = at("sink-staged", 1, lambda: settled(kafka, topic, beyond=before))
+    with aborted, pytest.raises(SinkError, match="[Ff]enced|epoch"):
         query.feed(sink_app.BATCHES[1])
     again = weir.testing.start(sink_app.app(), checkpoint, servers=2, sink=Kafka(kafka.servers, topic))
     for number in range(1, 4):

@@ -76,7 +76,8 @@ class Kafka(Cluster):
             for number in numbers:
                 self._config(number).write_text(self._properties(number))
             formats = [
-                self._java(n, "kafka.tools.StorageTool", "format", "-t", cluster, "-c") for n in numbers
+                self._java(n, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c")
+                for n in numbers
             ]
             ended = [one.wait(START) for one in formats]
             if any(ended):

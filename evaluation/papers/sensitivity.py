@@ -21,11 +21,10 @@ import numpy as np
 
 import cg_common
 from weir.network.profile import PAPER
-from weir.routing import consistent, random_choices, weight_balance
+from weir.routing import consistent, random_choices, weighted
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
-from weir.routing.weight_balance import BalancedWeights
-from weir.routing.weighted import Weighted
+from weir.routing.weighted import BalancedWeights, Weighted
 from weir_evaluation.routing import DynamicWeights
 from weir_evaluation.simulate import SimulatedCluster, SimulatedNetwork, page_views, zipf
 from weir_evaluation.simulate.batches import in_batches
@@ -87,12 +86,12 @@ def slow_host(control: Any) -> str:
 
 
 def noise(value: float) -> str:
-    before = weight_balance.NOISE
-    weight_balance.NOISE = value
+    before = weighted.NOISE
+    weighted.NOISE = value
     try:
         return slow_host(BalancedWeights())
     finally:
-        weight_balance.NOISE = before
+        weighted.NOISE = before
 
 
 def over_plain(workload: Workload, **more: Any) -> str:
@@ -124,7 +123,7 @@ def constants() -> list[tuple[str, str, Any, Sequence[Any], Measure]]:
         ("BalancedWeights.gain", slow, 1.0, (0.5, 1.0), lambda v: slow_host(BalancedWeights(gain=v))),
         ("BalancedWeights.band", slow, 0.05, (0.0, 0.05, 0.1), lambda v: slow_host(BalancedWeights(band=v))),
         ("BalancedWeights.most", slow, 4.0, (2.0, 4.0, 8.0), lambda v: slow_host(BalancedWeights(most=v))),
-        ("weight_balance.NOISE", slow, weight_balance.NOISE, (0.0, 0.005, 0.05), noise),
+        ("weighted.NOISE", slow, weighted.NOISE, (0.0, 0.005, 0.05), noise),
         ("DynamicWeights.alpha", slow, 1.2, (1.1, 1.2, 1.5), lambda v: slow_host(DynamicWeights(alpha=v))),
         ("DynamicWeights.delta", slow, 4, (2, 4, 8), lambda v: slow_host(DynamicWeights(delta=v))),
         (

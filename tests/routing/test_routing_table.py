@@ -90,7 +90,7 @@ def test_refuses_what_does_not_fit(tmp_path, monkeypatch):
         Table.from_file(path, n=5)
     with pytest.raises(CheckpointError, match="no routing table at"):
         Table.from_file(tmp_path / "none.arrow")
-    monkeypatch.setattr("weir.routing.table_file.FORMAT", 0)
+    monkeypatch.setattr("weir.routing.table.FORMAT", 0)
     with pytest.raises(CheckpointError, match=r"t\.arrow has table format 1.*upgrade"):
         Table.from_file(path)
 

@@ -15,8 +15,7 @@ from weir.routing.hash import Hash
 from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import PartialKey
 from weir.routing.shuffle import Shuffle
-from weir.routing.weight_balance import BalancedWeights
-from weir.routing.weighted import Weighted
+from weir.routing.weighted import BalancedWeights, Weighted
 from weir_evaluation.routing import DynamicWeights
 
 defaults = st.sampled_from([Shuffle(), Hash(), PartialKey()])

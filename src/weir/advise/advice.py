@@ -17,8 +17,7 @@ from weir.advise.counts import Counted, Keys, Question, count, is_remote, key_co
 from weir.advise.trial import STEPS, Trial, judge
 from weir.errors import WeirError
 from weir.hashing import hash_columns
-from weir.routing.table import Table
-from weir.routing.table_file import HASH, SERVER
+from weir.routing.table import HASH, SERVER, Table
 
 
 def advise(

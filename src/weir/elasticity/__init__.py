@@ -1,8 +1,8 @@
 """Scaling out and in while the stream runs: which operators get instances, which machines leave, which keys move.
 
-* :mod:`~weir.elasticity.graph`: the operators, their edges, and the machines of their instances
+* :mod:`~weir.elasticity.graph`: the operators, their edges, the machines of their instances, and effective throughput
+  percentage, the share of the output that depends on an operator
 * :mod:`~weir.elasticity.rates`: input and processing rates of every operator, and which operators are congested
-* :mod:`~weir.elasticity.etp`: effective throughput percentage, the share of the output that depends on an operator
 * :mod:`~weir.elasticity.decision`: the input and output of scaling strategies, and a decision in plain text
 * :mod:`~weir.elasticity.stela`: Stela; rivals are in ``weir_evaluation.stela.rivals``
 * :mod:`~weir.elasticity.keys`: which keys move when an operator gets more or fewer instances
@@ -17,8 +17,7 @@ IC2E 2016.
 
 from weir.elasticity.autoscale import Autoscale, AutoscaleWatcher
 from weir.elasticity.decision import Decision, Row, Situation, Step, Strategy, drawing, text
-from weir.elasticity.etp import etp
-from weir.elasticity.graph import Graph, Placement
+from weir.elasticity.graph import Graph, Placement, etp
 from weir.elasticity.keys import regroup, spread
 from weir.elasticity.rates import Meter, Rates, Sample, congested, propagate
 from weir.elasticity.stela import Stela

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import ClassVar
 
-from weir.elasticity.etp import etp
-from weir.elasticity.graph import Graph, Machine, Placement
+from weir.elasticity.graph import Graph, Machine, Placement, etp
 from weir.elasticity.rates import CONGESTED, Rates, congested
 from weir.errors import EngineError, TopologyError
 

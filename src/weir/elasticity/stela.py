@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from weir.elasticity.decision import Decision, Situation, Step, Strategy, joining, leaving, slots
-from weir.elasticity.etp import ranked
-from weir.elasticity.graph import Graph, Machine, Placement
+from weir.elasticity.graph import Graph, Machine, Placement, ranked
 from weir.elasticity.rates import Rates, outside, propagate
 from weir.errors import EngineError
 

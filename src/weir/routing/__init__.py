@@ -9,8 +9,7 @@ from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
 from weir.routing.shuffle import LocalOrShuffle, Shuffle
 from weir.routing.table import Table
-from weir.routing.weight_balance import BalancedWeights
-from weir.routing.weighted import Weighted
+from weir.routing.weighted import BalancedWeights, Weighted
 
 __all__ = [
     "BalancedWeights",

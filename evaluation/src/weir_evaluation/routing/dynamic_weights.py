@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weir.errors import ParameterError
 from weir.routing.base import Counters
-from weir.routing.weight_balance import ControlState, WeightControl, Weights
+from weir.routing.weighted import ControlState, WeightControl, Weights
 
 FINEST = 1 / 32  # of a full step
 # factors of a step while its direction stands, downwards and upwards, and after it has turned

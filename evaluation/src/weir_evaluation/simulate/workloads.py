@@ -33,8 +33,7 @@ from weir.network.profile import PAPER
 from weir.routing.base import Grouping
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
-from weir.routing.weight_balance import BalancedWeights
-from weir.routing.weighted import Weighted
+from weir.routing.weighted import BalancedWeights, Weighted
 from weir_evaluation.routing import DynamicWeights
 from weir_evaluation.simulate.pipeline import PipelineResult, PipelineStage, saturate
 from weir_evaluation.simulate.streams import SimulatedStream, zipf

@@ -9,8 +9,7 @@ import numpy as np
 from weir.errors import EngineError
 from weir.locality.graph import KeyGraph
 from weir.locality.partition.base import Partitioner, Parts, Terms, relabel
-from weir.locality.partition.hierarchy import partition_hierarchy
-from weir.locality.partition.multilevel import partition_multilevel
+from weir.locality.partition.multilevel import partition_hierarchy, partition_multilevel
 from weir.network.locator import Tree
 
 

@@ -17,6 +17,10 @@ from weir.faults import reach
 CHUNK_ROWS = 1 << 16
 BY_SERVERS = 1 << 17  # rows of a batch from which its parts are worth tasks of their own
 
+TARGET_BYTES = (
+    32 << 20
+)  # of a part, in memory: smaller ones are put together, where a table would have many files
+
 
 @dataclass(frozen=True)
 class Part:

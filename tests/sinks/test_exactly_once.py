@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import re
@@ -20,6 +21,7 @@ import pytest
 import sink_app
 from pyiceberg.catalog import load_catalog
 
+import s3_server
 import weir
 import weir.testing
 from weir.errors import CheckpointMismatch, EngineError, SinkError, SinkUnavailable, UnknownColumn
@@ -47,6 +49,9 @@ class Target:
         self.options = {}
         if by_servers:
             self.options["servers_from"] = 0
+            monkeypatch.setattr("weir.sinks.iceberg.TARGET_BYTES", 0)
+            if kind.startswith("delta"):
+                self.options["target_file_size"] = 300
             monkeypatch.setattr("weir.sinks.base.Delivery.batches", None)  # nothing passes through the driver
         kind = self.kind
         if kind == "kafka":
@@ -100,7 +105,7 @@ def target(request, tmp_path, monkeypatch):
     return Target(request.param, tmp_path, request, monkeypatch)
 
 
-BY_SERVERS = [f"{kind}-by-servers" for kind in ("delta", "postgres")]
+BY_SERVERS = [f"{kind}-by-servers" for kind in ("delta", "iceberg", "postgres", "kafka")]
 PARTED = pytest.mark.parametrize("target", ["parquet", *BY_SERVERS], indirect=True)
 ALL = pytest.mark.parametrize(
     "target", ["parquet", "delta", "iceberg", "postgres", "kafka", *BY_SERVERS], indirect=True
@@ -165,7 +170,9 @@ def test_settings_that_change_in_the_middle_of_a_delivery(target):
     assert target.rows() == sink_app.truth()[0]
 
 
-@pytest.mark.parametrize("target", ["delta", "iceberg", "postgres", "postgres-by-servers"], indirect=True)
+@pytest.mark.parametrize(
+    "target", ["delta", "iceberg", "postgres", "postgres-by-servers", "delta-by-servers"], indirect=True
+)
 def test_rows_are_replaced_by_key(target):
     faults = ["sink-staged:1", "sink-committed:2"]
     weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=target.sink(["place"]), faults=faults)
@@ -369,7 +376,6 @@ def test_mistakes_are_told_before_any_batch_runs(postgres, tmp_path, brokers):
 
 @pytest.mark.parametrize("servers_from", [10, 0])
 def test_every_type_arrives_in_postgres(postgres, servers_from):
-    import datetime as dt
     from decimal import Decimal
 
     schema = "k string, s string, b binary, f double, d date, t timestamp, x decimal(10,2), l array<string>, o boolean"
@@ -400,7 +406,7 @@ def test_every_type_arrives_in_postgres(postgres, servers_from):
 def test_large_batches_of_delta_are_written_by_servers_and_small_ones_by_the_driver(tmp_path):
     app = weir.source("k string, n long, s array<string>").map(lambda row: row, name="same")
     rows = [{"k": f"k{i}", "n": i, "s": ["x"]} for i in range(20)] + [{"k": "x" * 40}]
-    sink = Delta(str(tmp_path / "out"), servers_from=10)
+    sink = Delta(str(tmp_path / "out"), servers_from=10, target_file_size=500)
     weir.testing.run(app, [rows, rows[:3], rows], servers=3, sink=sink)
     table = deltalake.DeltaTable(str(tmp_path / "out"))
     found = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["k"])
@@ -430,6 +436,66 @@ def test_delta_tables_with_rules_of_their_own_are_written_by_the_driver(tmp_path
     with pytest.raises(SinkError):
         weir.testing.run(app, [[{"n": 200}]], servers=2, sink=Delta(path, servers_from=0))
     assert sorted(deltalake.DeltaTable(path).to_pyarrow_table()["n"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("servers_from", [None, 0])
+def test_delta_tables_of_partitions_that_get_new_columns(tmp_path, servers_from):
+    path = str(tmp_path / "out")
+    rows = [
+        {"k": key, "d": dt.date(2026, 1, day), "b": flag, "n": 10 * day}
+        for key in ("x", "a/b é%20=1", None)
+        for day, flag in ((1, True), (2, None))
+    ]
+    app = weir.source("k string, d date, b boolean, n long").map(lambda row: row, name="same")
+    sink = Delta(path, partition_by=["k", "d", "b"], servers_from=servers_from)
+    weir.testing.run(app, [rows, rows], servers=2, sink=sink)
+    more = weir.source("k string, d date, b boolean, extra string").map(lambda row: row, name="same")
+    wider = [{"k": "x", "d": dt.date(2026, 1, 3), "b": False, "extra": "new"}]
+    with pytest.raises(SinkError):
+        weir.testing.run(more, [wider], servers=2, sink=Delta(path, servers_from=servers_from))
+    sink = Delta(path, merge_schema=True, partition_by=["k", "d", "b"], servers_from=servers_from)
+    weir.testing.run(more, [wider], servers=2, sink=sink, faults=["sink-staged:0"])
+    table = deltalake.DeltaTable(path)
+    everything = [{"n": None, "extra": None, **row} for row in [*rows, *rows, *wider]]
+    by_all = lambda row: str(sorted(row.items()))  # noqa: E731
+    assert sorted(table.to_pyarrow_table().to_pylist(), key=by_all) == sorted(everything, key=by_all)
+    assert table.metadata().partition_columns == ["k", "d", "b"]
+    kept = table.to_pyarrow_table(filters=[("k", "=", "a/b é%20=1"), ("d", "=", "2026-01-02")])
+    assert kept["n"].to_pylist() == [20, 20]
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with s3_server.running() as endpoint:
+        yield endpoint
+
+
+@pytest.mark.parametrize("keys", [(), ("place",)])
+def test_delta_tables_in_an_object_store_are_written_by_servers(s3, keys, monkeypatch):
+    monkeypatch.setattr("weir.sinks.base.Delivery.batches", None)
+    bucket = f"tables-{len(keys)}"
+    s3_server.create_bucket(s3, bucket)
+    path = f"s3://{bucket}/tables/out"
+    options = {f"aws_{name}": value for name, value in s3_server.KEYS.items()}
+    options |= {"aws_endpoint": s3, "aws_allow_http": "true"}
+    sink = Delta(path, keys=keys, storage_options=options, servers_from=0, target_file_size=1000)
+    faults = ["part-written:100", "parts-written:2", "sink-committed:3"]
+    weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sink, faults=faults)
+    rows = deltalake.DeltaTable(path, storage_options=options).to_pyarrow_table().to_pylist()
+    updates, last = sink_app.truth()
+    truth = sorted((place, *values) for place, values in last.items()) if keys else updates
+    assert sorted((row["place"], row["rows"], row["total"]) for row in rows) == truth
+
+
+def test_files_of_delta_have_about_the_size_that_is_asked_for(tmp_path):
+    app = weir.source("k string, n long").map(lambda row: row, name="same")
+    rows = [{"k": f"{i:0100d}", "n": i} for i in range(2000)]
+    for size, files in ((1 << 20, 1), (60_000, 4)):
+        sink = Delta(str(tmp_path / str(size)), servers_from=0, target_file_size=size)
+        weir.testing.run(app, [rows], servers=8, sink=sink)
+        table = deltalake.DeltaTable(sink.path)
+        assert table.to_pyarrow_table().num_rows == 2000
+        assert len(table.file_uris()) == files
 
 
 def _part_tables(postgres):

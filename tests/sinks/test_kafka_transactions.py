@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pyarrow as pa
 import pytest
 import sink_app
 from confluent_kafka import IsolationLevel, TopicPartition
@@ -18,12 +19,13 @@ import weir.testing
 from topics import own_kafka
 from weir.errors import SinkError
 from weir.faults import watching
-from weir.sinks import Kafka
+from weir.messages.topics import Range, Topics
+from weir.sinks import Delivery, Kafka
 
 SCRIPT = """
 import sys, sink_app
 from weir.sinks import Kafka
-sink_app.resume(sys.argv[1], [Kafka(sys.argv[2], sys.argv[3], key="place", format="json")])
+sink_app.resume(sys.argv[1], [Kafka(sys.argv[2], sys.argv[3], key="place", servers_from=eval(sys.argv[4]))])
 """
 
 
@@ -48,10 +50,18 @@ def at(point, batch, action):
     return watching(reached)
 
 
-def test_a_driver_that_is_really_killed_in_its_transactions(kafka, tmp_path):
+@pytest.mark.parametrize(
+    ("servers_from", "faults"),
+    [
+        (None, ("delivery-started:0", "sink-staged:1", "sink-committed:2", "sink-delivered:2")),
+        (0, ("part-staged:1", "part-written:100", "parts-written:2", "sink-staged:3")),
+    ],
+)
+def test_a_driver_that_is_really_killed_in_its_transactions(kafka, tmp_path, servers_from, faults):
     topic = kafka.topic(3)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "checkpoint"), kafka.servers, topic]
-    for fault in ("delivery-started:0", "sink-staged:1", "sink-committed:2", "sink-delivered:2"):
+    command.append(repr(servers_from))
+    for fault in faults:
         died = subprocess.run(command, env={**os.environ, "WEIR_FAULT": fault}, timeout=120)
         assert died.returncode == -signal.SIGKILL, fault
     subprocess.run(command, check=True, timeout=120)
@@ -118,3 +128,40 @@ def test_one_of_three_brokers_is_killed_in_the_middle_of_every_transaction():
                 query.feed(batch)
             brokers.start(broker)
         assert delivered(brokers, topic) == sink_app.truth()[0]
+
+
+def test_a_part_that_is_there_is_not_sent_again(kafka):
+    topic = kafka.topic(1)
+    sink = Kafka(kafka.servers, topic, servers_from=0)
+    faults = ["part-staged:1", "part-written:101", "parts-written:2", "part-started:301"]
+    weir.testing.run(sink_app.app(), sink_app.BATCHES, servers=2, sink=sink, faults=faults)
+    assert delivered(kafka, topic) == sink_app.truth()[0]
+    everything = Topics(kafka.servers, (topic,), committed=False)
+    ranges = [Range(p, *ends) for p, ends in everything.offsets(everything.partitions()).items()]
+    written = sum(map(len, everything.read(ranges)))
+    aborted = written - len(sink_app.truth()[0])
+    assert 0 < aborted < 9  # of the part that died before its commit, and of no other
+
+
+def test_a_part_of_a_driver_that_was_thought_dead_is_not_sent_beside_ours(kafka):
+    """Two drivers deliver one batch: whatever part one has sent, the other leaves out."""
+    topic = kafka.topic(2)
+    tables = [pa.table({"n": [number]}) for number in range(3)]
+    schema = tables[0].schema
+
+    def deliver(sink, again):
+        def each(count, task):
+            return [task(number) for number in range(count)]
+
+        sink.deliver(Delivery("q", topic, 3, again, schema, 3, 3, tables.__getitem__, each))
+
+    old, new = (Kafka(kafka.servers, topic, servers_from=0) for _ in range(2))
+    old.open("q", topic, schema, True)
+    with (
+        at("part-staged", 301, lambda: deliver(new, True)),
+        pytest.raises(SinkError, match="[Ff]enced|epoch"),
+    ):
+        deliver(old, False)
+    assert sorted(row["n"] for row in kafka.read(topic)) == [0, 1, 2]
+    deliver(old, True)
+    assert sorted(row["n"] for row in kafka.read(topic)) == [0, 1, 2]

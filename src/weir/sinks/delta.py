@@ -14,13 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs
 import pyarrow.parquet as pq
 
 from weir.columns import check_columns
 from weir.errors import SinkError, SinkUnavailable
 from weir.extras import require
 from weir.faults import reach
-from weir.sinks.base import BY_SERVERS, Delivery, Part, Sink, check_deleted, check_servers_from
+from weir.sinks.base import BY_SERVERS, TARGET_BYTES, Delivery, Part, Sink, check_deleted, check_servers_from
 from weir.state.storage import Storage
 
 PLAIN_FEATURES = {"appendOnly", "timestampNtz"}
@@ -47,10 +48,15 @@ class Delta(Sink):
         Columns by which a new table is partitioned.
     storage_options
         Settings of an object store, by their names in delta-rs.
+    merge_schema
+        Whether the table gets columns that rows have and it has not. Else that is an error.
+    target_file_size
+        Bytes of rows in memory that one file should have; in Parquet they are fewer. Parts of a batch that are smaller
+        become one file.
     servers_from
-        Rows of a batch from which servers write its files, and the driver adds them in one commit. Smaller ones, rows
-        with keys, tables in object stores, and those that are partitioned or have constraints go through the driver.
-        None: all do.
+        Rows of a batch from which servers write, and must reach the table: files, which the driver adds in one commit.
+        Rows with keys, and those of tables with constraints or other rules, are merged or written by one server.
+        Smaller batches are written by the driver. None: all are.
 
     Guarantee: each row once, a batch at a time; readers see a batch whole or not at all.
     """
@@ -63,8 +69,14 @@ class Delta(Sink):
         deleted: str | None = None,
         partition_by: Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
+        merge_schema: bool = False,
+        target_file_size: int = TARGET_BYTES,
         servers_from: int | None = BY_SERVERS,
     ) -> None:
+        self.merge_schema, self.target_file_size = merge_schema, target_file_size
+        self._uri = (
+            str(path) if "://" in str(path) else os.path.abspath(path)
+        )  # tasks may work in another folder
         self.path, self.keys, self.partition_by = str(path), list(keys), list(partition_by)
         self.deleted = deleted
         self._options = dict(storage_options or {})
@@ -81,16 +93,17 @@ class Delta(Sink):
             self._table()
 
     def deliver(self, delivery: Delivery) -> None:
-        import deltalake
-
         application = f"weir-{delivery.query}-{delivery.operator}"
         with self._translated():
-            table = self._table()
-            had = None if table is None else table.transaction_version(application)
-            if had is not None and had >= delivery.batch:
+            if self._has(table := self._table(), application, delivery.batch):
                 return
-            mark = deltalake.Transaction(app_id=application, version=delivery.batch)
-            self._write(table, delivery, deltalake.CommitProperties(app_transactions=[mark]))
+            if delivery.rows < self._servers_from:
+                reach("sink-staged", delivery.batch)
+                self._write(table, delivery.schema, delivery.batches(), _noting(application, delivery.batch))
+            elif (fitting := self._fitting(table, delivery.schema)) is not None:
+                self._append(fitting, delivery, _noting(application, delivery.batch))
+            else:  # one server does what the driver would
+                delivery.staged(partial(_write_whole, self, application), 1 + sum(delivery.sizes))
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -104,70 +117,105 @@ class Delta(Sink):
         except DeltaError as error:
             raise SinkError(f"{self!r}: {_line(error)}") from error
 
-    def _write(self, table: Any, delivery: Delivery, properties: Any) -> None:
+    def _has(self, table: Any, application: str, batch: int) -> bool:
+        had = None if table is None else table.transaction_version(application)
+        return had is not None and had >= batch
+
+    def _write(
+        self, table: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch], properties: Any
+    ) -> None:
+        """Let delta-rs append or merge rows here, and commit them."""
         import deltalake
 
-        if delivery.rows >= self._servers_from and self._is_plain(table, delivery.schema):
-            self._append(table, delivery, properties)
-            return
-        reach("sink-staged", delivery.batch)
         if table is None or not self.keys:
-            rows = pa.RecordBatchReader.from_batches(delivery.schema, delivery.batches())
+            rows = pa.RecordBatchReader.from_batches(schema, batches)
             if self.keys:
                 rows = last_of_each(rows.read_all(), self.keys)
             if self.deleted:
                 alive = pc.invert(pc.fill_null(rows[self.deleted], False))
                 rows = rows.filter(alive).drop_columns([self.deleted])
             deltalake.write_deltalake(
-                self.path,
+                self._uri,
                 rows,
                 mode="append",
+                schema_mode="merge" if self.merge_schema else None,
                 partition_by=self.partition_by or None,
                 storage_options=self._options or None,
+                target_file_size=self.target_file_size,
                 commit_properties=properties,
             )
             return
-        rows = last_of_each(pa.Table.from_batches(delivery.batches(), delivery.schema), self.keys)
+        rows = last_of_each(pa.Table.from_batches(batches, schema), self.keys)
         same = " AND ".join(f"old.`{key}` = new.`{key}`" for key in self.keys)
-        merge = table.merge(rows, same, source_alias="new", target_alias="old", commit_properties=properties)
+        merge = table.merge(
+            rows,
+            same,
+            source_alias="new",
+            target_alias="old",
+            merge_schema=self.merge_schema,
+            commit_properties=properties,
+        )
         if self.deleted:
             merge = merge.when_matched_delete(f"new.`{self.deleted}`")
         alive = f"new.`{self.deleted}` IS NOT TRUE" if self.deleted else None
         hidden = [self.deleted] if self.deleted else None
         merge.when_matched_update_all(alive, hidden).when_not_matched_insert_all(alive, hidden).execute()
 
-    def _is_plain(self, table: Any, schema: pa.Schema) -> bool:
-        """Return whether rows can be added as files of these columns, without anything that delta-rs must see to."""
+    def _fitting(self, table: Any, schema: pa.Schema) -> Any:
+        """Return the table if files of these columns can be added to it, with nothing that delta-rs must see to.
+
+        It is made, or gets new columns, if need be; that is a commit of its own.
+        """
         import deltalake
 
-        if self.keys or self.partition_by or "://" in self.path:
-            return False
+        if self.keys:
+            return None
+        wanted = deltalake.Schema.from_arrow(schema)
         if table is None:
-            return True
-        protocol = table.protocol()
+            if any(not _is_plain(schema.field(name).type) for name in self.partition_by):
+                return None
+            return deltalake.DeltaTable.create(
+                self._uri,
+                wanted,
+                mode="ignore",
+                partition_by=self.partition_by or None,
+                storage_options=self._options or None,
+            )
+        protocol, has = table.protocol(), {field.name: field for field in table.schema().fields}
         features = set(protocol.writer_features or ())
-        return (
-            (protocol.min_writer_version <= 2 or (bool(features) and features <= PLAIN_FEATURES))
-            and not table.metadata().partition_columns
-            and table.schema() == deltalake.Schema.from_arrow(schema)
-        )
+        if protocol.min_writer_version > 2 and not (features and features <= PLAIN_FEATURES):
+            return None
+        split = table.metadata().partition_columns
+        if any(name not in schema.names or not _is_plain(schema.field(name).type) for name in split):
+            return None
+        new = [field for field in wanted.fields if field.name not in has]
+        if any(has.get(field.name, field) != field for field in wanted.fields) or (
+            not self.merge_schema and (new or len(has) > len(wanted.fields))
+        ):
+            return None
+        if any(not field.nullable and name not in schema.names for name, field in has.items()):
+            return None
+        if new:
+            table.alter.add_columns(new)
+        return table
 
     def _append(self, table: Any, delivery: Delivery, properties: Any) -> None:
-        """Let servers write files under names that are theirs for ever, and add them to the table in one commit."""
-        import deltalake
+        """Let servers write files, and add them to the table in one commit."""
         from deltalake.transaction import AddAction
 
-        schema = deltalake.Schema.from_arrow(delivery.schema)
-        if table is None:
-            table = deltalake.DeltaTable.create(
-                self.path, schema, mode="ignore", storage_options=self._options or None
-            )
         who = f"{delivery.query}-{zlib.crc32(delivery.operator.encode()):08x}-{delivery.batch}"
-        folder = Storage(os.path.abspath(self.path))  # tasks may have another working directory
-        written = delivery.staged(partial(_write_file, folder, who))
-        actions = [AddAction(name, size, {}, at, True, about) for name, size, at, about in written]
+        split = table.metadata().partition_columns
+        writing = partial(_write_files, self._uri, self._options, who, split, self.target_file_size)
+        written = delivery.staged(writing, self.target_file_size)
+        actions = [
+            AddAction(name, size, values, at, True, about)
+            for files in written
+            for name, size, values, at, about in files
+        ]
         reach("sink-staged", delivery.batch)
-        table.create_write_transaction(actions, "append", schema, commit_properties=properties)
+        table.create_write_transaction(
+            actions, "append", table.schema(), split or None, commit_properties=properties
+        )
 
     def _table(self) -> Any:
         """Return the table as it is now; None if there is none."""
@@ -175,21 +223,95 @@ class Delta(Sink):
         from deltalake.exceptions import TableNotFoundError
 
         try:
-            return deltalake.DeltaTable(self.path, storage_options=self._options or None)
+            return deltalake.DeltaTable(self._uri, storage_options=self._options or None)
         except TableNotFoundError:
             return None
 
 
-def _write_file(folder: Storage, who: str, part: Part) -> tuple[str, int, int, str]:
-    """Write a part of a batch; return the file's name, size and time, and what the table's log says of its content."""
-    rows, buffer = part.table(), pa.BufferOutputStream()
+def _noting(application: str, batch: int) -> Any:
+    """Return what a commit says besides: that it has a batch."""
+    import deltalake
+
+    mark = deltalake.Transaction(app_id=application, version=batch)
+    return deltalake.CommitProperties(app_transactions=[mark])
+
+
+def _write_whole(sink: Delta, application: str, part: Part) -> None:
+    """Write a batch and commit it, in a task, unless it is there."""
+    with sink._translated():
+        if not sink._has(table := sink._table(), application, part.batch):
+            reach("part-staged", 100 * part.batch + part.first)
+            sink._write(table, part.schema, part.batches(), _noting(application, part.batch))
+
+
+File = tuple[
+    str, int, dict[str, str | None], int, str
+]  # name, bytes, values of its partition, time, statistics
+
+
+def _write_files(
+    uri: str, options: dict[str, str], who: str, split: list[str], size: int, part: Part
+) -> list[File]:
+    """Write a part of a batch; return its files, and what the table's log says of their content."""
+    files: list[File] = []
+    for values, rows in _partitions(part.table(), split):
+        pieces = max(1, -(-rows.nbytes // size))
+        each = -(-rows.num_rows // pieces)
+        for start in range(0, rows.num_rows, each):
+            piece = rows.slice(start, each)
+            reach("part-staged", 100 * part.batch + part.first)
+            # no other attempt writes this file: one that was thought dead can't harm it
+            name = f"part-{part.first:05d}-{who}-{uuid.uuid4()}.parquet"
+            files.append(
+                (
+                    name,
+                    _write_file(uri, options, name, piece),
+                    values,
+                    int(1000 * time.time()),
+                    statistics(piece),
+                )
+            )
+    return files
+
+
+def _write_file(uri: str, options: dict[str, str], name: str, rows: pa.Table) -> int:
+    """Write a file below a table; return how long it is."""
+    if "://" in uri:
+        from deltalake.fs import DeltaStorageHandler
+
+        store = pa.fs.PyFileSystem(DeltaStorageHandler(uri, options))
+        pq.write_table(rows, name, filesystem=store)
+        return int(store.get_file_info(name).size)
+    buffer = pa.BufferOutputStream()
     pq.write_table(rows, buffer)
     content = buffer.getvalue()
-    reach("part-staged", 100 * part.batch + part.first)
-    # no other attempt writes this file: one that was thought dead can't harm it
-    name = f"part-{part.first:05d}-{who}-{uuid.uuid4()}.parquet"
-    folder.write(name, content)
-    return name, content.size, int(1000 * time.time()), statistics(rows)
+    Storage(uri).write(name, content)
+    return int(content.size)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether values of a partition are spelt alike by everybody."""
+    tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean, pa.types.is_date32)
+    return any(test(kind) for test in tests)
+
+
+def _partitions(rows: pa.Table, split: list[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+    """Return the rows of each partition, without its columns, and their values as the log has them.
+
+    >>> rows = pa.table({"k": ["a", None, "a"], "n": [1, 2, 3]})
+    >>> [(values, part.to_pylist()) for values, part in _partitions(rows, ["k"])]
+    [({'k': 'a'}, [{'n': 1}, {'n': 3}]), ({'k': None}, [{'n': 2}])]
+    """
+    if not split:
+        yield {}, rows
+        return
+    numbered = rows.select(split).append_column("", pa.array(range(rows.num_rows)))
+    for group in numbered.group_by(split).aggregate([("", "list")]).to_pylist():
+        values = {name: None if group[name] is None else str(group[name]) for name in split}
+        for name in split:
+            if isinstance(group[name], bool):
+                values[name] = str(group[name]).lower()
+        yield values, rows.drop_columns(split).take(group["_list"])
 
 
 def statistics(rows: pa.Table) -> str:

@@ -20,6 +20,19 @@ SUDDEN = 1.5  # factor by which a speed must differ to be believed after a singl
 MIN_BUSY = 0.1  # seconds of work below which a server's batch says nothing about its speed
 
 
+def slowed(now: NDArray[np.float64], before: NDArray[np.float64]) -> bool:
+    """Return whether some server has become slow: its rows take half as long again as before, against the others'.
+
+    Given are seconds per row of each server, in a batch so far and in the last one, not a number where none is known.
+
+    >>> before = np.full(4, 0.001)
+    >>> slowed(np.array([0.002, 0.002, 0.002, np.nan]), before), slowed(np.array([0.001, 0.002, 0.001, 0.001]), before)
+    (False, True)
+    """
+    factor = now[np.isfinite(now) & (before > 0)] / before[np.isfinite(now) & (before > 0)]
+    return bool(len(factor) > 1 and factor.max() > SUDDEN * np.median(factor))
+
+
 class Capacity:
     """The relative speed of every server, measured, and steady: noise changes no share.
 

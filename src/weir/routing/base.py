@@ -108,9 +108,17 @@ class Router(ABC):
     def listen(self, feedback: Feedback) -> None:  # noqa: B027 - most routers don't
         """Take in what :meth:`Grouping.feedback` made of the load of the last period."""
 
+    def server_slowed(self) -> None:  # noqa: B027 - most routers keep to their plan
+        """Hear, in the middle of a batch, that a server is much slower than when the batch was planned."""
+
     def shares(self) -> list[int] | None:
         """Return the weight of each receiver, where weights decide: the part of the rows that it gets."""
         return None
+
+    @property
+    def shares_decide(self) -> bool:
+        """Whether they decide alone, so that each receiver gets just that part."""
+        return True
 
 
 class Grouping(ABC):

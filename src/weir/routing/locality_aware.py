@@ -76,9 +76,10 @@ class LocalityAwareSplit(LocalityAware):
 
     Keys that nobody has placed yet (``first_seen``) and keys too hot for one server (``hot``) stay with the row
     that brings them; with ``overflow``, another grouping deals out the rows of hot keys, and of a part of all others
-    (``spare``, picked by hash) as far as their homes have too much to do. What a server learns of
-    such a key in a batch is a partial state, which goes to the key's home, one small row instead of many large
-    ones, and is merged there in the same batch: the key's state has one owner all the same.
+    (``spare``, picked by hash) as far as their homes have too much to do. Once a server has become slow in mid-batch,
+    all keys may overflow. What a server learns of such a key in a batch is a partial state, which goes to the key's
+    home, one small row instead of many large ones, and is merged there in the same batch: the key's state has one
+    owner all the same.
 
     >>> keys = np.array([5, 6, 7], np.uint64)
     >>> table = Table(keys[:2], np.array([2, 1], np.int32))
@@ -91,13 +92,14 @@ class LocalityAwareSplit(LocalityAware):
     hot: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64), compare=False, repr=False)
     overflow: Grouping | None = None
     spare: float = 0.0
+    deals: bool = True  # whether the plan of a batch has rows to deal out
 
     splits_keys: ClassVar[bool] = True
 
     @property
     def order_free(self) -> bool:  # type: ignore[override]
-        """Not where shares decide which of a hot key's rows stay."""
-        return self.overflow is None
+        """Not where shares decide which rows of a key stay."""
+        return self.overflow is None or not self.deals
 
     @property
     def uses_distances(self) -> bool:  # type: ignore[override]
@@ -116,16 +118,9 @@ class LocalityAwareSplit(LocalityAware):
             key_groups=planned.key_groups,
             hot=self.hot if planned.hot is None else np.sort(planned.hot),
             spare=planned.spare,
-            overflow=self._dealer(planned),
+            overflow=None if self.overflow is None else self.overflow.in_force(planned),
+            deals=bool(planned.spare or len(self.hot if planned.hot is None else planned.hot)),
         )
-
-    def _dealer(self, planned: PlannedRouting) -> Grouping | None:
-        """Return who deals out rows in a batch; nobody if there are none to deal: then any order of rows will do."""
-        if self.overflow is None or not (
-            planned.spare or len(self.hot if planned.hot is None else planned.hot)
-        ):
-            return None
-        return self.overflow.in_force(planned)
 
     def feedback(self, load: InstanceLoad) -> Feedback | None:
         return None if self.overflow is None else self.overflow.feedback(load)
@@ -149,7 +144,12 @@ class SplitRouter(Router):
         self._grouping = grouping
         self._local = local
         self.overflow = overflow
+        self.spare = 0.0 if overflow is None else grouping.spare
         self._unlisted = (grouping.key_groups or Hash()).router(n)
+
+    @property
+    def _deals(self) -> bool:
+        return self.overflow is not None and (self.spare > 0 or len(self._grouping.hot) > 0)
 
     def route(self, keys: Keys) -> Instances:
         home = self._grouping.table.find(keys)
@@ -159,22 +159,31 @@ class SplitRouter(Router):
             if len(self._grouping.hot) and self.overflow is None:
                 home = np.where(np.isin(keys, self._grouping.hot), self._local, home)
         out = np.where(home < 0, self._unlisted.route(keys), home).astype(np.int32)
-        if self.overflow is not None and (len(self._grouping.hot) or self._grouping.spare):
+        if self.overflow is not None and self._deals:
             dealt = np.isin(keys, self._grouping.hot)
-            dealt |= mix(keys, _SPARE) < np.uint64(self._grouping.spare * (2**64 - 2**11))
+            dealt |= mix(keys, _SPARE) < np.uint64(self.spare * (2**64 - 2**11))
             out[dealt] = self.overflow.route(keys[dealt])
         return out
 
+    def server_slowed(self) -> None:
+        if self.overflow is not None:
+            self.spare = 1.0
+
     def counters(self) -> Counters:
-        return {} if self.overflow is None else self.overflow.counters()
+        return self.overflow.counters() if self.overflow is not None and self._deals else {}
 
     def restore(self, counters: Counters) -> None:
         if self.overflow is not None and counters:  # none if nothing was dealt out before
             self.overflow.restore(counters)
 
     def listen(self, feedback: Feedback) -> None:
-        if self.overflow is not None:
+        if self.overflow is not None and self._deals:  # else what servers do is not for shares to change
             self.overflow.listen(feedback)
 
     def shares(self) -> list[int] | None:
-        return None if self.overflow is None else self.overflow.shares()
+        return self.overflow.shares() if self.overflow is not None and self._deals else None
+
+    @property
+    def shares_decide(self) -> bool:
+        """Once all keys overflow; before, homes decide as well."""
+        return self.spare >= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from truth import eventually
 from weir.engine.documents import BatchPlan
 from weir.engine.live import control
 from weir.engine.live.control import ClusterLoad, LoadAggregator, OperatorLoad, ServerLoad
-from weir.engine.task.batch_context import BatchContext, Segments
+from weir.engine.task.batch_context import BatchContext, Pace, Segments
 from weir.flow import parts_of
 from weir.operators.process.process_instance import Calls, Keys, PartialStates
 from weir.routing.base import PERIODS, InstanceLoad
@@ -71,6 +71,51 @@ def test_a_slow_server_gets_less_within_the_first_batch(routing):
     assert sum(rows) == 4000
     assert rows[0] < 0.8 * min(rows[1:])  # with shares as they begin it gets as many as the others
     assert rows_of(query.state("topics").select(["topic", "rows"])) == counts([table], "topic")
+
+
+class SlowFrom(Slow):
+    """Works for as long on all servers up to some batch, then for four times as long on one of them."""
+
+    def __init__(self, seconds: float, batch: int) -> None:
+        super().__init__(seconds)
+        self.batch = batch
+
+    def __call__(self, key, rows, state):
+        state.rows += len(rows)
+        slow = rows[0].n >= self.batch and threading.current_thread().name.endswith("-0")
+        time.sleep(self.seconds * len(rows) * (4 if slow else 1))
+
+
+def test_rows_leave_a_server_that_becomes_slow_within_that_batch(monkeypatch):
+    monkeypatch.setattr(control, "AHEAD", 0.5)  # of few rows, some are still to be sent when it shows
+    tables = [posts(8000, 1) for _ in range(3)]
+    tables = [t.set_column(2, "n", pa.array(np.full(len(t), i))) for i, t in enumerate(tables)]
+    query = run(tallies(SlowFrom(0.0003, 2), "auto"), tables, servers=SERVERS, execution="live")
+    before, slow = query.recent_progress[1:]
+    assert [p.execution for p in (before, slow)] == ["live"] * 2
+    assert slow.servers[0].rows < 0.8 * before.servers[0].rows
+    assert rows_of(query.state("topics").select(["topic", "rows"])) == counts(tables, "topic")
+
+
+@pytest.mark.parametrize(
+    ("busy", "before", "slowed"),
+    [
+        ([1.0, 1.0, 1.7], [0.01] * 3, True),
+        ([1.7, 1.7, 1.7], [0.01] * 3, False),  # all have: rows take longer now
+        ([1.0, 1.0, 1.7], [0.01, 0.01, 0.017], False),  # it was slow before
+        ([0.02, 0.02, 0.05], [0.0002] * 3, False),  # too early to tell
+        ([1.0, 1.0, 1.7], [np.nan] * 3, False),
+    ],
+)
+def test_who_has_become_slow_shows_against_the_others(busy, before, slowed):
+    told = ClusterLoad(7, 1, {0: [(0.0, OperatorLoad(100, 0, seconds)) for seconds in busy]})
+    told.operators[0].append(None)  # not heard of yet
+    about = job(4)
+    name = about.topology.nodes[0].name
+    about = replace(about, pace=Pace(1, {name: [*before, 0.01]}))
+    assert control.server_slowed(told, about) is slowed
+    told.batch = 8  # it is about another batch
+    assert not control.server_slowed(told, about)
 
 
 def test_without_anybody_who_follows_load_functions_are_called_once_per_key_and_server():

@@ -14,12 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.locality.capacity import slowed
 from weir.locality.manager import LocalityManager
 from weir.locality.proposal import propose
 from weir.locality.stats import BatchStats
+from weir.network.distance import Distance, Place, distances
+from weir.network.locator import tree_of
 from weir.routing.base import Grouping, InstanceLoad, OperatorTraits, PlannedRouting, Router
 
-PERIODS = 8  # in a batch, after which routers at the source hear of load
+PERIODS = (
+    8  # in a batch, after which routers at the source hear of load, and all of servers that have become slow
+)
 
 Batch = Sequence[NDArray[np.uint64]]  # the keys of every row, operator by operator
 
@@ -40,6 +45,11 @@ class Case:
         Seconds that a row takes of an operator at speed 1.
     leave
         Seconds of both servers' time that a row costs which leaves its server.
+    places
+        The host and rack of every server; without them, servers are joined by a network that costs nothing.
+    link
+        Seconds for which a row holds its host's link, in one direction, on the way to another host. A rack's uplink,
+        which all its hosts share, is held ten times as long.
     """
 
     batches: Sequence[Batch]
@@ -47,6 +57,8 @@ class Case:
     mergeable: bool = True
     work: float = 5e-4
     leave: float = 0.0
+    places: Sequence[Place] = ()
+    link: float = 0.0
 
     @property
     def servers(self) -> int:
@@ -72,7 +84,7 @@ class ChainRun:
 def bound(case: Case) -> NDArray[np.float64]:
     """Return the least seconds that any routing can need for each batch: all servers busy, or the hottest key.
 
-    Rows that leave cost nothing here, keys that merge may be anywhere, and nothing has to be learnt.
+    Rows that leave cost nothing here and hold no link, keys that merge may be anywhere, and nothing has to be learnt.
     """
     least = []
     for keys, speeds in zip(case.batches, case.speeds, strict=True):
@@ -110,8 +122,12 @@ class _Chain:
             splits = [o for o in self.operators if settings.split_hot and self.declared[o].splits_keys]
             edges = list(pairwise(names))
             self.manager = LocalityManager(settings, names, edges, self.n, splits=splits)
+        self.far = distances(case.places, case.places) if case.places else None
+        if self.manager is not None and settings.hierarchy == "hosts":
+            self.manager.set_hierarchy(tree_of(case.places))
         self.routers: dict[tuple[int, int], Router] = {}
         self.heard: dict[int, Any] = {}
+        self.pace = np.full(self.n, np.nan)  # seconds per row of the first operator in the last batch
 
     def run(self) -> ChainRun:
         seconds, locality, moved, changes = [], [], 0, 0
@@ -121,8 +137,8 @@ class _Chain:
                 moved, changes = moved + plan.moved, changes + (plan.moved > 0)
             counting = self.manager is not None and self.manager.counting
             self._open(restart=number > 0)
-            busy, rows, local = self._batch(number, keys, speeds)
-            seconds.append(sum(busy.values()).max())  # type: ignore[union-attr]
+            busy, rows, local, held = self._batch(number, keys, speeds)
+            seconds.append(max(sum(busy.values()).max(), held))  # type: ignore[union-attr]
             locality.append(local)
             if self.manager is not None:
                 if number:
@@ -145,7 +161,9 @@ class _Chain:
                 hot, spare = self.manager.hot.get(o), self.manager.spare.get(o, 0.0)
                 grouping = grouping.in_force(PlannedRouting(self.manager.table(o), None, hot, spare))
             for s in range(self.sources if o == 0 else self.n):
-                router = grouping.router(self.n, seed=self.seed + o, source=s, local=-1 if o == 0 else s)
+                far = self.far[s] if o and self.far is not None and grouping.uses_distances else None
+                local = -1 if o == 0 else s
+                router = grouping.router(self.n, seed=self.seed + o, source=s, local=local, distances=far)
                 if restart:
                     router.restore(self.routers[o, s].counters())
                     if o in self.heard:
@@ -154,7 +172,9 @@ class _Chain:
 
     def _batch(
         self, number: int, keys: Batch, speeds: NDArray[np.float64]
-    ) -> tuple[dict[int, Any], dict[int, Any], float]:
+    ) -> tuple[dict[int, Any], dict[int, Any], float, float]:
+        """Route a batch; return busy seconds, rows, locality, and for how long the busiest link is held."""
+        sent = np.zeros((self.n, self.n))
         busy = {o: np.zeros(self.n) for o in self.operators}
         rows = {o: np.zeros(self.n) for o in self.operators}
         stayed = total = 0
@@ -168,6 +188,7 @@ class _Chain:
                 leaves = np.ones(len(part), bool) if o == 0 else to != at
                 if o:
                     stayed, total = stayed + int((~leaves).sum()), total + len(part)
+                    np.add.at(sent, (at, to), 1)
                     busy[o - 1] += np.bincount(at[leaves], minlength=self.n) * self.case.leave / speeds
                 arrived = np.bincount(to, minlength=self.n)
                 rows[o] += arrived
@@ -177,12 +198,29 @@ class _Chain:
             if self.declared[0].follows_load and period < PERIODS - 1:
                 load = InstanceLoad(number * PERIODS + period, rows[0], busy[0], rows[0] * 0, number > 0)
                 self._tell(0, load, self.sources)
+                if slowed(busy[0] / np.maximum(1, rows[0]), self.pace):
+                    for router in self.routers.values():
+                        router.server_slowed()
+        self.pace = busy[0] / np.maximum(1, rows[0])
         for o in self.operators:
             load = InstanceLoad((number + 1) * PERIODS - 1, rows[o], busy[o], rows[o] * 0, number > 0)
             heard = self.declared[o].feedback(load)
             if heard is not None:
                 self.heard[o] = heard
-        return busy, rows, stayed / total if total else 1.0
+        return busy, rows, stayed / total if total else 1.0, self._held(sent)
+
+    def _held(self, sent: NDArray[np.float64]) -> float:
+        """Return for how long the busiest link is held by rows from (first axis) to (second axis) servers."""
+        if self.far is None:
+            return 0.0
+        hosts, racks = [p.host for p in self.case.places], [p.rack for p in self.case.places]
+        ends = [(hosts, Distance.RACK, self.case.link), (racks, Distance.ANY, 10 * self.case.link)]
+        held = 0.0
+        for names, far, seconds in ends:
+            crossing = np.where(self.far >= far, sent, 0)
+            at = np.unique(names, return_inverse=True)[1]
+            held = max(held, *(seconds * np.bincount(at, crossing.sum(axis=axis)).max() for axis in (0, 1)))
+        return held
 
     def _tell(self, operator: int, load: InstanceLoad, routers: int) -> None:
         heard = self.declared[operator].feedback(load)

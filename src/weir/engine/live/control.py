@@ -26,10 +26,12 @@ from weir.engine.task.batch_context import BatchContext, Pace
 from weir.engine.task.reports import pace
 from weir.engine.task.routers import Routers
 from weir.graph.model import Edge, Node, Topology
+from weir.locality.capacity import slowed
 from weir.routing.base import PERIODS, InstanceLoad, Instances
 from weir.rows import Rows
 
 SOON = 0.01  # seconds after which a server that has nothing to do may report again
+TELLING = 0.1  # seconds of work of an instance before which its speed may be chance
 
 
 def every(servers: int) -> float:
@@ -85,6 +87,19 @@ class ClusterLoad(msgspec.Struct, array_like=True):
     batch: int
     sources: int
     operators: dict[int, list[tuple[float, OperatorLoad] | None]]  # None: none yet
+
+
+def server_slowed(cluster: ClusterLoad, job: BatchContext) -> bool:
+    """Return whether some server is much slower than in the last batch, by what the others are."""
+    if cluster.batch != job.plan.batch:
+        return False
+    for index, heard in cluster.operators.items():
+        before = job.pace.seconds.get(job.topology.nodes[index].name)
+        known = [None if one is None or one[1].busy < TELLING else one[1] for one in heard]
+        now = [np.nan if one is None or not one.taken else one.busy / one.taken for one in known]
+        if before is not None and slowed(np.array(now), np.array(before)):
+            return True
+    return False
 
 
 class LoadAggregator:
@@ -249,7 +264,7 @@ class Control:
         receivers, router, start = self._receivers[edge.index], self._routers.router(edge, node), 0
         while start < len(rows):
             size = max(FIRST_ROWS, int(self._room(receivers, start, len(rows))))
-            load = receivers.period(router.shares())
+            load = receivers.period(router.shares() if router.shares_decide else None)
             feedback = None if load is None else self._routers.grouping(node).feedback(load)
             if feedback is not None:
                 router.listen(feedback)
@@ -283,3 +298,5 @@ class Control:
         if cluster.batch == self._job.plan.batch:
             for receivers in self._receivers.values():
                 receivers.hear(cluster, frame.arrived)
+            if server_slowed(cluster, self._job):
+                self._routers.server_slowed()

@@ -35,6 +35,7 @@ class Inbox:
         self._error: Exception | None = None
         self._jobs: deque[Frame | None] = deque()
         self.batch = -1  # the last one that the driver has announced
+        self.cluster_load: Frame | None = None  # the last report on all servers
         self.reset()
 
     def reset(self) -> None:

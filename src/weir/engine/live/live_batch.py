@@ -18,7 +18,15 @@ import msgspec
 
 from weir.engine.exchange import wire
 from weir.engine.exchange.wire import Answers
-from weir.engine.live.control import SOON, OperatorLoad, ServerLoad, every, followed
+from weir.engine.live.control import (
+    SOON,
+    ClusterLoad,
+    OperatorLoad,
+    ServerLoad,
+    every,
+    followed,
+    server_slowed,
+)
 from weir.engine.live.inbox import NOTHING, Inbox
 from weir.engine.live.sender import DirectOutbox, Send
 from weir.engine.metrics.latency import Busy, Groups
@@ -56,7 +64,8 @@ class LiveBatch:
         self._inbox, self._end, self._tell = inbox, end, tell
         self._report = new_report(server, list(range(1, job.topology.steps + 1)), host_name())
         outbox = DirectOutbox(job, self._report, send)
-        self._runtime = OperatorRuntime(job, self._report, outbox, Routers(job, server), None)
+        self._routers = Routers(job, server)
+        self._runtime = OperatorRuntime(job, self._report, outbox, self._routers, None)
         self._followed = followed(job.topology)
         self._worked: dict[str, tuple[int, float]] = {}  # on what was put by: rows, seconds
         self._reported, self._last_load, self._every = 0.0, b"", every(job.plan.servers)
@@ -99,6 +108,7 @@ class LiveBatch:
         """Take rows until none can come for a step; work meanwhile on those that were put by."""
         while True:
             self._report_load(self._every)
+            self._hear()
             frame = self._inbox.take(step, wait=False)
             if frame is NOTHING and self._catch_up():
                 continue
@@ -180,6 +190,14 @@ class LiveBatch:
         last = self._job.pace.seconds.get(node.name)
         pace = math.nan if last is None else last[node.instance_on[self._server]]
         return None if math.isnan(pace) else pace
+
+    def _hear(self) -> None:
+        """Take in how all servers are doing: one that has become slow gets fewer rows from here, too."""
+        frame, self._inbox.cluster_load = self._inbox.cluster_load, None
+        if frame is None or not self._followed:
+            return
+        if server_slowed(msgspec.msgpack.decode(frame.data, type=ClusterLoad), self._job):
+            self._routers.server_slowed()
 
     def _report_load(self, pause: float, hungry: bool = False) -> None:
         """Say how operators here are doing, if that has changed, and not so soon again."""

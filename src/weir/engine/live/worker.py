@@ -153,6 +153,7 @@ class LiveWorker:
                     self.inbox.begin_source(0, self.inbox.batch, 0.0)
                     self.inbox.end_source(0)
                 elif frame.what == LOAD:
+                    self.inbox.cluster_load = frame
                     self._pass_on(frame)
                 elif frame.what == PEERS:
                     self._meet(msgspec.msgpack.decode(frame.data, type=list[tuple[int, Address]]))

@@ -32,6 +32,7 @@ class Routers:
         self._source = job.plan.servers + task if server is None else server
         self._routers: dict[int, Router] = {}
         self._groupings: dict[str, Grouping] = {}  # operator → what is in force in front of it
+        self._slowed = False
 
     def grouping(self, node: Node) -> Grouping:
         """Return the grouping in front of an operator that is in force in this batch."""
@@ -64,7 +65,15 @@ class Routers:
             router.restore(load_arrays(self._storage, saved))
         if node.name in plan.feedback:
             router.listen(plan.feedback[node.name])
+        if self._slowed:
+            router.server_slowed()
         return router
+
+    def server_slowed(self) -> None:
+        """Tell all routers of this batch that a server is much slower than when it was planned."""
+        self._slowed = True
+        for router in self._routers.values():
+            router.server_slowed()
 
     def _distances(self, node: Node) -> NDArray[np.int8] | None:
         """Return how far receivers are by the plan, never by the place where this task happens to run.

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 POINTS = (
+    "keys-counted",
     "plan-written",
     "job-done",
     "commit-written",
@@ -21,19 +22,21 @@ POINTS = (
     "sink-staged",
     "sink-committed",
     "sink-delivered",
+    "rows-held",
     "step-started",
     "part-started",
     "part-staged",
     "part-written",
 )
-IN_TASKS = POINTS[-4:]
+IN_TASKS = POINTS[-5:]
 _watchers: list[Callable[[str, int], None]] = []
 
 
 def reach(point: str, batch: int) -> None:
     """Say that a point is reached; die here if the environment says so.
 
-    The batch of points in tasks is a hundred times the batch's number plus the step or, of deliveries, the part.
+    The batch of points in tasks is a hundred times the batch's number plus the step (0 in source tasks) or, of
+    deliveries, the part.
     """
     if os.environ.get("WEIR_FAULT") == f"{point}:{batch}":
         os.kill(os.getpid(), signal.SIGKILL)

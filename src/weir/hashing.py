@@ -1,6 +1,6 @@
 """Spark's ``xxhash64``, bit for bit, over Arrow columns.
 
-Where Spark counts keys (``weir advise``, ``look_ahead=True``) and where Python routes rows, a key must have the same
+Where Spark counts keys (``weir advise``) and where Python routes rows, a key must have the same
 hash. So this module computes Spark's very number, vectorised over Arrow buffers, for every type a key may have. It is
 the hash behind state look-ups and routing tables, too.
 

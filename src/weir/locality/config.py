@@ -83,8 +83,9 @@ class Locality:
     half_life
         Half-life of pair counts, in periods. Key counts, which balance, live a quarter of it.
     look_ahead
-        Count the keys of every batch before it is planned, and place them for the rows that are about to come. Takes a
-        second look at the source, at the key columns only; these must be columns of the source.
+        Count the keys of every batch before it is planned, and place them for the rows that are about to come. Keys
+        must be columns of the source. On live servers the tasks that read the source count, and hold the rows until the
+        plan is there; step jobs read the source a second time, its key columns only.
     stay_bonus
         What staying is worth to a key when tables are refined, as a share of the average key's rows.
     seed

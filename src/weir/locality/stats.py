@@ -63,6 +63,11 @@ class BatchStats:
         )
 
     @property
+    def entries(self) -> int:
+        """Return how many counts there are."""
+        return sum(map(len, (*self.keys.values(), *self.pairs.values())))
+
+    @property
     def counted(self) -> dict[int, float]:
         """Return, per operator, the share of its rows whose keys are in the counts; other keys were too rare."""
         return {o: self.keys[o].total / rows for o, rows in self.rows.items() if rows and o in self.keys}

@@ -16,26 +16,29 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import InheritableThread, TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.engine.documents import BatchPlan, Manifest
 from weir.engine.exchange.wire import Answers, answered
 from weir.engine.live.control import LoadAggregator
 from weir.engine.live.coordinator import SILENCE, LiveCoordinator
-from weir.engine.live.source import push
+from weir.engine.live.source import push, push_when_planned, timed
 from weir.engine.live.transport import Address, Generation, is_available
 from weir.engine.live.worker import LiveWorker
 from weir.engine.task.batch_context import BatchContext, Pace
 from weir.engine.task.key_counting import Learning
+from weir.engine.task.look_ahead import Ahead
 from weir.engine.task.reports import BatchResult, result_of
 from weir.errors import EngineError, LiveFailed
 from weir.extras import install
 from weir.graph.model import Topology
+from weir.locality.stats import BatchStats
 from weir.spark.executors import ensure_slots, executors, settled_slots, slots
 from weir.spark.runner import (
     MOST_BYTES,
@@ -118,6 +121,15 @@ def encrypted_network(session: SparkSession) -> str | None:
     return next((name for name in ENCRYPTED_NETWORK if conf.get(name, "false") == "true"), None)
 
 
+@dataclass(frozen=True)
+class HeldBatch:
+    """A batch whose rows source tasks, or the driver, hold; ``push`` lets them go, given its job, also as bytes."""
+
+    batch: int
+    counts: BatchStats | None
+    push: Callable[[BatchContext, bytes], Answers]
+
+
 class LiveRunner:
     """Runs batches on live servers where it can, else as step jobs."""
 
@@ -133,6 +145,10 @@ class LiveRunner:
         # the batch to try live servers with again, and how many to wait after the next failure
         self._resume, self._pause = 0, 1
         self._origin: list[int] | None = None  # of live servers that change with the next batch
+        self._held: HeldBatch | None = None  # the rows of a batch that is not planned yet
+        self._failure: tuple[int, str] | None = (
+            None  # the batch whose rows were lost before its plan, and why
+        )
         self._why = "as step jobs until the first batch has been planned"
         self._pace = Pace()
 
@@ -168,33 +184,59 @@ class LiveRunner:
         self._closed = True
         self._let_go()
 
+    def look_ahead(self, rows: DataFrame, batch: int, ahead: Ahead) -> BatchStats | None:
+        """Count in the tasks that will push the rows, and let them hold these until the plan is there."""
+        if self._held is not None:  # its plan never came
+            self._let_go()
+        if self._obstacle(batch) is not None:
+            return self._jobs.look_ahead(rows, batch, ahead)
+        try:
+            group = self._group or self._start_servers()
+            self._limit_batches()
+            self._held = self._hold(group, rows, batch, ahead)
+            return self._held.counts
+        except Exception as error:
+            self._failure = batch, self._fail(batch, error)
+            return None
+
     def run(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
     ) -> BatchResult:
-        reason = self._obstacle(plan)
+        if self._held is not None and self._held.batch != plan.batch:
+            self._let_go()
+        reason = self._obstacle(plan.batch)
         if reason is not None:
             self._say(f"as step jobs: {reason}")
             self._let_go()
-            return self._jobs.run(rows, plan, manifest, before)
+            result = self._jobs.run(rows, plan, manifest, before)
+            failed = self._failure
+            return (
+                result if failed is None or failed[0] != plan.batch else replace(result, ran_again=failed[1])
+            )
         try:
             result = self._run_live(rows, plan, manifest, before)
         except Exception as error:
-            self._let_go()
-            if self._closed:
-                raise
-            self._resume, self._pause = plan.batch + self._pause, min(2 * self._pause, LONGEST_PAUSE)
-            failure = str(error).split("\n")[0]
-            self._say(f"as step jobs until batch {self._resume}: {failure}")
+            failure = self._fail(plan.batch, error)
             return replace(self._jobs.run(rows, plan, manifest, before), ran_again=failure)
         self._pause = 1
         return result
 
-    def _obstacle(self, plan: BatchPlan) -> str | None:
+    def _fail(self, batch: int, error: Exception) -> str:
+        """Let all servers go because of an error, for some batches; return what it says."""
+        self._let_go()
+        if self._closed:
+            raise error
+        self._resume, self._pause = batch + self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        failure = str(error).split("\n")[0]
+        self._say(f"as step jobs until batch {self._resume}: {failure}")
+        return failure
+
+    def _obstacle(self, batch: int) -> str | None:
         if not self._jobs.topology.steps:
             return "no operator needs a server"
         if self._group is not None and self._origin is None:
             return None
-        if plan.batch < self._resume:
+        if batch < self._resume:
             return f"live servers failed, and are tried again with batch {self._resume}"
         return self._reserve(self._jobs.topology.servers)
 
@@ -227,29 +269,74 @@ class LiveRunner:
             self._say(f"on {self._jobs.topology.servers} live servers")
         job = self._jobs.job(plan, manifest, before, list(range(plan.servers)))
         job = replace(job, pace=self._pace)
-        short = 0 < self._jobs.row_bytes <= SHORT_ROWS
-        self._jobs.limit_batches(NO_LIMIT if short else SETTINGS[MOST_BYTES])
-        context, tag = self.session.sparkContext, f"weir-source-{group.generation.name}"
+        self._limit_batches()
+        encoded, (held, self._held) = cloudpickle.dumps(job), (self._held, None)
 
         def push_rows() -> Answers:
+            if held is not None:
+                return held.push(job, encoded)
             if rows is self.sources.nothing:
                 return group.feed(job, [])
-            pushed = threading.Event()  # what servers do after that may take any time
-            threading.Thread(target=_watch_sources, args=(context, tag, group, pushed), daemon=True).start()
-            context.addJobTag(tag)
-            try:
+            with self._source_job(group):
                 if self._is_small(rows):
-                    return group.feed(job, fetched(rows).to_batches())
+                    return group.feed(job, timed(fetched(rows).to_batches()))
                 return collected(answering(rows, _push_task(job, group.generation, group.addresses)))
-            finally:
-                pushed.set()
-                context.removeJobTag(tag)
 
         aggregator = LoadAggregator(job, group.tell_load)
-        answers = group.run(plan.batch, cloudpickle.dumps(job), push_rows, aggregator)
+        answers = group.run(plan.batch, encoded, push_rows, aggregator)
         result = result_of(answers, "live")
         self._pace = aggregator.pace(result.reports)
         return result
+
+    def _limit_batches(self) -> None:
+        short = 0 < self._jobs.row_bytes <= SHORT_ROWS
+        self._jobs.limit_batches(NO_LIMIT if short else SETTINGS[MOST_BYTES])
+
+    @contextlib.contextmanager
+    def _source_job(self, group: LiveCoordinator) -> Iterator[None]:
+        """Let jobs of this thread be ended with a generation, and it with them, if they find no slot."""
+        context, tag = self.session.sparkContext, _source_tag(group.generation)
+        pushed = threading.Event()  # what servers do after that may take any time
+        threading.Thread(target=_watch_sources, args=(context, tag, group, pushed), daemon=True).start()
+        context.addJobTag(tag)
+        try:
+            yield
+        finally:
+            pushed.set()
+            context.removeJobTag(tag)
+
+    def _hold(self, group: LiveCoordinator, rows: DataFrame, batch: int, ahead: Ahead) -> HeldBatch:
+        """Have the rows of a batch read and counted, by the driver if they are few, and held."""
+        with self._source_job(group):
+            if self._is_small(rows):
+                few = list(timed(fetched(rows).to_batches()))
+                counts = ahead.merged([ahead.count_all((part for part, _ in few), 1)])
+                return HeldBatch(batch, counts, lambda job, _: group.feed(job, few))
+        # those of one wave: they wait for each other
+        most = max(1, slots(self.session) - _held[self.session.sparkContext.applicationId])
+        task = _hold_task(batch, (ahead, most), group.generation, group.address)
+        frame = answering(rows.coalesce(most), task)
+        tasks = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+        answers: Future[Answers] = Future()
+        group.hold(batch)
+
+        def hold() -> None:
+            try:
+                with self._source_job(group):
+                    answers.set_result(collected(frame))
+            except Exception as error:
+                answers.set_exception(error)
+                group.fail(error)
+
+        InheritableThread(target=hold, daemon=True, name="weir-source").start()
+
+        def push(_: BatchContext, encoded: bytes) -> Answers:
+            group.release(encoded)
+            return answers.result()
+
+        context, tag = self.session.sparkContext, _source_tag(group.generation)
+        counted = group.counts(tasks, lambda waiting: 0 < _running_tasks(context, tag) <= waiting)
+        return HeldBatch(batch, None if counted is None else ahead.merged(counted), push)
 
     def _is_small(self, rows: DataFrame) -> bool:
         """Return whether rows should come to the driver: few, and no function of the user's is called on the way.
@@ -307,7 +394,7 @@ class LiveRunner:
 
     def _let_go(self) -> None:
         with self._lock:
-            group, self._group, self._origin = self._group, None, None
+            group, self._group, self._origin, self._held = self._group, None, None, None
         if group is not None:
             group.close()
             self._cancel(self.session.sparkContext, group.generation)
@@ -320,7 +407,7 @@ class LiveRunner:
     def _cancel(context: Any, generation: Generation) -> None:
         """End what still runs for a generation: servers that are stuck, and source tasks that wait for them."""
         try:
-            context.cancelJobsWithTag(f"weir-source-{generation.name}")
+            context.cancelJobsWithTag(_source_tag(generation))
             context.cancelJobGroup(_job_group(generation))
         except Exception:
             logger.debug("the session ended before its live servers", exc_info=True)
@@ -359,6 +446,10 @@ def _running_tasks(context: Any, tag: str) -> int:
     return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
+def _source_tag(generation: Generation) -> str:
+    return f"weir-source-{generation.name}"
+
+
 def _job_group(generation: Generation) -> str:
     return f"weir-live-{generation.name}"
 
@@ -380,13 +471,28 @@ def _decoded(data: bytes) -> BatchContext:
     return job
 
 
+def _hold_task(batch: int, counting: tuple[Ahead, int], generation: Generation, driver: Address) -> Task:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        number, folder = _only_attempt(), local_folder()
+        yield answered(
+            push_when_planned(number, batch, batches, counting, generation, driver, _decoded, folder)
+        )
+
+    return task
+
+
+def _only_attempt() -> int:
+    """Return the number of a source task; what it has pushed can't be taken back, so it runs once."""
+    context = TaskContext.get()
+    assert context is not None
+    if context.attemptNumber():
+        raise LiveFailed("a source task failed or ran twice; what it has pushed can't be taken back")
+    return context.partitionId()
+
+
 def _push_task(job: BatchContext, generation: Generation, servers: list[Address]) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle(job)
-        context = TaskContext.get()
-        assert context is not None
-        if context.attemptNumber():
-            raise LiveFailed("a source task failed or ran twice; what it has pushed can't be taken back")
-        yield answered(push(job, context.partitionId(), batches, generation, servers))
+        yield answered(push(job, _only_attempt(), timed(batches), generation, servers))
 
     return task

@@ -17,17 +17,19 @@ from pyspark.sql import types as T
 
 from weir.engine.batch.fence import check_shared
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
-from weir.engine.exchange.wire import WIRE
+from weir.engine.exchange.wire import STATISTICS, WIRE, answered
 from weir.engine.metrics.progress import Progress
 from weir.engine.task import invariants
-from weir.engine.task.batch_context import BatchContext, Segments, host_name
+from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, Segments, host_name
 from weir.engine.task.job_tasks import SourceTask, StepTask
 from weir.engine.task.key_counting import Learning
+from weir.engine.task.look_ahead import Ahead
 from weir.engine.task.reports import BatchResult, result_of
 from weir.errors import EngineError, HandoffLost, OperatorError
 from weir.faults import reach
 from weir.graph.model import Topology
-from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release
+from weir.locality.stats import BatchStats
+from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release, slots
 from weir.spark.failures import translating
 from weir.spark.server_affinity import ServerAffinity
 from weir.spark.sources import SparkRows
@@ -163,6 +165,17 @@ class SparkRunner:
             return None
         return release(self.session, self.affinity.n, holders(self.session, self.affinity.rdd), hosts)
 
+    def look_ahead(self, rows: DataFrame, batch: int, ahead: Ahead) -> BatchStats | None:
+        """Count in a job of its own: it reads the key columns of the source, which the batch reads again."""
+        tasks = max(1, slots(self.session))
+        narrow = rows.select(*[f"`{c}`" for c in (*ahead.columns, SOURCE_NUMBER) if c in rows.columns])
+
+        def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield answered([(STATISTICS, ahead.count_all(batches, tasks))])
+
+        counted = collected(answering(narrow.coalesce(tasks), count))
+        return ahead.merged([counts for _, counts in counted])
+
     def run(
         self, rows: DataFrame, plan: BatchPlan, manifest: Manifest, before: Manifest | None = None
     ) -> BatchResult:
@@ -211,7 +224,7 @@ class SparkRunner:
         plan: BatchPlan,
         manifest: Manifest,
         before: Manifest | None,
-        slots: list[int],
+        homes: list[int],
         hosts: list[str] | None = None,
     ) -> BatchContext:
         """Return a batch as its tasks see it."""
@@ -220,7 +233,7 @@ class SparkRunner:
             plan,
             Segments(manifest),
             self.storage,
-            slots,
+            homes,
             self.learning,
             None if before is None else Segments(before),
             query=self.query,

@@ -1,21 +1,17 @@
-"""Files as a source, which Spark lists and servers read; and a batch's keys, counted before it is planned."""
+"""Rows of Spark's sources, as one DataFrame, and files as a source, which Spark lists and servers read."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import reduce
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from weir.engine.task.batch_context import SOURCE_NUMBER, column_name
-from weir.engine.task.key_counting import ENTRIES, Ahead
 from weir.errors import EngineError, TopologyError
 from weir.graph.model import Topology
-from weir.locality.stats import BatchStats
 from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH
 from weir.spark.failures import translating
 from weir.spark.session import own_session
@@ -102,29 +98,6 @@ class SparkRows:
             return self.nothing
         gone = [number for number, name in enumerate(names) if name in sources]
         return rows.where(~F.col(SOURCE_NUMBER).isin(gone))
-
-    def count_ahead(self, rows: DataFrame, topology: Topology, ahead: Ahead) -> BatchStats:
-        """Return how often keys, and pairs of keys, occur in the rows of a batch; only key columns are read.
-
-        Rows become key hashes in the JVM, are grouped there, and the most frequent combinations reach the driver.
-        """
-        parts = []
-        for number, source in enumerate(topology.sources):
-            keys = ahead.keys.get(source, {})
-            if not keys:
-                continue
-            needed = [F.col(f"`{column_name(number, c)}`") for c in ahead.columns(source)]
-            part = _of_source(rows, topology, number)
-            part = part.where(reduce(lambda a, b: a & b, [c.isNotNull() for c in needed]))
-            hashed = [
-                F.xxhash64(*[F.col(f"`{column_name(number, c)}`") for c in key]).alias(f"h{o}")
-                for o, key in keys.items()
-            ]
-            counted = part.select(*hashed).groupBy(*[f"h{o}" for o in keys]).count()
-            table = counted.orderBy(F.desc("count")).limit(ENTRIES // len(keys)).toArrow()
-            count = table["count"].to_numpy().astype(np.float64)
-            parts.append(ahead.stats({o: table[f"h{o}"].to_numpy().view(np.uint64) for o in keys}, count))
-        return BatchStats.merge(parts)
 
 
 def _of_source(rows: DataFrame, topology: Topology, number: int) -> DataFrame:

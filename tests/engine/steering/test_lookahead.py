@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,6 +12,9 @@ import pytest
 import weir
 import weir.testing
 from support import counts, rows_of
+from truth import eventually
+from weir.engine.live.source import HeldRows
+from weir.engine.local.in_process import LiveThreads
 from weir.errors import TopologyError
 
 SOURCE = "place string, topic string"
@@ -31,10 +37,21 @@ def app():
     return places.keyed("topic", weir.Count(), name="topics")
 
 
-def fed(batches, ahead, faults):
+# dies between counting and planning, with the plan written, with the commit written; source tasks and servers fail
+FAULTS = ("keys-counted:3", "rows-held:400", "plan-written:4", "commit-written:5", "step-started:602")
+WAYS = pytest.mark.parametrize(
+    ("execution", "faults"),
+    [("jobs", ()), ("jobs", FAULTS[2:]), ("live", ()), ("live", FAULTS)],
+    ids=["jobs", "jobs, faults", "live", "live, faults"],
+)
+
+
+def fed(batches, ahead, faults, execution):
     """Return a query that has had some batches, and a reconfiguration after the second; its counts are right."""
     routing = weir.Locality(period=None, look_ahead=ahead)
-    query = weir.testing.start(app(), servers=SERVERS, routing=routing, faults=faults)
+    faults = [fault for fault in faults if ahead or not fault.startswith(("keys-counted", "rows-held"))]
+    settings = {"servers": SERVERS, "routing": routing, "execution": execution}
+    query = weir.testing.start(app(), **settings, faults=faults)
     for number, table in enumerate(batches):
         query.feed(table)
         if number == 1:
@@ -45,21 +62,19 @@ def fed(batches, ahead, faults):
     return query
 
 
-@pytest.mark.parametrize(
-    "faults", [(), ("plan-written:4", "commit-written:5", "step-started:602")], ids=["", "faults"]
-)
-def test_new_keys_are_placed_for_the_rows_that_bring_them(faults):
+@WAYS
+def test_new_keys_are_placed_for_the_rows_that_bring_them(faults, execution):
     batches = [batch(seed) for seed in range(7)]
     locality = {}
     for ahead in (False, True):
-        query = fed(batches, ahead, faults)
+        query = fed(batches, ahead, faults, execution)
         locality[ahead] = query.progress.edges["places → topics"].locality
     assert locality[False] < 0.4
     assert locality[True] > 0.9
 
 
-@pytest.mark.parametrize("faults", [(), ("plan-written:5", "commit-written:6")], ids=["", "faults"])
-def test_keys_that_are_known_go_where_their_next_rows_are(faults):
+@WAYS
+def test_keys_that_are_known_go_where_their_next_rows_are(faults, execution):
     """Every topic is in other affinity whenever it comes: what it was seen with so far says nothing."""
     batches, locality, moved = [], {}, {}
     for number in range(8):
@@ -69,7 +84,7 @@ def test_keys_that_are_known_go_where_their_next_rows_are(faults):
         pairs = [(f"place {p}", f"topic {t}") for p, t in zip(place, topic, strict=True)]
         batches.append(pa.Table.from_pylist([{"place": p, "topic": t} for p, t in pairs for _ in range(2)]))
     for ahead in (False, True):
-        query = fed(batches, ahead, faults)
+        query = fed(batches, ahead, faults, execution)
         locality[ahead] = query.progress.edges["places → topics"].locality
         moved[ahead] = query.progress.moved_keys
     assert locality[False] < 0.5
@@ -94,3 +109,24 @@ def test_rows_without_a_key_are_not_counted_ahead():
     query = weir.testing.run(app, [rows] * 3, servers=2, routing=weir.Locality(period=1, look_ahead=True))
     assert rows_of(query.state("places")) == [("a", 6), ("b", 3)]
     assert rows_of(query.state("topics")) == [("x", 3), ("y", 3)]
+
+
+def test_rows_that_do_not_fit_memory_are_held_in_files(monkeypatch):
+    monkeypatch.setattr(
+        weir.testing.LocalQuery, "_live_runner", partial(LiveThreads, limit=2000, sealed=True)
+    )
+    spilled = []
+    take = HeldRows.take
+    monkeypatch.setattr(HeldRows, "take", lambda held: spilled.append(held.spilled) or take(held))
+    query = fed([batch(seed) for seed in range(6)], True, (), "live")
+    assert {p.execution for p in query.recent_progress} == {"live"}
+    assert not any(p.routing.counting for p in query.recent_progress)
+    assert len(spilled) == 3 * 2  # source tasks hold every other batch here
+    assert min(spilled) > 0
+
+
+def test_source_tasks_without_a_plan_do_not_wait_for_ever():
+    """The driver dies twice behind the counting: the tasks that hold rows end, and the batch is counted anew."""
+    faults = ("keys-counted:2", "keys-counted:2", "keys-counted:4", "plan-written:4")
+    fed([batch(seed) for seed in range(6)], True, faults, "live").stop()
+    eventually(lambda: not [t for t in threading.enumerate() if t.name == "weir-source"])

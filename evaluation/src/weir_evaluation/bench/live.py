@@ -1,5 +1,7 @@
 """Live servers beside step jobs: tiny batches, latency, rows per second, and recovery from a killed executor.
 
+And what it costs them to look ahead, on streams where that gains something and where it does not.
+
 All ways of running take turns in one sitting, and their results are compared. ``--quick`` tries everything within a
 minute or two; its figures mean little.
 """
@@ -27,10 +29,12 @@ from rich.table import Table as RichTable
 from weir_evaluation.bench.data import fitting_tables, write_pairs
 from weir_evaluation.bench.peers.runners.spark_chain import SCHEMA, chain
 
-HELP = "live servers beside step jobs: tiny batches, latency, rows per second, recovery"
-PARTS = ("tiny", "latency", "rows", "recovery")
+HELP = "live servers beside step jobs: tiny batches, latency, rows per second, recovery; and looking ahead"
+PARTS = ("tiny", "latency", "rows", "recovery", "look_ahead")
 WAYS = ("jobs", "live")
 SHARES = (0.1, 0.5, 0.8)
+AHEAD = {"without": False, "with": True}
+STREAMS = ("new topics", "stable")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +69,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 )
             if "latency" in parts:
                 result["latency"] = _latency(spark, work, args, console)
+        if "look_ahead" in parts:
+            with _session(f"local[{2 * args.servers + 2}]", args.servers) as spark:
+                result["look_ahead"] = {s: _look_ahead(spark, work, s, args, console) for s in STREAMS}
         if "recovery" in parts:
             result["recovery_s"] = {"executor": _recovery(work, args, console)}
     finally:
@@ -97,6 +104,14 @@ def show(result: dict[str, Any], console: Console) -> None:
         for share, ways in result["latency"].items():
             for way, s in ways.items():
                 table.add_row(share, way, f"{s['p50']:.3f}", f"{s['p99']:.3f}")
+        console.print(table)
+    if "look_ahead" in result:
+        names = ("stream", "payload", "seconds without", "with", "with / without", "locality without", "with")
+        table = RichTable(*names, title="looking ahead, per batch")
+        for name, payloads in result["look_ahead"].items():
+            for payload, s in payloads.items():
+                seconds = [f"{s['seconds'][way]:.3f}" for way in AHEAD] + [f"{s['ratio']:.2f}"]
+                table.add_row(name, f"{payload} B", *seconds, *(f"{s['locality'][way]:.2f}" for way in AHEAD))
         console.print(table)
     if "recovery_s" in result:
         console.print(f"a batch in which an executor is killed: {result['recovery_s']['executor']:.1f} s")
@@ -354,6 +369,86 @@ def _start_spark(spark: Any, data: Path, folder: Path, way: str, args: argparse.
 
     writer = chain(stream).writeStream.outputMode("update").foreachBatch(sink)
     return writer.option("checkpointLocation", str(folder / "state")).start()
+
+
+# ---------------------------------------------------------------------- looking ahead
+
+
+def _look_ahead(
+    spark: Any, work: Path, name: str, args: argparse.Namespace, console: Console
+) -> dict[str, dict[str, Any]]:
+    """Seconds of a batch, and locality, with and without: two queries that take turns on the same files."""
+    import weir
+
+    out: dict[str, dict[str, Any]] = {}
+    for payload in args.payload or [0, 1000]:
+        rows = args.rows if payload == 0 else args.rows // 4
+        data = work / f"ahead {name} {payload}"
+        queries = {}
+        for way, ahead in AHEAD.items():
+            (data / way).mkdir(parents=True)
+            stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(data / way))
+            counts = weir.source(stream).keyed("k1", weir.Count(emit="rows"), name="A")
+            app = counts.keyed("k2", weir.Count(), name="B")
+            routing, state = weir.Locality(period=4, look_ahead=ahead), str(work / f"{data.name} {way}")
+            terms = {"servers": args.servers, "prune": False, "execution": "live"}
+            queries[way] = app.start(state, routing=routing, **terms)
+        try:
+            done = _in_turns(queries, data, name, rows, payload, args)
+            answers = [[sorted(map(tuple, q.state(o).collect())) for o in "AB"] for q in queries.values()]
+            if answers[0] != answers[1]:
+                raise AssertionError(f"{name}: with and without looking ahead, results differ")
+        finally:
+            for query in queries.values():
+                query.stop()
+        pairs = zip(*(done[way] for way in AHEAD), strict=True)
+        seconds = {way: statistics.median(p.seconds.batch for p in done[way]) for way in AHEAD}
+        locality = {way: statistics.mean(p.edges["A → B"].locality for p in done[way]) for way in AHEAD}
+        moved = {way: statistics.mean(p.moved_keys for p in done[way]) for way in AHEAD}
+        ratio = statistics.median(after.seconds.batch / before.seconds.batch for before, after in pairs)
+        out[str(payload)] = {"seconds": seconds, "ratio": ratio, "locality": locality, "moved_keys": moved}
+        console.print(f"looking ahead, {name}, {payload} B: {out[str(payload)]}")
+        shutil.rmtree(data)
+    return out
+
+
+def _in_turns(
+    queries: dict[str, Any], data: Path, name: str, rows: int, payload: int, args: argparse.Namespace
+) -> dict[str, list[Any]]:
+    """Feed both the same batches, one after the other; return the progress of those that are counted."""
+    done: dict[str, list[Any]] = {way: [] for way in queries}
+    for number in range(args.batches):
+        halves = {half: _made_up(name, rows // 2, payload, half) for half in (2 * number, 2 * number + 1)}
+        for way in (*queries, *reversed(queries))[2 * (number % 2) :][:2]:
+            both = data / f".{way}-{number}"
+            for half, table in halves.items():
+                _drop(both, table, half)
+            for half in halves:
+                (both / f"{half:06d}.parquet").rename(data / way / f"{half:06d}.parquet")
+            queries[way].process_all_available()
+            assert queries[way].progress.execution == "live", queries[way].describe()
+        last = {way: query.progress for way, query in queries.items()}
+        # Spark may have listed the files between the two moves, and made two batches
+        if number >= args.batches // 3 and {p.rows for p in last.values()} == {
+            sum(map(len, halves.values()))
+        }:
+            for way, progress in last.items():
+                done[way].append(progress)
+    return done
+
+
+def _made_up(name: str, rows: int, payload: int, seed: int) -> pa.Table:
+    """Rows of 1,000 first keys; second keys are each of one first key, and all new with every batch or always the same.
+
+    A tenth of the rows has a second key of any other.
+    """
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, 1000, rows)
+    of = np.where(rng.random(rows) < 0.1, rng.integers(0, 1000, rows), first)
+    second = of * 10 + rng.integers(0, 10, rows) + (10_000 * (seed // 2) if name == "new topics" else 0)
+    columns = {"k1": pa.array(first).cast(pa.string()), "k2": pa.array(second).cast(pa.string())}
+    filler = pa.array([b"x" * payload] * rows, pa.binary()) if payload else pa.nulls(rows, pa.binary())
+    return pa.table({**columns, "payload": filler})
 
 
 # ---------------------------------------------------------------------- recovery

@@ -29,7 +29,8 @@ from weir.engine.documents import (
 from weir.engine.exchange import wire
 from weir.engine.metrics.progress import Progress
 from weir.engine.task.batch_context import BatchContext, Segments
-from weir.engine.task.key_counting import Ahead, Learning
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.look_ahead import Ahead
 from weir.engine.task.reports import BatchResult, result_of, together
 from weir.graph.model import Node, Topology
 from weir.hashing import mix
@@ -88,8 +89,8 @@ class MadeUpRunner:
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         self.topology, self.learning = topology, learning
 
-    def count_ahead(self, rows: Any, topology: Topology, ahead: Ahead) -> BatchStats:
-        return BatchStats()
+    def look_ahead(self, rows: Any, batch: int, ahead: Ahead) -> BatchStats | None:
+        return None
 
     def committed(self, progress: Progress) -> None:
         pass

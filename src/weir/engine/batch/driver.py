@@ -417,14 +417,15 @@ class Driver:
         last = ledger.last
         if learner.config.hierarchy == "hosts":
             learner.manager.set_hierarchy(self.server_locations.tree(learner.manager.servers))
-        coming = (
-            None
-            if learner.ahead is None
-            else self.runner.sources.count_ahead(rows, self.topology, learner.ahead)
-        )
+        coming = None
+        if learner.ahead is not None and terms.quiet_until is None:
+            coming = self.runner.look_ahead(rows, batch, learner.ahead)
+            reach("keys-counted", batch)
         tables, version = (dict(last.tables), last.table_version) if last else ({}, 0)
         routing = learner.next_plan(batch, tables, version, coming)
-        counting = learner.counting
+        counting = (
+            learner.counting and coming is None
+        )  # what is counted already, servers need not count again
         return ledger.plan(
             batch, replace(terms, routing=routing, hot=learner.hot, spare=learner.spare, counting=counting)
         )

@@ -10,7 +10,8 @@ import pyarrow as pa
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.metrics.progress import Progress
 from weir.engine.steering.scaler import Machines
-from weir.engine.task.key_counting import Ahead, Learning
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.look_ahead import Ahead
 from weir.engine.task.reports import BatchResult
 from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
@@ -19,9 +20,6 @@ from weir.state.storage import Storage
 
 class SourceRows(Protocol):
     """What is asked of the rows that sources hand over: the loop only passes them on."""
-
-    def count_ahead(self, rows: Any, topology: Topology, ahead: Ahead) -> BatchStats:
-        """Count the keys of a batch before it is planned."""
 
     def listings(self, rows: Any, topology: Topology, sources: Collection[str]) -> dict[str, pa.Table]:
         """Return the rows of sources that list what is to be read, of those that have some."""
@@ -79,6 +77,12 @@ class Runner(Protocol):
 
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch."""
+
+    def look_ahead(self, rows: Any, batch: int, ahead: Ahead) -> BatchStats | None:
+        """Count the keys of the batch that is planned next, which is then run with the same rows.
+
+        None if that was not possible: then the batch is planned by what is known of earlier ones.
+        """
 
     def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         """Run a batch."""

@@ -23,9 +23,10 @@ import pyarrow as pa
 from weir.engine.exchange import wire
 from weir.engine.exchange.wire import Answers
 from weir.engine.live.control import LoadAggregator
-from weir.engine.live.source import feed
+from weir.engine.live.source import Timed, feed
 from weir.engine.live.transport import (
     ANSWER,
+    COUNTED,
     END,
     FAILED,
     JOB,
@@ -76,6 +77,9 @@ class LiveCoordinator:
         self._answers: dict[int, Answers] = {}
         self._failure: LiveFailed | None = None
         self._aggregator: LoadAggregator | None = None
+        self._holding = -1  # the batch whose rows source tasks hold, or will
+        self._counted: dict[int, bytes] = {}  # source task → what it has counted of them
+        self._planned = b""  # that batch, once it is planned, for source tasks
         self._closed = False
         self._listener = Listener(bind or host, self.generation, self._watch)
         self.address: Address = (host, self._listener.address[1])
@@ -160,7 +164,32 @@ class LiveCoordinator:
             self._raise()
             return said + [answer for member in self._servers for answer in self._answers[member]]
 
-    def feed(self, job: BatchContext, batches: Iterable[pa.RecordBatch]) -> Answers:
+    def hold(self, batch: int) -> None:
+        """Expect source tasks that count the rows of the next batch, and hold them until it is planned."""
+        with self._changed:
+            self._holding, self._counted, self._planned = batch, {}, b""
+
+    def counts(self, tasks: int, stuck: Callable[[int], bool], pause: float = 1.0) -> list[bytes] | None:
+        """Return what source tasks have counted, once all have; None if some can't begin before others have ended.
+
+        ``stuck`` is asked after every pause in which no task was done, and told how many hold their rows.
+        """
+        with self._changed:
+            while len(self._counted) < tasks:
+                before = len(self._counted)
+                done = self._changed.wait_for(lambda: self._failure or len(self._counted) > before, pause)  # noqa: B023
+                self._raise()
+                if not done and stuck(before):
+                    return None
+            return list(self._counted.values())
+
+    def release(self, job: bytes) -> None:
+        """Let source tasks that hold rows push them: those that wait, and those to come."""
+        with self._changed:
+            self._planned = msgspec.msgpack.encode((job, self.addresses))
+            self._changed.notify_all()
+
+    def feed(self, job: BatchContext, batches: Iterable[Timed]) -> Answers:
         """Send rows of this process to the servers, as the only source task; return what it reports.
 
         They take the way of the driver's orders: an executor need not let the driver in.
@@ -217,8 +246,11 @@ class LiveCoordinator:
         return [members[member] for member in self._servers if member in members]
 
     def _watch(self, connection: Connection, hello: Hello) -> None:
-        """Listen to one server."""
+        """Listen to one server, or to a source task that holds its rows."""
         number = hello.number
+        if hello.role == "source":
+            self._inform(connection, hello)
+            return
         if hello.role != "server" or hello.listens is None or number in self._listening:
             return
         connection.wait_at_most(self._silence)
@@ -251,6 +283,25 @@ class LiveCoordinator:
             with self._changed:
                 del self._members[number]
                 self._changed.notify_all()
+
+    def _inform(self, connection: Connection, hello: Hello) -> None:
+        """Tell a source task of its batch's plan, once it has counted its rows, and there is one."""
+        try:
+            frame = connection.receive()
+            if frame is None or frame.what != COUNTED:
+                return  # it has failed, and its job says why
+            with self._changed:
+                if hello.batch != self._holding or hello.number in self._counted:
+                    return
+                self._counted[hello.number] = frame.data
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._failure or self._planned)
+                if self._failure is not None:
+                    return
+            connection.send(JOB, self._planned)
+            connection.receive()  # it ends the connection when it has all of it
+        except (OSError, LiveFailed):
+            return  # it has gone, and its job says so
 
     def _raise(self) -> None:
         if self._failure is not None:

@@ -1,28 +1,92 @@
-"""A source task whose rows go straight to live servers."""
+"""A source task whose rows go straight to live servers, or wait in it until their batch is planned."""
 
 from __future__ import annotations
 
 import selectors
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from weir.engine.exchange.wire import Answers
 from weir.engine.live.control import Control, followed
+from weir.engine.live.inbox import LIMIT
 from weir.engine.live.sender import DirectOutbox, Send, Sender
-from weir.engine.live.transport import END, Address, Connection, Frame, Generation, Hello, connect
-from weir.engine.metrics.latency import Busy
+from weir.engine.live.transport import COUNTED, END, Address, Connection, Frame, Generation, Hello, connect
+from weir.engine.metrics.latency import Busy, now
 from weir.engine.task.batch_context import BatchContext, host_name
+from weir.engine.task.look_ahead import Ahead, summary
 from weir.engine.task.reports import answers
 from weir.engine.task.routers import Routers
 from weir.engine.task.runtime import OperatorRuntime, new_report
 from weir.errors import LiveFailed
+from weir.faults import reach
+
+Timed = tuple[pa.RecordBatch, int]  # rows, and when they left their source, in µs
+
+
+def timed(batches: Iterable[pa.RecordBatch]) -> Iterator[Timed]:
+    """Yield batches that have some rows, and when they came."""
+    for batch in batches:
+        if batch.num_rows:
+            yield batch, now()
+
+
+class HeldRows:
+    """Batches of one schema; those beyond ``limit`` bytes are written to a file of ``folder``, which has no name.
+
+    >>> held = HeldRows(limit=0)
+    >>> held.put(pa.record_batch({"n": [1, 2]}), 7)
+    >>> [(batch.to_pydict(), came) for batch, came in held.take()], held.spilled > 0
+    ([({'n': [1, 2]}, 7)], True)
+    """
+
+    def __init__(self, folder: str | None = None, limit: int = LIMIT) -> None:
+        self._folder, self._limit = folder, limit
+        self._rows: deque[Timed] = deque()
+        self._times: deque[int] = deque()  # of the batches in the file
+        self._file: Any = None
+        self._writer: Any = None
+        self.bytes = self.spilled = 0
+
+    def put(self, batch: pa.RecordBatch, source_time: int) -> None:
+        """Hold a batch. Raises an OSError if the disk is full."""
+        if self._writer is None and self.bytes + batch.nbytes <= self._limit:
+            self._rows.append((batch, source_time))
+            self.bytes += batch.nbytes
+            return
+        if self._writer is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+            self._writer = pa.ipc.new_stream(self._file, batch.schema)
+        self._writer.write_batch(batch)
+        self._times.append(source_time)
+        self.spilled += batch.nbytes
+
+    def take(self) -> Iterator[Timed]:
+        """Yield all batches, once; each is forgotten then."""
+        while self._rows:
+            yield self._rows.popleft()
+        if self._writer is not None:
+            self._writer.close()
+            self._file.seek(0)
+            with self._file, pa.ipc.open_stream(self._file) as batches:
+                for batch in batches:
+                    yield batch, self._times.popleft()
+
+    def close(self) -> None:
+        """Forget what is left, and the file."""
+        self._rows.clear()
+        if self._file is not None:
+            self._file.close()
 
 
 def feed(
     job: BatchContext,
     task: int,
-    batches: Iterable[pa.RecordBatch],
+    batches: Iterable[Timed],
     send: Send,
     listener: LoadListener | None = None,
 ) -> Answers:
@@ -30,10 +94,9 @@ def feed(
     report, routers = new_report(None, [0], host_name()), Routers(job, None, task)
     route = None if listener is None else Control(job, routers, listener.listen).route
     runtime = OperatorRuntime(job, report, DirectOutbox(job, report, send), routers, None, route)
-    for batch in batches:
-        if batch.num_rows:
-            with Busy(report):
-                runtime.receive_source(batch)
+    for batch, source_time in batches:
+        with Busy(report):
+            runtime.receive_source(batch, source_time)
     return answers(report, runtime.close(last=False))
 
 
@@ -63,7 +126,7 @@ class LoadListener:
 def push(
     job: BatchContext,
     task: int,
-    batches: Iterable[pa.RecordBatch],
+    batches: Iterable[Timed],
     generation: Generation,
     servers: list[Address],
 ) -> Answers:
@@ -94,3 +157,44 @@ def push(
         sender.close()
         for connection in connections.values():
             connection.close()
+
+
+def push_when_planned(
+    task: int,
+    batch: int,
+    batches: Iterable[pa.RecordBatch],
+    counting: tuple[Ahead, int],
+    generation: Generation,
+    driver: Address,
+    decode: Callable[[bytes], BatchContext],
+    folder: str | None = None,
+    limit: int = LIMIT,
+) -> Answers:
+    """Run a source task that counts its rows before their batch is planned, and holds them until it is.
+
+    ``counting`` is how, and how many tasks there are. The driver hears what was counted, and answers with the batch's
+    job, as servers get it, and where they are.
+    """
+    ahead, tasks = counting
+    connection = connect(driver, generation, Hello("source", task, generation.name, batch))
+    held, counter = HeldRows(folder, limit), ahead.counter(tasks)
+    try:
+        try:
+            for rows, came in timed(batches):
+                ahead.count(counter, rows)
+                held.put(rows, came)
+        except OSError as error:  # a full disk, for instance
+            raise LiveFailed(f"source task {task} can't hold its rows: {error}") from None
+        reach("rows-held", batch * 100)
+        try:
+            connection.send(COUNTED, summary(counter))
+            frame = connection.receive()
+        except OSError as error:
+            raise LiveFailed(f"source task {task} lost the driver: {error}") from None
+        if frame is None:
+            raise LiveFailed(f"the driver gave up batch {batch} before source task {task} heard of its plan")
+        job, servers = msgspec.msgpack.decode(frame.data, type=tuple[bytes, list[Address]])
+        return push(decode(job), task, held.take(), generation, servers)
+    finally:
+        held.close()
+        connection.close()

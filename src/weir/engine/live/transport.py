@@ -28,7 +28,7 @@ import pyarrow as pa
 from weir.errors import LiveFailed, WeirError
 
 # what a frame is about
-ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT, LOAD, READY = range(1, 12)
+ROWS, END, JOB, SOURCES, ANSWER, FAILED, ALIVE, PEERS, QUIT, LOAD, READY, COUNTED = range(1, 13)
 HEAD = struct.Struct("<BBHiIqQ")  # what, kind, step, edge, rows, source time, size
 HANDSHAKE_SECONDS = 10.0
 ACK_TIMEOUT = 60.0  # seconds after which a host that acknowledges nothing counts as lost
@@ -55,7 +55,7 @@ class Generation:
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Who connects: ``role`` is "server" (to the driver), "peer" (to another server) or "source"."""
+    """Who connects: ``role`` is "server" (to the driver), "peer" (to another server) or "source" (to all)."""
 
     role: str
     number: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,18 +27,18 @@ from weir.engine.exchange import wire
 from weir.engine.exchange.wire import Answers
 from weir.engine.live.control import LoadAggregator
 from weir.engine.live.coordinator import LiveCoordinator
-from weir.engine.live.source import push
+from weir.engine.live.source import push, push_when_planned, timed
 from weir.engine.live.worker import LiveWorker
 from weir.engine.metrics.progress import Progress
 from weir.engine.task import invariants
 from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, Pace, Segments, column_name
 from weir.engine.task.job_tasks import SourceTask, StepTask
-from weir.engine.task.key_counting import Ahead, Learning
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.look_ahead import Ahead
 from weir.engine.task.reports import BatchResult, result_of
-from weir.errors import EngineError
+from weir.errors import EngineError, LiveFailed
 from weir.faults import reach
 from weir.graph.model import Topology
-from weir.hashing import hash_columns
 from weir.locality.stats import BatchStats
 from weir.state.storage import Storage
 
@@ -61,13 +62,6 @@ class ArrowRows:
 
     def no_rows(self, topology: Topology) -> Tables:
         return {name: schema.empty_table() for name, schema in topology.sources.items()}
-
-    def count_ahead(self, rows: Tables, topology: Topology, ahead: Ahead) -> BatchStats:
-        parts = []
-        for source, keys in ahead.keys.items():
-            table = rows[source].select(ahead.columns(source)).drop_null()
-            parts.append(ahead.stats({o: hash_columns([table[c] for c in key]) for o, key in keys.items()}))
-        return BatchStats.merge(parts)
 
 
 class InProcessRunner:
@@ -136,6 +130,9 @@ class InProcessRunner:
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
         return None
+
+    def look_ahead(self, rows: Tables, batch: int, ahead: Ahead) -> BatchStats | None:
+        return ahead.merged([ahead.count_all([part], self.source_tasks) for part in self.cut(rows)])
 
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         """Run one batch, step by step."""
@@ -244,10 +241,31 @@ class LiveThreads:
         self._jobs: dict[bytes, BatchContext] = {}
         self._pace = Pace()
         self._origin: list[int] | None = None  # of servers that change with the next batch
+        self._held: list[Future[Answers]] = []  # source tasks that hold the rows of the next batch
 
     @property
     def execution(self) -> str:
         return "on live servers, threads of this process"
+
+    def look_ahead(self, rows: Tables, batch: int, ahead: Ahead) -> BatchStats | None:
+        """Count in source tasks, which hold their rows until the plan is there."""
+        if self._held:  # it never came
+            self.close()
+        if batch % 2 or not self._fallback.topology.steps:
+            return self._fallback.look_ahead(rows, batch, ahead)
+        try:
+            group = self._group = self._group or self._start()
+            group.hold(batch)
+            parts = self._fallback.cut(rows)
+            for task, part in enumerate(parts):
+                about = (ahead, len(parts)), group.generation, group.address, self._jobs.__getitem__
+                hold = partial(push_when_planned, task, batch, [part], *about, limit=self.limit)
+                self._held.append(_begun(hold, group.fail))
+            counted = group.counts(len(parts), lambda _: False)
+        except LiveFailed:
+            self.close()
+            return None
+        return None if counted is None else ahead.merged(counted)
 
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
         fallback = self._fallback
@@ -265,11 +283,15 @@ class LiveThreads:
             aggregator = LoadAggregator(job, group.tell_load)
 
             def source() -> Answers:
+                if self._held:
+                    group.release(name)
+                    held, self._held = self._held, []
+                    return [answer for task in held for answer in task.result()]
                 parts = fallback.cut(rows)
                 if plan.batch % 2:
-                    return group.feed(job, parts)
-                tasks = enumerate(parts)
-                said = [push(job, task, [part], group.generation, group.addresses) for task, part in tasks]
+                    return group.feed(job, timed(parts))
+                tasks, addresses = enumerate(parts), group.addresses
+                said = [push(job, task, timed([part]), group.generation, addresses) for task, part in tasks]
                 return [answer for answers in said for answer in answers]
 
             answers = group.run(plan.batch, name, source, aggregator)
@@ -287,6 +309,7 @@ class LiveThreads:
             self._origin = origin
 
     def close(self) -> None:
+        self._held = []
         if self._group is not None:
             self._group.close()
             self._group = self._origin = None
@@ -313,3 +336,18 @@ class LiveThreads:
             )
             name = f"weir-server-{member}"
             threading.Thread(target=lambda w=worker: w().run(), daemon=True, name=name).start()
+
+
+def _begun(task: Callable[[], Answers], failed: Callable[[Exception], None]) -> Future[Answers]:
+    """Run a source task in a thread; if it fails, the servers have, too."""
+    answers: Future[Answers] = Future()
+
+    def run() -> None:
+        try:
+            answers.set_result(task())
+        except Exception as error:
+            answers.set_exception(error)
+            failed(error)
+
+    threading.Thread(target=run, daemon=True, name="weir-source").start()
+    return answers

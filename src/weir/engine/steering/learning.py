@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from weir.engine.checkpoint import MANAGER, CheckpointLayout, load_arrays, save_arrays
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef, TaskReport
 from weir.engine.metrics.progress import RoutingProgress
-from weir.engine.task.key_counting import Ahead, Learning
+from weir.engine.task.key_counting import Learning
+from weir.engine.task.look_ahead import Ahead
 from weir.engine.task.ownership import write_moves
 from weir.engine.task.reports import instance_load
 from weir.engine.task.tables import changed_table, key_groups_in_force, load_table
@@ -41,6 +42,7 @@ from weir.state.storage import Storage
 logger = logging.getLogger("weir.engine")
 # bytes of a batch's statistics up to which they are taken in before the next one is planned
 AT_ONCE = 4 << 20
+ENTRY_BYTES = 16  # of a key or a pair, on average
 SAVE_EVERY = 10  # batches, where the manager remembers much
 LIGHT = 20_000  # keys, and half the pairs, that it may remember to be saved with every batch
 
@@ -92,7 +94,10 @@ class Learner:
             splits=[i for i, g in groupings.items() if config.split_hot and g.splits_keys],
         )
         self.learning = Learning.of(self.names, self.manager.edges, topology.servers, config)
-        self.ahead = Ahead.of(topology, self.names, self.manager.edges) if config.look_ahead else None
+        self.ahead = Ahead.of(topology, self.names, self.manager.edges, config) if config.look_ahead else None
+        self._coming: tuple[int, BatchStats] | None = (
+            None  # a batch, and what was counted of it before its plan
+        )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weir-manager")
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="weir-manager-beside")
         self._taking_in: Future[None] | None = None
@@ -205,15 +210,21 @@ class Learner:
                 self.manager.observe_load(
                     {o: load.rows for o, load in loads.items()}, {o: load.busy for o, load in loads.items()}
                 )
-        if not plan.counting:
-            self.manager.pass_over()
-        if not counted:
-            return
-        self._much = sum(map(len, counted)) > AT_ONCE
-        if self._much:
-            self._taking_in = self._beside.submit(self._take_in_and_plan, counted)
+        coming, self._coming = self._coming, None
+        stats: list[bytes] | BatchStats = counted
+        if coming is not None and coming[0] == plan.batch and not plan.counting:
+            stats = coming[1]
+            self._much = stats.entries > AT_ONCE // ENTRY_BYTES
+        elif counted:
+            self._much = sum(map(len, counted)) > AT_ONCE
         else:
-            self._take_in(counted)
+            if not plan.counting:
+                self.manager.pass_over()
+            return
+        if self._much:
+            self._taking_in = self._beside.submit(self._take_in_and_plan, stats)
+        else:
+            self._take_in(stats)
 
     def _catch_up(self) -> None:
         """Wait until all statistics are taken in."""
@@ -221,16 +232,18 @@ class Learner:
         if taking_in is not None:
             taking_in.result()
 
-    def _take_in_and_plan(self, counted: list[bytes]) -> None:
+    def _take_in_and_plan(self, counted: list[bytes] | BatchStats) -> None:
         """Take statistics in, and plan what follows, unless the last such plan is still waiting for its batch."""
         self._take_in(counted)
         with self._lock:
             if self._ready is None and self.ahead is None:
                 self._ready = self._plan_tables()
 
-    def _take_in(self, counted: list[bytes]) -> None:
+    def _take_in(self, counted: list[bytes] | BatchStats) -> None:
         with self._lock, self._steering("take in statistics"):
-            whole = BatchStats.decode(*counted, capacity=self.config.capacity, seed=self.config.seed)
+            whole = counted
+            if not isinstance(whole, BatchStats):
+                whole = BatchStats.decode(*whole, capacity=self.config.capacity, seed=self.config.seed)
             self.counted = {self.names[o]: round(share, 4) for o, share in whole.counted.items()}
             self.manager.observe(whole)
             if self._computing is None and self.manager.due:
@@ -282,9 +295,11 @@ class Learner:
 
         ``coming`` is what the batch will bring, where that is known.
         """
+        self._coming = None if coming is None else (batch, coming)
         kept = {n.name for n in self.topology.stateful}  # among them fixed tables that scaling has changed
         tables = {name: ref for name, ref in tables.items() if name in self.learnt or name in kept}
-        if self._ready is None and (self._taking_in is None or self._taking_in.done() or self._astray):
+        waits = coming is not None or self._astray  # for what is still being taken in
+        if self._ready is None and (waits or self._taking_in is None or self._taking_in.done()):
             self._catch_up()
             with self._lock:
                 if batch == 0 and not tables and (start := self.start_tables()):

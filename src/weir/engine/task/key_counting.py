@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.errors import TopologyError
-from weir.graph.model import Node, Topology
+from weir.graph.model import Node
 from weir.locality.config import Locality
-from weir.locality.counts import HeavyPairs, count_keys, count_pairs
-from weir.locality.stats import BatchStats, Edge
+from weir.locality.counts import HeavyPairs
+from weir.locality.stats import BatchStats
 from weir.rows import Rows
 
 SERVER_ENTRIES = 100_000  # of an operator's keys, or an edge's pairs, that one server reports at most
@@ -73,9 +72,14 @@ class KeyCounter:
 
     def pair(self, origin: tuple[str, NDArray[np.uint64]], operator: str, hashes: NDArray[np.uint64]) -> None:
         """Count the pairs of a key and the one that the same row has for the next operator."""
-        edge = (self.learning.operators.get(origin[0], -1), self.learning.operators.get(operator, -1))
-        if edge in self.learning.edges:
+        if self.counts_pair(origin[0], operator):
+            edge = self.learning.operators[origin[0]], self.learning.operators[operator]
             self._heavy(self._pairs, edge).add(origin[1], hashes)
+
+    def counts_pair(self, origin: str, operator: str) -> bool:
+        """Return whether one operator's keys are counted together with those of another behind it."""
+        numbers = self.learning.operators
+        return (numbers.get(origin, -1), numbers.get(operator, -1)) in self.learning.edges
 
     def _heavy(self, counts: dict[Any, HeavyPairs], what: Any) -> HeavyPairs:
         if what not in counts:
@@ -106,54 +110,3 @@ def sent_by(node: Node, rows: Rows) -> tuple[str, NDArray[np.uint64]] | None:
         if at < 0 or schema.field(at).type != node.input.field(name).type:
             return None
     return (node.name, Rows(rows.batch, rows.index).hash(node.key)) if node.key else None
-
-
-ENTRIES = 1 << 19  # combinations of keys of a batch that are counted at most, the most frequent ones
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """Which columns of which source are the keys of which operator, by number."""
-
-    keys: Mapping[str, Mapping[int, tuple[str, ...]]]
-    edges: frozenset[Edge]
-
-    @classmethod
-    def of(cls, topology: Topology, names: Sequence[str], edges: Iterable[Edge]) -> Ahead:
-        """Find the keys of the named operators in the sources; refuse an application that changes rows before them."""
-        unchanged: dict[str, set[str] | None] = {source: {source} for source in topology.sources}
-        keys: dict[str, dict[int, tuple[str, ...]]] = {}
-        reading = next((n.name for n in topology.nodes if n.operator.reads_source), None)
-        if reading is not None:
-            raise TopologyError(
-                f"look_ahead=True: {reading!r} is read on the servers, after the batch is planned, so its keys are not "
-                "known before. Leave look_ahead out, or read with spark.readStream and weir.source(…)."
-            )
-        for node in topology.nodes:
-            above = [unchanged[e.source] for e in topology.edges if e.target == node.name]
-            origins = None if None in above else set().union(*(a for a in above if a is not None))
-            unchanged[node.name] = origins if node.operator.stateful and node.passes else None
-            if node.name not in names:
-                continue
-            if origins is None or any(k not in topology.sources[s].names for s in origins for k in node.key):
-                raise TopologyError(
-                    f"look_ahead=True: the key of operator {node.name!r} is not a column of a source that reaches it "
-                    "unchanged, so nobody knows it before the batch has run. Leave look_ahead out, or compute the key "
-                    "with DataFrame functions before weir.source(…)."
-                )
-            for source in origins:
-                keys.setdefault(source, {})[names.index(node.name)] = node.key
-        return cls(keys, frozenset(edges))
-
-    def columns(self, source: str) -> list[str]:
-        """Return the columns of a source that are part of some key."""
-        return list(dict.fromkeys(c for key in self.keys.get(source, {}).values() for c in key))
-
-    def stats(
-        self, hashes: Mapping[int, NDArray[np.uint64]], count: NDArray[np.float64] | None = None
-    ) -> BatchStats:
-        """Return the counts of rows of one source, given the hash of each operator's key; a row may stand for more."""
-        keys = {o: count_keys(h, count) for o, h in hashes.items()}
-        both = [(a, b) for a, b in self.edges if a in hashes and b in hashes]
-        pairs = {(a, b): count_pairs(hashes[a], hashes[b], count) for a, b in both}
-        return BatchStats(keys, pairs, {o: counts.total for o, counts in keys.items()})

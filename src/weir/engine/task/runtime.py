@@ -96,8 +96,8 @@ class OperatorRuntime:
 
     # ------------------------------------------------------------------ what comes in
 
-    def receive_source(self, batch: pa.RecordBatch) -> None:
-        """Take rows of sources, as source tasks get them."""
+    def receive_source(self, batch: pa.RecordBatch, source_time: int | None = None) -> None:
+        """Take rows of sources, as source tasks get them: now, or at a time before."""
         names = batch.schema.names
         numbers = batch.column(SOURCE_NUMBER).to_numpy() if SOURCE_NUMBER in names else None
         for number, (source, schema) in enumerate(self.topology.sources.items()):
@@ -108,7 +108,7 @@ class OperatorRuntime:
                 self.report.rows += whole.num_rows
                 self.report.bytes += whole.nbytes
                 for edge in self.topology.out_edges[source]:
-                    self._route(edge, Rows(whole, source_time=now()))
+                    self._route(edge, Rows(whole, source_time=source_time or now()))
 
     def receive_listing(self) -> None:
         """Take this server's part of what the plan says is to be read."""

@@ -67,7 +67,10 @@ class Injector:
         rng = self._rng
         fault = Scheduled(kind, after=rng.randrange(rng.choice([4, 20, 90])))
         if kind == "driver at a point":
-            fault.point, fault.after = rng.choice([p for p in POINTS if p != "step-started"]), 0
+            fault.point, fault.after = (
+                rng.choice([p for p in POINTS if p not in ("step-started", "rows-held", "keys-counted")]),
+                0,
+            )
         elif kind == "task":
             fault.point, fault.after = "step-started", rng.randrange(4 * max(1, steps))
         elif kind in ("driver in storage", "task in storage"):

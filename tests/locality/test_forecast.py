@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weir.locality import Costs, KeyGraph, Reconfiguration, count_keys, count_pairs
-from weir.locality.forecast import forecast
+from weir.locality.forecast import Balance, Moving, forecast
 
 
 def graph(rows=400, seed=0):
@@ -21,13 +21,8 @@ APART = np.where(ROWS.operator == 1, (TOGETHER + 1) % 4, TOGETHER).astype(np.int
 
 
 def ask(now, then, **terms):
-    given = {
-        "moved": int((now != then).sum()),
-        "keys": len(ROWS),
-        "batches": 2,
-        "period": 10,
-        "costs": Costs(),
-    }
+    moved = int((now != then).sum())
+    given = {"moving": Moving(moved, moved, len(ROWS)), "batches": 2, "period": 10, "costs": Costs()}
     return forecast(ROWS, now, then, 4, **{**given, **terms})
 
 
@@ -46,10 +41,13 @@ def test_heavy_state_does_not_pay():
 
 
 def test_chance_and_unrest_are_refused():
-    nearly = TOGETHER.copy()
+    nearly, all_keys = TOGETHER.copy(), Moving(len(ROWS), len(ROWS), len(ROWS))
     nearly[0] = (nearly[0] + 1) % 4
-    assert "chance" in ask(nearly, TOGETHER, costs=Costs(confidence=1e3), alpha=1.5).why
-    assert "too little" in ask(nearly, TOGETHER, moved=len(ROWS), costs=Costs(min_gain=1.0), alpha=1.5).why
+    assert "chance" in ask(nearly, TOGETHER, costs=Costs(confidence=1e3), judged_by=Balance(1.5)).why
+    assert (
+        "too little"
+        in ask(nearly, TOGETHER, moving=all_keys, costs=Costs(min_gain=1.0), judged_by=Balance(1.5)).why
+    )
     assert ask(TOGETHER, TOGETHER).why == "nothing would move"
     assert not ask(TOGETHER, APART).pays
 

@@ -93,6 +93,10 @@ class CheckpointLayout:
         return f"{ANSWERS}/{request}{what}"
 
     @staticmethod
+    def history(chunk: object) -> str:
+        return f"{HISTORY}/{chunk}"
+
+    @staticmethod
     def offsets(batch: int) -> list[str]:
         """Return what Spark writes down about a batch's input, as patterns."""
         names = [f"{batch}", f".{batch}.crc", f"{batch}.compact", f".{batch}.compact.crc"]

@@ -70,38 +70,53 @@ class Reconfiguration:
         return cls(**{**data, "forecast": Forecast(**{**saved, "break_even": break_even})})
 
 
+@dataclass(frozen=True)
+class Moving:
+    """Which keys a proposal moves."""
+
+    states: int  # keys with state that would move
+    changed: int  # keys that would have another home, those without state included
+    keys: int  # that there are
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What balance is judged by."""
+
+    alpha: float = 1.03  # what a server may have, over its share
+    shares: NDArray[np.float64] | None = None  # of servers; all alike if not given
+    # per operator, whether balance gets clearly worse on the longer record, too: few held-out rows are never well
+    # balanced, and only what both say counts against a proposal
+    worsens: NDArray[np.bool_] | None = None
+    row_seconds: NDArray[np.float64] | None = (
+        None  # what a row takes of each operator: then all their time counts
+    )
+    relief: float = 0.1  # beyond its limit by so much, an operator is worth relieving
+
+
 def forecast(
     held_out: KeyGraph,
     now: NDArray[np.int32],
     then: NDArray[np.int32],
     n: int,
+    moving: Moving,
     *,
-    moved: int,
-    changed: int | None = None,
-    keys: int,
     batches: float,
     period: float,
     costs: Costs,
-    alpha: float = 1.03,
-    shares: NDArray[np.float64] | None = None,
-    worsens: NDArray[np.bool_] | None = None,
-    row_seconds: NDArray[np.float64] | None = None,
-    relief: float = 0.1,
+    judged_by: Balance = Balance(),  # noqa: B008 - it is frozen
 ) -> Forecast:
     """Compare two assignments on a graph of rows that neither was computed from.
 
     ``now`` and ``then`` are the servers of the vertices of ``held_out``, the keys and pairs of the latest ``batches``
-    batches, at present and under the proposal. ``moved`` of ``keys`` states would move; ``changed`` keys would have
-    another home, those without state included (``moved`` if not given). ``worsens`` says, per operator, whether balance
-    gets clearly worse on the longer record too: few held-out rows are never well balanced, and only what both say
-    counts against a proposal. With ``row_seconds``, what a row takes of each operator, balance is of all their time.
+    batches, at present and under the proposal. A ``period`` is that between two proposals, in batches.
 
     Notes
     -----
     A proposal is worth it when (1) more held-out rows become local than become remote, by more than chance:
     of ``c`` rows whose fate changes, chance alone makes a difference of about ``√c``; and (2) the bytes saved
     until the horizon exceed the bytes moved, and (3) the gain is worth the disturbance (``min_gain``).
-    Or, for balance, when an operator beyond its limit by a tenth (``relief``) comes down by half of that.
+    Or, for balance, when an operator beyond its limit by a tenth (:attr:`Balance.relief`) comes down by half of that.
 
     Examples
     --------
@@ -109,7 +124,7 @@ def forecast(
     >>> a, b = np.repeat(np.array([1, 2], np.uint64), 50), np.repeat(np.array([3, 4], np.uint64), 50)
     >>> rows = KeyGraph.build([count_keys(a), count_keys(b)], {(0, 1): count_pairs(a, b)})
     >>> apart, together = np.array([0, 1, 1, 0], np.int32), np.array([0, 1, 0, 1], np.int32)
-    >>> result = forecast(rows, apart, together, 2, moved=2, keys=4, batches=1, period=10, costs=Costs())
+    >>> result = forecast(rows, apart, together, 2, Moving(2, 2, 4), batches=1, period=10, costs=Costs())
     >>> result.locality_now, result.locality_then, result.break_even, result.pays
     (0.0, 1.0, 0.01, True)
     """
@@ -119,17 +134,22 @@ def forecast(
     won = float(held_out.edge_weight[will & ~was].sum()) / 2
     lost = float(held_out.edge_weight[was & ~will].sum()) / 2
     kept = float(held_out.edge_weight[was & will].sum()) / 2
-    balance = held_out.together(row_seconds)
+    shares, moved = judged_by.shares, moving.states
+    balance = held_out.together(judged_by.row_seconds)
     before, after = balance.overload(now, n, shares), balance.overload(then, n, shares)
     gain = (won - lost) / max(batches, 1e-9) * costs.row_bytes
     weight = moved * costs.state_bytes
     break_even = weight / gain if gain > 0 else (0.0 if moved == 0 else math.inf)
     deviations = (won - lost) / math.sqrt(won + lost) if won + lost > 0 else 0.0
-    floor = np.maximum(alpha, balance.floor(n, shares))
+    floor = np.maximum(judged_by.alpha, balance.floor(n, shares))
     excess_before, excess_after = np.maximum(before / floor - 1, 0), np.maximum(after / floor - 1, 0)
-    relieves = bool(excess_before.max(initial=0) > relief and excess_after.sum() < excess_before.sum() / 2)
-    topples = (excess_after > np.maximum(excess_before, 0.1) + 0.1) & (True if worsens is None else worsens)
-    if (moved if changed is None else changed) == 0:
+    relieves = bool(
+        excess_before.max(initial=0) > judged_by.relief and excess_after.sum() < excess_before.sum() / 2
+    )
+    topples = (excess_after > np.maximum(excess_before, 0.1) + 0.1) & (
+        True if judged_by.worsens is None else judged_by.worsens
+    )
+    if moving.changed == 0:
         pays, why = False, "nothing would move"
     elif relieves and deviations >= costs.confidence:
         pays, why = True, "keeps more rows on their server, and relieves an overloaded one"
@@ -139,7 +159,7 @@ def forecast(
         pays, why = False, "would overload a server"
     elif deviations < costs.confidence:
         pays, why = False, "the gain may be chance"
-    elif rows and (won - lost) / rows < costs.min_gain * moved / max(1, keys):
+    elif rows and (won - lost) / rows < costs.min_gain * moved / max(1, moving.keys):
         pays, why = False, "gains too little for so much to move"
     elif break_even > costs.horizon * period:
         pays, why = False, "moving costs more than it gains within the horizon"

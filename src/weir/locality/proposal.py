@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from weir.hashing import hash_home
 from weir.locality.config import Costs, Locality
 from weir.locality.counts import PairCounts, count_keys, merge
-from weir.locality.forecast import Forecast, forecast
+from weir.locality.forecast import Balance, Forecast, Moving, forecast
 from weir.locality.graph import KeyGraph
 from weir.locality.key_affinity import Rows, strongest
 from weir.locality.key_homes import Where
@@ -207,22 +207,20 @@ def _judge(
     held_out = KeyGraph.build(seen, rows).weightless(snapshot.fixed)
     now = _present(snapshot, held_out)[1]
     costs = config.forecast or Costs()
-    balance = graph.together(snapshot.row_seconds)
+    balance, shares = graph.together(snapshot.row_seconds), snapshot.shares
+    worsens = balance.overload(parts, n, shares) > balance.overload(live, n, shares) + 0.1
     return forecast(
         held_out,
         now if rival is None else _carry(graph, rival, held_out, now),
         _carry(graph, parts, held_out, now),
         n,
-        moved=int((parts != live)[~graph.among(snapshot.free)].sum()),
-        changed=int((parts != live).sum()),
-        keys=sum(map(len, snapshot.keys)),
+        Moving(
+            int((parts != live)[~graph.among(snapshot.free)].sum()),
+            int((parts != live).sum()),
+            sum(map(len, snapshot.keys)),
+        ),
         batches=snapshot.batches,
         period=config.batches,
         costs=replace(costs, min_gain=0.0) if snapshot.early and not snapshot.judged else costs,
-        alpha=config.alpha,
-        shares=snapshot.shares,
-        worsens=balance.overload(parts, n, snapshot.shares)
-        > balance.overload(live, n, snapshot.shares) + 0.1,
-        row_seconds=snapshot.row_seconds,
-        relief=snapshot.relief,
+        judged_by=Balance(config.alpha, snapshot.shares, worsens, snapshot.row_seconds, snapshot.relief),
     )

@@ -20,7 +20,7 @@ from weir.engine.batch.history import (
     read_chunk,
     seconds_of,
 )
-from weir.engine.checkpoint import COMMITS, ENDED, HISTORY, PREPARING, CheckpointLayout
+from weir.engine.checkpoint import COMMITS, ENDED, PREPARING, CheckpointLayout
 from weir.engine.documents import Commit
 from weir.engine.inspect.inspection import open_checkpoint
 from weir.engine.task.batch_context import host_name
@@ -150,7 +150,7 @@ class CheckpointReader:
                 try:
                     chunks[name] = self._chunks.get(name) or read_chunk(self.storage, name)
                 except CheckpointError as error:
-                    gone = not self.storage.exists(f"{HISTORY}/{name}")
+                    gone = not self.storage.exists(self.layout.history(name))
                     if not gone:
                         logger.warning("passed over: %s", error)
             if not gone:

@@ -192,7 +192,7 @@ def _within(name: ChunkName, other: ChunkName) -> bool:
 
 def read_chunk(storage: Storage, name: ChunkName) -> Chunk:
     """Return a chunk; raise a CheckpointError if it is damaged or gone."""
-    return msgspec.convert(storage.read_document(f"{HISTORY}/{name}", "history"), Chunk)
+    return msgspec.convert(storage.read_document(CheckpointLayout.history(name), "history"), Chunk)
 
 
 def add(storage: Storage, commits: Iterable[Commit], following: Commit) -> None:
@@ -208,7 +208,7 @@ def add(storage: Storage, commits: Iterable[Commit], following: Commit) -> None:
             chunk.marks += marks(commit)
     if chunk.points:
         name = ChunkName(0, chunk.points[0].batch, last)
-        storage.write_document(f"{HISTORY}/{name}", "history", chunk)
+        storage.write_document(CheckpointLayout.history(name), "history", chunk)
         _compact(storage, [*chunks, name])
 
 
@@ -234,10 +234,10 @@ def _compact(storage: Storage, names: list[ChunkName]) -> None:
             merged = ChunkName(level + 1, oldest[0].first, oldest[-1].last)
             chunk = _joined(storage, oldest)
             with contextlib.suppress(CheckpointError):  # it is there: a clean-up was cut short
-                storage.write_document(f"{HISTORY}/{merged}", "history", chunk)
+                storage.write_document(CheckpointLayout.history(merged), "history", chunk)
             names = [*names, merged]
         for name in oldest:
-            storage.delete(f"{HISTORY}/{name}")
+            storage.delete(CheckpointLayout.history(name))
 
 
 def _joined(storage: Storage, names: Sequence[ChunkName]) -> Chunk:

@@ -26,9 +26,7 @@ Names of batches have twelve digits, so that they sort.
 
 from __future__ import annotations
 
-import io
 import uuid
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -39,7 +37,7 @@ import pyarrow as pa
 from weir.engine.documents import BatchPlan, Commit, FileRef, commit_of, plan_of
 from weir.errors import CheckpointError
 from weir.state.segment import SegmentRef
-from weir.state.storage import Storage
+from weir.state.storage import Pieces, Storage
 
 PLANS, COMMITS, DELIVERED, HISTORY = "plans", "commits", "delivered", "history"
 REQUESTS, ANSWERS, DRIVERS, SOURCE = "requests", "answers", "drivers", "source"
@@ -225,7 +223,7 @@ def files_of(document: Any) -> Iterator[SegmentRef | FileRef]:
 
 def write_table(storage: Storage, name: str, table: pa.Table) -> FileRef:
     """Write a table as one Arrow file that a plan, a report or a commit may name."""
-    pieces = _Pieces()
+    pieces = Pieces()
     with pa.ipc.new_file(pa.PythonFile(pieces, "w"), table.schema) as writer:
         writer.write_table(table)
     # what the table holds is not copied; object stores get it in one, and try that again
@@ -233,28 +231,10 @@ def write_table(storage: Storage, name: str, table: pa.Table) -> FileRef:
     return FileRef(name, table.num_rows, pieces.size, pieces.crc)
 
 
-class _Pieces(io.BytesIO):
-    """A file that keeps what is written to it as it comes: Arrow hands its buffers over without copying them."""
-
-    def __init__(self) -> None:
-        self.chunks: list[bytes | pa.Buffer] = []
-        self.size = self.crc = 0
-
-    def write(self, chunk: Any) -> int:
-        self.chunks.append(chunk)
-        self.size, self.crc = self.size + len(memoryview(chunk)), zlib.crc32(chunk, self.crc)
-        return len(memoryview(chunk))
-
-
 def read_table(storage: Storage, ref: FileRef, schema: pa.Schema | None = None) -> pa.Table:
     """Return what :func:`write_table` wrote, in columns of other types if a schema says so."""
     table = pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).read_all()
     return table if schema is None else table.cast(schema)
-
-
-def table_schema(storage: Storage, ref: FileRef) -> pa.Schema:
-    """Return the columns of a file from :func:`write_table`."""
-    return pa.ipc.open_file(storage.read_checked(ref.name, ref.bytes, ref.crc)).schema
 
 
 def save_arrays(storage: Storage, name: str, state: dict[str, Any]) -> FileRef:

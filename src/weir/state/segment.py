@@ -20,7 +20,6 @@ This replaces a local key-value store with committed base versions: there is no 
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from numpy.typing import NDArray
 
 from weir.state.cache import BYTES
 from weir.state.index import I64, U64, bits_at, hash_order
-from weir.state.storage import Storage
+from weir.state.storage import Pieces, Storage
 
 H1, H2, DEAD, DEADLINE = "__h1", "__h2", "__dead", "__deadline"
 SYSTEM = (
@@ -210,30 +209,6 @@ def cut(table: pa.Table, local: bool = False) -> Iterator[pa.Table]:
         start = end
 
 
-class _Pieces(io.RawIOBase):
-    """Gathers what is written to it until somebody takes it."""
-
-    def __init__(self) -> None:
-        self.position = 0
-        self._pieces: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        self._pieces.append(data)
-        self.position += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.position
-
-    def take(self) -> bytes:
-        data = b"".join(self._pieces)
-        self._pieces.clear()
-        return data
-
-
 class SegmentWriter:
     """Turns sorted tables into the bytes of a segment, one block after the other.
 
@@ -242,10 +217,10 @@ class SegmentWriter:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._sink = _Pieces()
+        self._sink = Pieces()
         self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, "w"), schema)
         self._blocks: list[BlockRef] | None = []  # None: laid out in a way that can't be read by range
-        self._rows, self._bytes, self._crc, self._min_deadline = 0, 0, 0, int(NEVER)
+        self._rows, self._bytes, self._min_deadline = 0, 0, int(NEVER)
         self._directory: tuple[int, int, int] | None = None
 
     def block(self, table: pa.Table) -> bytes:
@@ -304,12 +279,11 @@ class SegmentWriter:
     def _take(self) -> bytes:
         data = self._sink.take()
         self._bytes += len(data)
-        self._crc = zlib.crc32(data, self._crc)
         return data
 
     def ref(self, name: str) -> SegmentRef:
         """Return what names the segment, after its last byte."""
-        return SegmentRef(name, self._rows, self._bytes, self._crc, self._min_deadline, self._directory)
+        return SegmentRef(name, self._rows, self._bytes, self._sink.crc, self._min_deadline, self._directory)
 
 
 MERGE_AT = 8  # segments of one size class before they are merged

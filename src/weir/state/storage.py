@@ -7,6 +7,7 @@ once or not at all, carry a checksum of themselves, and are refused with their n
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import uuid
@@ -309,6 +310,31 @@ def _checked(options: Mapping[str, Option] | None) -> dict[str, Option]:
 
 THREADS = 8  # of this process: waiting for a disk or a network, not working
 MOST_BYTES = 64 << 20  # that wait to be written; a task with more waits for them
+
+
+class Pieces(io.RawIOBase):
+    """A file in memory that keeps what is written to it as it comes: Arrow hands its buffers over without a copy."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes | pa.Buffer] = []
+        self.size = self.crc = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, chunk: Any) -> int:
+        self.chunks.append(chunk)
+        self.size, self.crc = self.size + len(memoryview(chunk)), zlib.crc32(chunk, self.crc)
+        return len(memoryview(chunk))
+
+    def tell(self) -> int:
+        return self.size
+
+    def take(self) -> bytes:
+        """Return what was written since this was last called."""
+        data = b"".join(self.chunks)
+        self.chunks.clear()
+        return data
 
 
 class WriteBehind(Storage):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from weir.engine.batch.ledger import Ledger
 from weir.engine.batch.runner import TaskRunner
-from weir.engine.checkpoint import read_table, table_schema
+from weir.engine.checkpoint import read_table
 from weir.engine.documents import Commit, FileRef
 from weir.errors import CheckpointMismatch, EngineError, SinkUnavailable, SourceUnavailable
 from weir.faults import reach
@@ -99,7 +99,7 @@ class Deliveries:
         for name, sinks in self.sinks.items():
             files = commit.outputs.get(name, [])
             # as they were written: the application may have changed since
-            schema = table_schema(self.storage, files[0]) if files else topology.sink_schema(name)
+            schema = read_table(self.storage, files[0]).schema if files else topology.sink_schema(name)
             for sink in sinks:
                 if not isinstance(sink, Sink):
                     if files or name in topology.by_name:

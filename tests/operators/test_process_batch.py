@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import weir
 from support import dicts
@@ -262,3 +264,55 @@ def test_a_part_of_a_batch_is_a_batch():
     part = batch.part(1, 3)
     assert (len(part), part.offsets.tolist(), part.values("n").tolist()) == (2, [0, 2, 3], [2, 3, 4])
     assert part.state("s").tolist() == [1, 2]
+
+
+STORY = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 9)), max_size=12),
+        st.integers(0, 8),  # seconds until the next batch
+        st.sampled_from([None, None, None, 1, 3]),  # servers to go on with
+    ),
+    min_size=2,
+    max_size=6,
+)
+TTL = 10
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(STORY, st.integers(0, 5), st.booleans())
+def test_states_of_idle_keys_and_watermarks_are_those_of_plain_python(story, crash, split):
+    def function(batch):
+        mark = batch.states["mark"]
+        if batch.watermark is not None:
+            mark = pa.array(np.full(len(batch), batch.watermark))
+        return {
+            "n": batch.state("n", 0) + np.add.reduceat(batch.values("n"), batch.offsets[:-1]),
+            "mark": mark,
+        }
+
+    def both(one, other):
+        return {"n": pc.add(one["n"], other["n"]), "mark": pc.max_element_wise(one["mark"], other["mark"])}
+
+    clock, newest, expected = int(NOON.timestamp()) + 10, None, {}
+    options = {"merge": both, "routing": weir.PartialKey()} if split else {"ttl": TTL}
+    stream = weir.source(SCHEMA).event_time("at", lateness="2 s")
+    build = stream.process_batch("k", function, state="n long, mark long", name="b", **options)
+    faults = [f"job-done:{crash}", f"commit-written:{crash + 1}"]
+    query = start(build, servers=2, faults=faults, clock=lambda: clock * 1_000_000)
+    for pairs, pause, servers in story:
+        query.feed(rows(*pairs))
+        expected = {k: state for k, state in expected.items() if split or state[2] > clock}
+        for k, n in pairs:
+            before = expected.get(k, (0, None, 0))
+            mark = before[1] if newest is None else newest - 2_000_000
+            expected[k] = before[0] + n, mark, clock + TTL
+        seconds = [int(row["at"].timestamp() * 1_000_000) for row in rows(*pairs)]
+        newest = max([*seconds, *([] if newest is None else [newest])], default=None)
+        clock += pause
+        if servers is not None:
+            query.restart(servers=servers)
+    assert {s["k"]: (s["n"], s["mark"]) for s in dicts(query.state("b"))} == {
+        k: state[:2] for k, state in expected.items()
+    }
+    assert query.progress.state_keys == {"b": len(expected)}
+    query.stop()

@@ -126,10 +126,9 @@ def _before(one, other, major, minor):  # type: ignore[no-untyped-def]
     return minor[one] < minor[other]
 
 
-@compiled("int64[]", "int64[]", "int64[]", "uint64[]", "out int64[]")
-def sort_within(begins, ends, major, minor, order):  # type: ignore[no-untyped-def]
-    """Sort rows between some positions of ``order`` by two columns; return whether any two are equal in both."""
-    equal = False
+@compiled("int64[]", "int64[]", "int64[]", "uint64[]", "out int64[]", "out bool[]")
+def sort_within(begins, ends, major, minor, order, tied):  # type: ignore[no-untyped-def]
+    """Sort rows between some positions of ``order`` by two columns; note where two are equal in both."""
     for g in range(len(begins)):
         begin, size = begins[g], ends[g] - begins[g]
         if size <= 24:
@@ -160,8 +159,7 @@ def sort_within(begins, ends, major, minor, order):  # type: ignore[no-untyped-d
                     root = child
         for i in range(begin + 1, begin + size):
             if not _before(order[i - 1], order[i], major, minor):
-                equal = True
-    return equal
+                tied[i - 1] = tied[i] = True
 
 
 def positions_among(key_hash: U64, key_check: U64, among_hash: U64, among_check: U64) -> I64:
@@ -182,30 +180,52 @@ def positions_among(key_hash: U64, key_check: U64, among_hash: U64, among_check:
 
 @compiled("uint64[]", "uint64[]", "uint64[]", "uint64[]", "out int64[]", "out int64[]")
 def _find(seg1, seg2, key_hash, key_check, found, pending):  # type: ignore[no-untyped-def]
-    """For each pending key: its row in one sorted segment; keeps those not found pending."""
+    """For each pending key: its row in one sorted segment; keeps those not found pending.
+
+    The search begins where the key before was found, if keys are in order, else where the key would be if hashes were
+    spread quite evenly; it goes on from there in steps that double.
+    """
     still = 0
     size = len(seg1)
     if size == 0:
         return len(pending)
     lowest, highest = seg1[0], seg1[size - 1]
+    ordered = True
+    for p in range(1, len(pending)):
+        ordered &= key_hash[pending[p]] >= key_hash[pending[p - 1]]
+    scale = (size - 1) / max(1.0, float(highest - lowest))
+    at = 0
     for p in range(len(pending)):
         i = pending[p]
-        lo, hi = 0, size
         key = key_hash[i]
-        if key < lowest or key > highest:  # one of many blocks: mostly not this one
-            hi = 0
-        while lo < hi:
-            mid = (lo + hi) >> 1
-            if seg1[mid] < key:
-                lo = mid + 1
-            else:
-                hi = mid
         row = -1
-        while lo < size and seg1[lo] == key:
-            if seg2[lo] == key_check[i]:
-                row = lo
-                break
-            lo += 1
+        if lowest <= key <= highest:  # one of many blocks: mostly not this one
+            if not ordered:
+                at = min(size - 1, int(float(key - lowest) * scale))
+            step = 1 if ordered else 8
+            if seg1[at] < key:
+                lo = hi = at + 1
+                while hi < size and seg1[hi] < key:
+                    lo, hi = hi + 1, hi + 1 + step
+                    step += step
+                hi = min(hi, size)
+            else:
+                lo = hi = at
+                while lo > 0 and seg1[lo - 1] >= key:
+                    lo, hi = max(0, lo - 1 - step), lo - 1
+                    step += step
+            while lo < hi:
+                mid = (lo + hi) >> 1
+                if seg1[mid] < key:
+                    lo = mid + 1
+                else:
+                    hi = mid
+            at = lo
+            while lo < size and seg1[lo] == key:
+                if seg2[lo] == key_check[i]:
+                    row = lo
+                    break
+                lo += 1
         if row >= 0:
             found[i] = row
         else:

@@ -123,7 +123,7 @@ class RangedSegment(Segment):
     def holding_any(self, routes: U64) -> Iterator[tuple[int, Index]]:
         block = np.searchsorted(self.firsts, routes, "right") - 1
         inside = (block >= 0) & (routes <= self.lasts[block])
-        return self._indexes(np.unique(block[inside]).tolist())
+        return self._indexes(np.flatnonzero(np.bincount(block[inside])).tolist())
 
     def due(self, until: int) -> Iterator[tuple[int, Index]]:
         return self._indexes([n for n, b in enumerate(self._blocks) if b.min_deadline <= until])

@@ -62,6 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--spark", action="store_true", help="also on Spark, beside Spark's own operators")
     parser.add_argument("--spark-keys", type=int, default=10_000, help="keys of a batch on Spark")
+    parser.add_argument("--spark-batches", type=int, default=5, help="batches on Spark that are counted")
     parser.add_argument("--bytewax", action="store_true", help="also in Bytewax, set up first if need be")
     parser.add_argument("--quick", action="store_true", help="few batches of few rows, to see that it works")
 
@@ -313,7 +314,7 @@ class Stream:
 
 def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     if args.quick:
-        args.keys, args.batches, args.spark_keys = 2_000, min(args.batches, 20), 300
+        args.keys, args.batches, args.spark_keys, args.spark_batches = 2_000, min(args.batches, 20), 300, 2
     out = []
     for state in args.state or KINDS:
         out.append(measure(state, args, console))

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from weir_evaluation.bench.process import IDLE, MINUTE, Stream, application
 
-WARM_UP, COUNTED = 2, 2  # micro-batches
+WARM_UP = 5  # micro-batches of each way that are not counted: processes start, and compile
 BOTH_HAVE = ("value", "dict", "list", "map", "timers")
 WHY_NOT = {
     "window": "Spark's stateful operators have no windows of their own",
@@ -28,7 +28,10 @@ OUTPUT = "user string, n long"
 def beside_spark(
     states: Sequence[str], args: argparse.Namespace, console: Console
 ) -> Iterator[dict[str, Any]]:
-    """Yield µs of wall time per row for each kind of state."""
+    """Yield µs of wall time per row for each kind of state: the median of batches, and each of them.
+
+    Every way gets the same files, a batch each, and the rows that it emits as an Arrow table in ``foreachBatch``.
+    """
     from weir.spark.session import embedded
 
     spark = embedded(
@@ -45,14 +48,17 @@ def beside_spark(
     try:
         for state in states:
             data = work / state
-            _write(Stream(args.spark_keys, args.rows_per_key), data, state == "timers")
+            _write(Stream(args.spark_keys, args.rows_per_key), data, state == "timers", args.spark_batches)
             ways = {"weir": _weir}
             if state in BOTH_HAVE:
                 ways |= {"in_pandas": _in_pandas, "by_row": _by_row}
-            found: dict[str, Any] = {}
+            found: dict[str, Any] = {"batches": {}}
             answers = {}
             for way, measure in ways.items():
-                found[way], answers[way] = measure(spark, state, data, work / f"{state}-{way}")
+                progress, answers[way] = measure(spark, state, data, work / f"{state}-{way}")
+                costs = [1000 * p["durationMs"]["triggerExecution"] / p["numInputRows"] for p in progress]
+                costs = costs[WARM_UP : WARM_UP + args.spark_batches]
+                found[way], found["batches"][way] = statistics.median(costs), [round(c, 1) for c in costs]
                 console.print(f"{state:7} on Spark, {way}: {found[way]:,.1f} µs per row")
             if any(answer != answers["weir"] for answer in answers.values()):
                 raise AssertionError(f"{state}: on Spark, the results differ")
@@ -64,9 +70,9 @@ def beside_spark(
         spark.stop()
 
 
-def _write(stream: Stream, folder: Path, ends: bool) -> None:
+def _write(stream: Stream, folder: Path, ends: bool, batches: int) -> None:
     folder.mkdir(parents=True)
-    tables = [stream.table(batch) for batch in range(WARM_UP + COUNTED)]
+    tables = [stream.table(batch) for batch in range(WARM_UP + batches)]
     for later in (60, 120) if ends else ():  # hours after which every timer has gone off
         at = pa.array([later * 60 * MINUTE]).cast(pa.timestamp("us", "UTC"))
         tables.append(pa.table({"user": ["end"], "page": [""], "n": [0], "at": at}))
@@ -79,12 +85,12 @@ def _stream(spark: Any, data: Path) -> Any:
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(data))
 
 
-def _cost(progress: Sequence[Any]) -> float:
-    counted = [p for p in progress if p["numInputRows"]][WARM_UP : WARM_UP + COUNTED]
-    return statistics.median(p["durationMs"]["triggerExecution"] * 1000 / p["numInputRows"] for p in counted)
+def _with_rows(query: Any) -> list[Any]:
+    """Return the progress of the batches that had rows."""
+    return [p for p in query.recentProgress if p["numInputRows"]]
 
 
-def _weir(spark: Any, state: str, data: Path, folder: Path) -> tuple[float, Any]:
+def _weir(spark: Any, state: str, data: Path, folder: Path) -> tuple[list[Any], Any]:
     import weir
 
     told: list[tuple[str, int]] = []
@@ -95,11 +101,12 @@ def _weir(spark: Any, state: str, data: Path, folder: Path) -> tuple[float, Any]
         sink=lambda frame, batch: told.extend(_pairs(frame)),
     )
     query.await_termination()
-    return _cost(query.spark_query.recentProgress), _answer(state, told)
+    return _with_rows(query.spark_query), _answer(state, told)
 
 
 def _pairs(frame: Any) -> list[tuple[str, int]]:
-    return [(row["user"], row["n"]) for row in frame.collect()]
+    table = frame.toArrow()
+    return list(zip(table["user"].to_pylist(), table["n"].to_pylist(), strict=True))
 
 
 def _answer(state: str, told: list[tuple[str, int]]) -> Any:
@@ -112,7 +119,7 @@ def _answer(state: str, told: list[tuple[str, int]]) -> Any:
     return sums
 
 
-def _in_pandas(spark: Any, state: str, data: Path, folder: Path) -> tuple[float, Any]:
+def _in_pandas(spark: Any, state: str, data: Path, folder: Path) -> tuple[list[Any], Any]:
     import pandas as pd
 
     def rows_of(frames: Iterator[Any]) -> list[Any]:
@@ -124,7 +131,7 @@ def _in_pandas(spark: Any, state: str, data: Path, folder: Path) -> tuple[float,
     return _spark(spark, state, data, folder, "transformWithStateInPandas", rows_of, emit)
 
 
-def _by_row(spark: Any, state: str, data: Path, folder: Path) -> tuple[float, Any]:
+def _by_row(spark: Any, state: str, data: Path, folder: Path) -> tuple[list[Any], Any]:
     from pyspark.sql import Row
 
     def emit(key: Any, n: int) -> Any:
@@ -135,7 +142,7 @@ def _by_row(spark: Any, state: str, data: Path, folder: Path) -> tuple[float, An
 
 def _spark(
     spark: Any, state: str, data: Path, folder: Path, method: str, rows_of: Any, emit: Any
-) -> tuple[float, Any]:
+) -> tuple[list[Any], Any]:
     told: list[tuple[str, int]] = []
     frame = _stream(spark, data)
     if state == "timers":
@@ -148,7 +155,7 @@ def _spark(
     )
     query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     query.awaitTermination()
-    return _cost(query.recentProgress), _answer(state, [pair for pair in told if pair[0] != "end"])
+    return _with_rows(query), _answer(state, [pair for pair in told if pair[0] != "end"])
 
 
 def _processors(rows_of: Any, emit: Any) -> dict[str, Any]:

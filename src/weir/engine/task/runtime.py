@@ -240,9 +240,14 @@ class OperatorRuntime:
         server = self.report.server
         here = np.zeros(len(servers), np.bool_) if server is None else servers == server
         if not here.all():
-            away = np.flatnonzero(~here)
-            order = away[np.argsort(servers[away], kind="stable")]
-            batch, to = rows.select(order).to_batch(edge.schema), servers[order]
+            away, to = rows, servers
+            if here.any() or (servers != servers[0]).any():
+                order = np.flatnonzero(~here)
+                order = order[
+                    np.argsort(servers[order].astype(np.uint16), kind="stable")
+                ]  # faster than 32 bits
+                away, to = rows.select(order), servers[order]
+            batch = away.to_batch(edge.schema)
             cuts = np.flatnonzero(np.diff(to)) + 1
             for start, end in itertools.pairwise([0, *cuts.tolist(), len(to)]):
                 self._send(edge, int(to[start]), batch[start:end], rows.source_time)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean, renamed
 from weir.hashing import SECOND_SEED, hash_columns
@@ -40,7 +39,7 @@ from weir.operators.timers import (
 from weir.operators.windows import WINDOW_END, WINDOW_START, Times, Window, merge_sessions, timely
 from weir.rows import Rows, one_batch
 from weir.state.index import group_rows, positions_among
-from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
+from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, newest, tombstones
 from weir.state.view import StateView
 
 REDUCE_AT = 1 << 20
@@ -274,6 +273,18 @@ class AggregateInstance(Instance):
         with naming(self.node):
             return self.operator.merge_entries(table, 2 + self.width)
 
+    def _with(self, saved: pa.Table, at: Groups, table: pa.Table) -> pa.Table:
+        """Return entries after those that are saved; ``at`` is which of the entries each of these belongs to."""
+        if not saved.num_rows:
+            return table
+        heads, n = 2 + self.width, table.num_rows
+        names = table.column_names[heads:]
+        both = pa.concat_tables([saved.select(names), table.select(names)])
+        with naming(self.node):
+            states = [one_array(c) for c in both.columns]
+            merged = self.operator.merge(states, np.concatenate([at, np.arange(n)]), n)
+        return conformed([*table.columns[:heads], *merged], table.schema)
+
     def partials(self) -> pa.Table | None:
         if self.context.step >= self.node.state_level or not self.pieces:
             return None
@@ -294,15 +305,15 @@ class AggregateInstance(Instance):
         view = context.view() if self.pieces or node.ttl is not None else None
         if self.pieces:
             assert view is not None
-            table = self._reduced()
+            table = newest(self._reduced())  # in the order of hashes keys are found and written faster
             if not node.splits:
                 self.report.pairs += table.num_rows
-            self._prior, _ = view.take(*view.find(*hashes_of(table)))
+            self._prior, at = view.take(*view.find(*hashes_of(table)))
             living = self._prior
             if node.ttl is not None and living.num_rows:
-                living = living.filter(pc.greater(living[DEADLINE], context.clock))
-            if living.num_rows:
-                table = self._merged(pa.concat_tables([living.select(self._wire.names), table]))
+                alive = living[DEADLINE].to_numpy() > context.clock
+                living, at = living.filter(pa.array(alive)), at[alive]
+            table = self._with(living, at, table)
             self.report.keys_delta += table.num_rows - self._prior.num_rows
             written.append(self._entries(table))
             if context.want_updates or not self.operator.passes_rows:
@@ -482,12 +493,13 @@ class WindowedAggregate(AggregateInstance):
         if self.window.session:
             saved = states_in(view.all_of(np.unique(table[H1].to_numpy())))
         else:
-            saved, _ = view.take(*view.find(*hashes_of(table)))
+            table = newest(table)
+            saved, at = view.take(*view.find(*hashes_of(table)))
         saved = saved.select(self._wire.names)
         if not saved.num_rows:
             return table, saved
         if not self.window.session:
-            return self._merged(pa.concat_tables([saved, table])), saved
+            return self._with(saved, at, table), saved
         merged, groups = self._merged_sessions([saved, table])
         changed = np.zeros(merged.num_rows, np.bool_)
         changed[groups[saved.num_rows :]] = True

@@ -241,15 +241,15 @@ class ProcessBatchInstance(BufferedInstance):
             return [], []
         numbers, states = np.concatenate([m[0] for m in made]), pa.concat_tables([m[1] for m in made])
         rows = [batch for m in made for batch in m[2] if batch.num_rows]
-        keys = pa.Table.from_batches([given.keys]).take(pa.array(numbers))
-        table = pa.Table.from_arrays([*keys.columns, *states.columns], schema=node.state)
+        if len(numbers) < len(given):
+            columns = [column.take(pa.array(numbers)) for column in columns]
+            key_hash, key_check = key_hash[numbers], key_check[numbers]
+        table = pa.Table.from_arrays([*columns, *states.columns], schema=node.state)
         if not node.splits:
             with self.spending("writing"):
-                return self._saved(table, key_hash[numbers], key_check[numbers], prior, known, numbers), rows
-        held = pa.table(
-            [pa.array(key_hash[numbers]), pa.array(key_check[numbers]), *table.columns],
-            keyed_schema(node.state),
-        )
+                return self._saved(table, key_hash, key_check, prior, known, numbers), rows
+        hashes = [pa.array(key_hash), pa.array(key_check)]
+        held = pa.Table.from_arrays([*hashes, *table.columns], schema=keyed_schema(node.state))
         self._partials = held.filter(pa.array(_remembered(states)))
         return [], rows
 
@@ -295,7 +295,8 @@ class ProcessBatchInstance(BufferedInstance):
                 f"{who} numbers the keys of its rows otherwise than from 0 to {len(part) - 1}"
             )
         lacking = [k for k in self.node.key if k in schema.names and isinstance(rows, dict) and k not in rows]
-        return conform({**rows, **{k: part.keys.column(k).take(pa.array(at)) for k in lacking}}, schema, who)
+        keys = part.keys if numbers is None else part.keys.take(pa.array(at))
+        return conform({**rows, **{k: keys.column(k) for k in lacking}} if lacking else rows, schema, who)
 
     def _saved(
         self,

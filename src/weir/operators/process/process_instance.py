@@ -114,14 +114,14 @@ class BufferedInstance(Instance):
     def __init__(self, operator: Any, context: Context) -> None:
         super().__init__(context)
         self.operator = operator
-        self.batches: list[pa.RecordBatch] = []
+        self.batches: list[Rows] = []
         self.absorbed: list[pa.RecordBatch] = []
         self._written: pa.Table | None = None
         self._partials: pa.Table | None = None
 
     def push(self, rows: Rows) -> Iterator[Rows]:
         if len(rows):
-            self.batches.append(rows.to_batch(self.node.input))
+            self.batches.append(Rows(rows.to_batch(self.node.input), key_hash=rows.hash(self.node.key)))
         return iter(())
 
     def absorb(self, partial: pa.RecordBatch) -> None:
@@ -143,14 +143,22 @@ class BufferedInstance(Instance):
             self.report.rows_out += emitted.num_rows
             yield Rows(emitted)
 
+    def _arrived(self) -> Rows:
+        """Return the rows that were put by, as one batch."""
+        parts, self.batches = self.batches, []
+        hashes = [part.hash(self.node.key) for part in parts]
+        return Rows(one_batch([part.batch for part in parts]), key_hash=np.concatenate(hashes))
+
     def _sorted(self) -> tuple[pa.RecordBatch, list[pa.Array], Index, Index, Hashes, Hashes]:
         """Return rows by key, the keys' columns, where each key's rows begin, one of them as they came, its hashes."""
-        batch, self.batches = one_batch(self.batches), []
-        key_hash, key_check = self._hashes(Rows(batch))
+        rows = self._arrived()
+        batch, (key_hash, key_check) = rows.batch, self._hashes(rows)
         order, first = in_order(batch, key_hash, key_check, self.operator.order_by, self.node.key)
-        leads, key = order[first], self.node.key
-        columns = [batch.column(k).take(pa.array(leads)).cast(self.node.state.field(k).type) for k in key]
-        return batch.take(pa.array(order)), columns, first, leads, key_hash[leads], key_check[leads]
+        leads, batch = order[first], batch.take(pa.array(order))
+        columns = [
+            batch.column(k).take(pa.array(first)).cast(self.node.state.field(k).type) for k in self.node.key
+        ]
+        return batch, columns, first, leads, key_hash[leads], key_check[leads]
 
     def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
         """Return what tells apart the states that rows belong to."""
@@ -182,14 +190,14 @@ class ProcessInstance(BufferedInstance):
     def waiting(self) -> int:
         if not self.node.splits or self.operator.waits:
             return 0
-        return sum(batch.num_rows for batch in self.batches)
+        return sum(map(len, self.batches))
 
     def work(self, most: int) -> Iterator[Rows]:
-        whole = one_batch(self.batches)
-        self.batches = [whole[:most]]
+        whole = self._arrived()
+        self.batches = [whole.slice(0, most)]
         emitted, _ = self._called([])
-        if whole.num_rows > most:
-            self.batches = [whole[most:]]
+        if len(whole) > most:
+            self.batches = [whole.slice(most, len(whole))]
         yield from self._counted(emitted)
 
     def finish(self) -> Iterator[Rows]:
@@ -524,20 +532,19 @@ def in_order(
         return ranked, np.arange(len(ranked))
     rank = np.empty(len(leads), np.int64)
     rank[ranked] = np.arange(len(leads))
-    groups = rank[groups]
-    order, first = by_group(groups, len(leads), np.arange(len(groups)))
+    order, first = by_group(rank[groups], len(leads), np.arange(len(groups)))
+    others = batch.drop_columns([k for k in key if _is_exact(batch.column(k))])
+    if not others.num_columns:  # rows of a key are all alike
+        return order, first
     wanted = _ranks(batch, order_by) if order_by else np.zeros(len(groups), np.int64)
-    batch = batch.drop_columns([k for k in key if batch.num_columns > 1 and _is_exact(batch.column(k))])
-    content = row_hashes(batch, 1)[0]
-    if sort_within(first, np.append(first[1:], len(groups)), wanted, content, order):
-        # equal as far as we have looked: most often the same row twice
-        sorts = [column[order] for column in (groups, wanted, content)]
-        same = np.logical_and.reduce([column[1:] == column[:-1] for column in sorts])
-        begins = np.flatnonzero(same & ~np.append(False, same[:-1]))
-        ends = np.flatnonzero(same & ~np.append(same[1:], False)) + 2
-        at = order[np.append(same, False) | np.append(False, same)]
-        content[at] = row_hashes(batch.take(pa.array(at)))[1]
-        sort_within(begins, ends, wanted, content, order)
+    content, ends = row_hashes(others, 1)[0], np.append(first[1:], len(groups))
+    tied = np.zeros(len(groups), np.bool_)
+    sort_within(first, ends, wanted, content, order, tied)
+    alike = others.num_columns == 1 and pa.types.is_integer(others.schema.field(0).type)
+    if tied.any() and not (alike and _is_exact(others.column(0))):  # as far as we have looked
+        at = order[tied]
+        content[at] = row_hashes(others.take(pa.array(at)))[1]
+        sort_within(first, ends, wanted, content, order, tied)
     return order, first
 
 

@@ -45,9 +45,8 @@ class WindowedProcess(ProcessInstance):
             at, times = self.window.assign(times, self.context.late_at)
             rows = rows.select(at)
         if len(rows):
-            self.batches.append(rows.to_batch(self.node.input))
             self.times.append(times)
-        return iter(())
+        return super().push(rows)
 
     def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
         key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)

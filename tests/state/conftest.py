@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from s3_server import KEYS, Unreliable, create_bucket, running
 
 

@@ -460,7 +460,7 @@ def test_delta_tables_of_partitions_that_get_new_columns(tmp_path, servers_from)
     by_all = lambda row: str(sorted(row.items()))  # noqa: E731
     assert sorted(table.to_pyarrow_table().to_pylist(), key=by_all) == sorted(everything, key=by_all)
     assert table.metadata().partition_columns == ["k", "d", "b"]
-    kept = table.to_pyarrow_table(filters=[("k", "=", "a/b é%20=1"), ("d", "=", "2026-01-02")])
+    kept = table.to_pyarrow_table(filters=[("k", "=", "a/b é%20=1"), ("d", "=", dt.date(2026, 1, 2))])
     assert kept["n"].to_pylist() == [20, 20]
 
 

@@ -2,15 +2,21 @@
 
 Service times are slept per row, so that eight servers run honestly in parallel on few cores, and some of them slowly.
 Every run is checked: each operator must have counted every row once.
+
+Where servers are in racks, they are those of a lab (root is needed): four hosts in two racks, behind links on which a
+row that goes on takes a fifth of its work, and ten times as long on the racks' uplinks. Such a scenario runs by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +27,15 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from weir.errors import ParameterError
 from weir_evaluation.simulate.chain import bound, run_chain
-from weir_evaluation.simulate.scenarios import SCENARIOS, SERVERS, Scenario, chosen
+from weir_evaluation.simulate.scenarios import LINK, SCENARIOS, SERVERS, Scenario, chosen
 
 HELP = "one controller beside every single grouping: affinity, skew, slow servers, drift"
 SPLITTING = ("partial_key", "consistent", "weighted")
 GROUPINGS = ("hash", "locality", *SPLITTING, "auto")
 FILES = 2  # per batch
+BODY = 1000  # bytes of a row between operators, where servers are in racks
 
 
 @dataclass
@@ -48,14 +56,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
-    session = None
+    wanted = chosen(args.scenario)
     if not args.simulate:
-        from weir.spark.session import embedded
-
-        session = embedded(f"local[{SERVERS + FILES}]", **{"spark.driver.memory": "3g"})
+        if args.scenario is None:
+            wanted = {name: scenario for name, scenario in wanted.items() if not scenario.racks}
+        if len({scenario.racks for scenario in wanted.values()}) > 1:
+            raise ParameterError("scenarios with racks run in a lab: name them by themselves")
     result = []
-    try:
-        for name, scenario in chosen(args.scenario).items():
+    with _session(args, any(scenario.racks for scenario in wanted.values())) as (session, racks):
+        for name, scenario in wanted.items():
             groupings = [g for g in args.grouping or GROUPINGS if scenario.mergeable or g not in SPLITTING]
             measured: dict[str, list[dict[str, float]]] = {g: [] for g in groupings}
             least = bound(scenario.case(args.batches, args.rows, 0, args.delay / 1000))
@@ -64,7 +73,7 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
                     if session is None:
                         one = _simulate(scenario, grouping, args, number)
                     else:
-                        one = _measure(session, scenario, grouping, args, number)
+                        one = _measure(session, scenario, grouping, args, number, racks)
                     measured[grouping].append(one)
                     console.print(
                         f"{name}, {grouping}: {one['rows_per_s']:,.0f} rows/s, {one['locality']:.2f} local"
@@ -76,10 +85,29 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
                     **{g: _summary(runs) for g, runs in measured.items()},
                 }
             )
-    finally:
-        if session is not None:
-            session.stop()
     return result
+
+
+@contextlib.contextmanager
+def _session(args: argparse.Namespace, racks: bool) -> Iterator[tuple[Any, dict[str, str] | None]]:
+    """Spark on this machine, or on a lab with racks, and the rack of each host; nothing in the simulator."""
+    if args.simulate:
+        yield None, None
+    elif racks:
+        from weir_evaluation.lab import LabCluster
+
+        bits = 8 * BODY / (LINK * args.delay / 0.5)
+        lab = LabCluster(4, f"{bits / 1000:.0f}kbit", racks=2, uplink=f"{bits / 10_000:.0f}kbit", cores=3)
+        with lab:
+            yield lab.session("weir bench auto"), {h.name: f"rack {h.rack}" for h in lab.record.hosts}
+    else:
+        from weir.spark.session import embedded
+
+        session = embedded(f"local[{SERVERS + FILES}]", **{"spark.driver.memory": "3g"})
+        try:
+            yield session, None
+        finally:
+            session.stop()
 
 
 def _summary(runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -124,7 +152,12 @@ def _simulate(scenario: Scenario, grouping: str, args: argparse.Namespace, seed:
 
 
 def _measure(
-    session: Any, scenario: Scenario, grouping: str, args: argparse.Namespace, seed: int
+    session: Any,
+    scenario: Scenario,
+    grouping: str,
+    args: argparse.Namespace,
+    seed: int,
+    racks: dict[str, str] | None,
 ) -> dict[str, float]:
     import weir
 
@@ -148,7 +181,11 @@ def _measure(
                 began = time.perf_counter()
                 time.sleep(Owed.seconds)
                 Owed.seconds -= time.perf_counter() - began
-            return rows
+            if racks is None:
+                return rows
+            return [
+                {"k0": row.k0, "k1": row.k1, "batch": row.batch, "body": os.urandom(BODY)} for row in rows
+            ]
 
         stream = weir.source(source)
         for o in range(operators):
@@ -158,12 +195,13 @@ def _measure(
                 name=f"operator{o}",
                 state=Tally,
                 merge=_merge if scenario.mergeable else None,
-                output=schema,
+                output=schema if racks is None else f"{schema}, body binary",
             )
         query = stream.start(
             str(work / "checkpoint"),
             servers=SERVERS,
             routing=grouping,
+            racks=racks,
             trigger={"availableNow": True},
             execution="live",
         )

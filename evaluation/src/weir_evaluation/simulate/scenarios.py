@@ -1,4 +1,4 @@
-"""Ten situations in which a different grouping is best: affinity, skew, slow servers, and all of them at once."""
+"""Eleven situations in which a different grouping is best: affinity, skew, slow servers, racks, and some at once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.hashing import mix
+from weir.network.distance import Place
 from weir_evaluation.simulate.chain import Case
 
 SERVERS = 8
 KEYS, GROUPS = 800, 40  # of streams with affinity
 INDEPENDENT = 2000  # keys of streams without
 SLOW = 0.3  # speed of a slow server
+PLACES = [Place(f"process {s}", f"host {s // 2}", f"rack {s // 4}") for s in range(SERVERS)]
+LINK = 1e-4  # seconds for which a row holds a host's link: a fifth of what it takes of an operator
 Numbers = list[NDArray[np.int64]]  # key numbers, operator by operator
 Draw = Callable[[np.random.Generator, int, bool], Numbers]
 
@@ -27,6 +30,7 @@ class Scenario:
     slow: tuple[int, ...] = ()
     slow_later: tuple[int, ...] | None = None
     mergeable: bool = True
+    racks: bool = False  # whether servers are two each on four hosts, in two racks
 
     def batches(self, batches: int, rows: int, seed: int) -> list[Numbers]:
         """Return the key numbers of all batches."""
@@ -47,7 +51,8 @@ class Scenario:
             [mix(k.astype(np.uint64), np.uint64(operator)) for operator, k in enumerate(numbers)]
             for numbers in self.batches(batches, rows, seed)
         ]
-        return Case(keys, self.speeds(batches), self.mergeable, work)
+        places = PLACES if self.racks else ()
+        return Case(keys, self.speeds(batches), self.mergeable, work, places=places, link=LINK)
 
 
 def zipf(rng: np.random.Generator, exponent: float, keys: int, rows: int) -> NDArray[np.int64]:
@@ -86,6 +91,7 @@ SCENARIOS: dict[str, Scenario] = {
     "skew": Scenario(independent(1.4)),
     "skew, slow": Scenario(independent(1.4), (1, 4)),
     "affinity, skew, slow": Scenario(affine(skew=1.2), (1, 4)),
+    "affinity, racks": Scenario(affine(), racks=True),
     "nothing to gain": Scenario(independent()),
     "drift": Scenario(affine(skew=0.8, drift=17), (1, 4), (2, 6)),
     "one operator": Scenario(independent(operators=1)),

@@ -181,3 +181,18 @@ def test_what_is_not_counted_is_right_all_the_same():
     assert not all(p.routing.counting for p in query.recent_progress)
     assert rows_of(query.state("places")) == counts(tables, "place")
     assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
+def test_moving_costs_what_states_were_seen_to_weigh():
+    rng = np.random.default_rng(0)
+    place = rng.integers(1500, size=4000)
+    names = {kind: [f"{kind}{'long' * 20}{i}" for i in range(1500)] for kind in "pt"}
+    columns = {"place": [names["p"][i] for i in place], "topic": [names["t"][i] for i in place], "n": place}
+    query = start(two_counts(), servers=3, routing="auto")
+    for _ in range(4):
+        query.feed(pa.table(columns))
+        query.reconfigure(wait=True)
+    decided = [one for p in query.recent_progress for one in p.routing.new]
+    told = next(one["forecast"] for one in decided if one["forecast"]["moved"])
+    assert told["bytes"] / told["moved"] != 100  # which is taken before anything is measured
+    assert 10 < told["bytes"] / told["moved"] < 500

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pytest
 
 from weir.locality import Costs, KeyGraph, Reconfiguration, count_keys, count_pairs
-from weir.locality.forecast import Balance, Moving, forecast
+from weir.locality.forecast import Balance, Moving, Sizes, forecast
+from weir.network.locator import closeness
 
 
 def graph(rows=400, seed=0):
@@ -17,6 +21,7 @@ def graph(rows=400, seed=0):
 
 ROWS = graph()
 TOGETHER = (np.arange(len(ROWS)) % 20 % 4).astype(np.int32)
+ONE = np.ones(1, np.uint64)
 APART = np.where(ROWS.operator == 1, (TOGETHER + 1) % 4, TOGETHER).astype(np.int32)
 
 
@@ -31,7 +36,7 @@ def test_a_clear_gain_pays():
     assert told.pays
     assert (told.locality_now, told.locality_then) == (0.0, 1.0)
     assert told.break_even < 1
-    assert told.bytes == told.moved * Costs().state_bytes
+    assert told.bytes == told.moved * 100
 
 
 def test_heavy_state_does_not_pay():
@@ -68,3 +73,44 @@ def test_decisions_are_kept_as_json():
     assert told.break_even == float("inf")
     assert Reconfiguration.from_dict(decision.to_dict()) == decision
     assert decision.to_dict()["forecast"]["break_even"] is None
+
+
+def test_rows_weigh_what_was_measured_unless_it_is_given():
+    large = Sizes({(0, 1): 5000.0}, {0: 1e9})
+    assert ask(APART, TOGETHER, sizes=large).gain == pytest.approx(25 * ask(APART, TOGETHER).gain)
+    given = ask(APART, TOGETHER, sizes=large, costs=Costs(row_bytes=200))
+    assert given.gain == pytest.approx(ask(APART, TOGETHER).gain)
+
+
+def test_it_pays_to_bring_rows_nearer_that_stay_remote():
+    """Every pair is two servers apart; then one, on the same host."""
+    near = np.where(ROWS.operator == 1, TOGETHER ^ 1, TOGETHER).astype(np.int32)
+    away = np.where(ROWS.operator == 1, TOGETHER ^ 2, TOGETHER).astype(np.int32)
+    host = closeness([[0, 1], [2, 3]], 4)
+    told = ask(away, near, far=1 - host / host.max())
+    assert told.pays
+    assert told.locality_now == told.locality_then == 0
+    assert not ask(away, near).pays
+
+
+def test_tables_follow_bytes_where_rows_differ_in_size():
+    """Key 1 is seen with 2 more often than with 3, but rows on the way to 3 are a hundred times as large."""
+    pairs = {
+        (0, 1): count_pairs(ONE.repeat(60), 2 * ONE.repeat(60)),
+        (0, 2): count_pairs(ONE.repeat(40), 3 * ONE.repeat(40)),
+    }
+    graph = KeyGraph.build([count_keys(k * ONE.repeat(50)) for k in (1, 2, 3)], pairs)
+    sizes = Sizes({(0, 1): 10.0, (0, 2): 1000.0})
+    priced = graph.priced(sizes.of_rows(3, Costs()))
+    assert priced.edge_weight.sum() == pytest.approx(graph.edge_weight.sum())
+    heavy = {
+        tuple(sorted((a, b))): w
+        for a, b, w in zip(graph.tails(), graph.indices, priced.edge_weight, strict=True)
+    }
+    assert heavy[0, 2] > 50 * heavy[0, 1]
+    assert graph.priced(Sizes().of_rows(3, Costs())) is graph
+
+
+def test_what_was_measured_survives_a_restart():
+    sizes = Sizes({(0, 1): 5000.0}, {0: 7.0})
+    assert Sizes.restored(json.loads(json.dumps(sizes.state()))) == sizes

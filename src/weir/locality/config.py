@@ -26,9 +26,10 @@ class Costs:
     Attributes
     ----------
     row_bytes
-        What a row weighs that has to leave its server.
+        What a row weighs that has to leave its server. ``None``: as measured while the stream runs, for each pair of
+        operators; 200 before that.
     state_bytes
-        What the state of an average key weighs when it moves.
+        What the state of an average key weighs when it moves. ``None``: as measured, for each operator; 100 before.
     bytes_per_second
         What the network carries.
     horizon
@@ -40,8 +41,8 @@ class Costs:
         equally good assignments from taking turns.
     """
 
-    row_bytes: float = 200.0
-    state_bytes: float = 100.0
+    row_bytes: float | None = None
+    state_bytes: float | None = None
     bytes_per_second: float = 100e6
     horizon: float = 8.0
     confidence: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +12,52 @@ from numpy.typing import NDArray
 
 from weir.locality.config import Costs
 from weir.locality.graph import KeyGraph
+from weir.locality.stats import Edge
+
+ROW_BYTES, STATE_BYTES = 200.0, 100.0  # before they are measured
+ENOUGH = 1000  # rows, or keys, of which a batch tells the size: of few, headers count
+
+
+@dataclass
+class Sizes:
+    """Bytes of a row between two operators, and of a key's state, as measured; what is given counts instead.
+
+    >>> sizes = Sizes()
+    >>> sizes.observe({(0, 1): (2000, 1_000_000)}, {1: (5, 1000)})  # of five keys, headers count
+    >>> float(sizes.of_rows(2, Costs())[0, 1]), sizes.of_state(1, Costs()), sizes.of_state(1, Costs(state_bytes=8))
+    (500.0, 100.0, 8)
+    """
+
+    rows: dict[Edge, float] = field(default_factory=dict)
+    states: dict[int, float] = field(default_factory=dict)
+
+    def observe(self, rows: Mapping[Edge, tuple[int, int]], states: Mapping[int, tuple[int, int]]) -> None:
+        """Take in how many rows left their server in a batch, how many states were written, and the bytes of each."""
+        for kept, came in ((self.rows, rows), (self.states, states)):
+            mean: dict[Any, float] = kept  # type: ignore[assignment]
+            for what, (count, size) in came.items():
+                if count >= ENOUGH:
+                    mean[what] = 0.5 * (mean.get(what, size / count) + size / count)
+
+    def of_rows(self, operators: int, costs: Costs) -> NDArray[np.float64]:
+        """Return the bytes of a row between any two operators, in either direction."""
+        out = np.full((operators, operators), costs.row_bytes or ROW_BYTES)
+        for (a, b), size in self.rows.items() if costs.row_bytes is None else ():
+            out[a, b] = out[b, a] = size
+        return out
+
+    def of_state(self, operator: int, costs: Costs) -> float:
+        """Return the bytes of a key's state."""
+        return self.states.get(operator, STATE_BYTES) if costs.state_bytes is None else costs.state_bytes
+
+    def state(self) -> list[Any]:
+        """Return it as JSON-able data."""
+        return [[[*edge, size] for edge, size in self.rows.items()], list(self.states.items())]
+
+    @classmethod
+    def restored(cls, saved: Any) -> Sizes:
+        """Return what :meth:`state` was called on."""
+        return cls({(a, b): size for a, b, size in saved[0]}, dict(saved[1]))
 
 
 @dataclass(frozen=True)
@@ -77,6 +124,7 @@ class Moving:
     states: int  # keys with state that would move
     changed: int  # keys that would have another home, those without state included
     keys: int  # that there are
+    bytes: float | None = None  # of the states that would move, where these were measured
 
 
 @dataclass(frozen=True)
@@ -105,11 +153,14 @@ def forecast(
     period: float,
     costs: Costs,
     judged_by: Balance = Balance(),  # noqa: B008 - it is frozen
+    sizes: Sizes | None = None,
+    far: NDArray[np.float64] | None = None,
 ) -> Forecast:
     """Compare two assignments on a graph of rows that neither was computed from.
 
     ``now`` and ``then`` are the servers of the vertices of ``held_out``, the keys and pairs of the latest ``batches``
-    batches, at present and under the proposal. A ``period`` is that between two proposals, in batches.
+    batches, at present and under the proposal. A ``period`` is that between two proposals, in batches. ``far`` is what
+    a row costs between any two servers, 1 between the farthest; without it, all are equally far.
 
     Notes
     -----
@@ -130,15 +181,18 @@ def forecast(
     """
     tail = held_out.tails()
     was, will = now[tail] == now[held_out.indices], then[tail] == then[held_out.indices]
+    cost = 1.0 - np.eye(n) if far is None else far
+    saved = cost[now[tail], now[held_out.indices]] - cost[then[tail], then[held_out.indices]]
+    saved *= held_out.edge_weight / 2
     rows = float(held_out.edge_weight.sum()) / 2
-    won = float(held_out.edge_weight[will & ~was].sum()) / 2
-    lost = float(held_out.edge_weight[was & ~will].sum()) / 2
-    kept = float(held_out.edge_weight[was & will].sum()) / 2
+    won, lost = float(saved[saved > 0].sum()), float(-saved[saved < 0].sum())
     shares, moved = judged_by.shares, moving.states
     balance = held_out.together(judged_by.row_seconds)
     before, after = balance.overload(now, n, shares), balance.overload(then, n, shares)
-    gain = (won - lost) / max(batches, 1e-9) * costs.row_bytes
-    weight = moved * costs.state_bytes
+    sizes = sizes or Sizes()
+    between = held_out.operator[tail], held_out.operator[held_out.indices]
+    gain = float((saved * sizes.of_rows(held_out.operators, costs)[between]).sum()) / max(batches, 1e-9)
+    weight = moved * (costs.state_bytes or STATE_BYTES) if moving.bytes is None else moving.bytes
     break_even = weight / gain if gain > 0 else (0.0 if moved == 0 else math.inf)
     deviations = (won - lost) / math.sqrt(won + lost) if won + lost > 0 else 0.0
     floor = np.maximum(judged_by.alpha, balance.floor(n, shares))
@@ -166,8 +220,8 @@ def forecast(
     else:
         pays, why = True, "gains more than it costs"
     return Forecast(
-        (kept + lost) / rows if rows else 1.0,
-        (kept + won) / rows if rows else 1.0,
+        float(held_out.edge_weight[was].sum()) / 2 / rows if rows else 1.0,
+        float(held_out.edge_weight[will].sum()) / 2 / rows if rows else 1.0,
         before.tolist(),
         after.tolist(),
         moved,

@@ -119,6 +119,17 @@ class KeyGraph:
             starts=whole,
         )
 
+    def priced(self, row_bytes: NDArray[np.float64]) -> KeyGraph:
+        """Return the graph with pairs weighted by what their rows weigh between any two operators.
+
+        Weights are in average rows: where all rows are as large, nothing changes.
+        """
+        price = row_bytes[self.operator[self.tails()], self.operator[self.indices]]
+        if not len(price) or np.ptp(price) == 0:
+            return self
+        weight = self.edge_weight * price
+        return replace(self, edge_weight=weight * (self.edge_weight.sum() / weight.sum()))
+
     def subgraph(self, keep: NDArray[np.bool_]) -> KeyGraph:
         """Return the graph of some vertices and the edges among them; operators keep their numbers."""
         before = np.concatenate([[0], np.cumsum(keep)])

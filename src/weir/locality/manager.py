@@ -26,7 +26,7 @@ from weir.errors import CheckpointMismatch
 from weir.locality.capacity import MIN_BUSY, Capacity, Loads
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts
-from weir.locality.forecast import Reconfiguration
+from weir.locality.forecast import Reconfiguration, Sizes
 from weir.locality.history import PairHistory
 from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
 from weir.locality.partition.base import check_shares
@@ -163,6 +163,7 @@ class LocalityManager:
         self.decisions: deque[Reconfiguration] = deque(maxlen=_DECISIONS)
         self.failures = 0
         self.spare: dict[int, float] = {}  # operator → part of its keys whose rows may be worked on elsewhere
+        self.sizes = Sizes()
         self._rest = self._skip = 0  # batches between two that are counted, and those still to pass
         self._below = 0  # batches on end in which locality was well below what the tables in force had
 
@@ -309,6 +310,7 @@ class LocalityManager:
             self._pairs.batches,
             self.shares,
             self._row_seconds(),
+            sizes=replace(self.sizes, rows=dict(self.sizes.rows), states=dict(self.sizes.states)),
             newer=self._one_home(self._pairs.newer(_FAINT, keys)),
             first=not self._started or not self._pairs.has_older,
             judged=self.config.adaptive,
@@ -414,7 +416,11 @@ class LocalityManager:
         share = check_shares(self.servers, self.shares)
         costs = self.config.forecast
         for o, homes in enumerate(self._homes):
-            cost = 0.0 if costs is None or o in self.free else costs.state_bytes / costs.row_bytes
+            cost = 0.0
+            if costs is not None and o not in self.free:
+                beside = [number for edge in self.edges if o in edge for number in edge if number != o]
+                row_bytes = self.sizes.of_rows(len(self.operators), costs)[o, beside or [o]]
+                cost = self.sizes.of_state(o, costs) / float(row_bytes.mean())
             ties = [tie for seen in self._unplanned for tie in self._ties(o, seen)]
             entries = self._unplanned[0].keys[o]
             if len(self._unplanned) > 1:
@@ -573,6 +579,7 @@ class LocalityManager:
                 "below": self._below,
                 "rest": [self._rest, self._skip],
                 "spare": list(self.spare.items()),
+                "sizes": self.sizes.state(),
                 "locality": self.locality,
                 "imbalance": self.imbalance,
                 "decisions": [d.to_dict() for d in self.decisions],
@@ -616,6 +623,7 @@ class LocalityManager:
         self._pairs.restore(state, about["recent"])
         self._pairs.seen, self._below = about.get("seen", self.batch), about.get("below", 0)
         self.spare = dict(about.get("spare", ()))
+        self.sizes = Sizes.restored(about.get("sizes", ([], [])))
         self._rest, self._skip = about.get("rest", (0, 0))
         self._proposal = None
         self._unplanned = []

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from weir.hashing import hash_home
 from weir.locality.config import Costs, Locality
 from weir.locality.counts import PairCounts, count_keys, merge
-from weir.locality.forecast import Balance, Forecast, Moving, forecast
+from weir.locality.forecast import Balance, Forecast, Moving, Sizes, forecast
 from weir.locality.graph import KeyGraph
 from weir.locality.key_affinity import Rows, strongest
 from weir.locality.key_homes import Where
 from weir.locality.partition import partition, relabel
 from weir.locality.stats import Edge
+from weir.network.locator import closeness
 
 Servers = NDArray[np.int32]
 STARTS = 24  # of a fresh partition
@@ -47,6 +48,7 @@ class Snapshot:
     batches: int  # how many batches recent holds
     shares: NDArray[np.float64] | None = None
     row_seconds: NDArray[np.float64] | None = None  # per operator, where load is time
+    sizes: Sizes = field(default_factory=Sizes)  # of rows and states, as measured
     # per edge: the pairs of the history with older rows counted less, if at all: better where affinity changes soon
     newer: Mapping[Edge, PairCounts] = field(default_factory=dict)
     # whether nothing is placed yet, whether a fresh partition is to be tried beside the refined one,
@@ -95,11 +97,13 @@ def propose(snapshot: Snapshot) -> Proposal:
     graph = KeyGraph.build(list(snapshot.keys), learnt).weightless(snapshot.fixed)
     warm, live = _present(snapshot, graph)
     held = _held(snapshot, graph, live)
+    prices = snapshot.sizes.of_rows(graph.operators, costs)
 
     def cut(graph: KeyGraph, held: Servers | None, **more: Any) -> Servers:
         more |= {"alpha": config.alpha, "seed": config.seed + snapshot.version, "shares": snapshot.shares}
         tree: Any = config.hierarchy
-        return partition(graph.together(snapshot.row_seconds), n, fixed=held, hierarchy=tree, **more)
+        priced = graph.priced(prices).together(snapshot.row_seconds)
+        return partition(priced, n, fixed=held, hierarchy=tree, **more)
 
     other = None if config.partitioner == "multilevel" else config.partitioner
     refines = not snapshot.first and other is None
@@ -209,18 +213,27 @@ def _judge(
     costs = config.forecast or Costs()
     balance, shares = graph.together(snapshot.row_seconds), snapshot.shares
     worsens = balance.overload(parts, n, shares) > balance.overload(live, n, shares) + 0.1
+    moving = (parts != live) & ~graph.among(snapshot.free)
+    state_bytes = np.array([snapshot.sizes.of_state(o, costs) for o in range(graph.operators)])
+    far = None
+    if config.hierarchy is not None and config.hierarchy != "hosts":
+        near = closeness(config.hierarchy, n)
+        far = 1 - near / near.max()
     return forecast(
         held_out,
         now if rival is None else _carry(graph, rival, held_out, now),
         _carry(graph, parts, held_out, now),
         n,
         Moving(
-            int((parts != live)[~graph.among(snapshot.free)].sum()),
+            int(moving.sum()),
             int((parts != live).sum()),
             sum(map(len, snapshot.keys)),
+            float(state_bytes[graph.operator[moving]].sum()),
         ),
         batches=snapshot.batches,
         period=config.batches,
         costs=replace(costs, min_gain=0.0) if snapshot.early and not snapshot.judged else costs,
         judged_by=Balance(config.alpha, snapshot.shares, worsens, snapshot.row_seconds, snapshot.relief),
+        sizes=snapshot.sizes,
+        far=far,
     )

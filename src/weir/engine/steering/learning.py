@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.engine.checkpoint import MANAGER, CheckpointLayout, load_arrays, save_arrays
-from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef, TaskReport
+from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef, TaskReport, added
 from weir.engine.metrics.progress import RoutingProgress
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.look_ahead import Ahead
@@ -73,6 +73,9 @@ def consecutive(topology: Topology) -> list[tuple[str, str]]:
         else:
             before[node.name] = last
     return list(dict.fromkeys(pairs))
+
+
+Counted = dict[Any, tuple[int, int]]  # how many, and their bytes
 
 
 class Learner:
@@ -210,6 +213,8 @@ class Learner:
                 self.manager.observe_load(
                     {o: load.rows for o, load in loads.items()}, {o: load.busy for o, load in loads.items()}
                 )
+        with self._lock:
+            self.manager.sizes.observe(*self._sizes(reports))
         coming, self._coming = self._coming, None
         stats: list[bytes] | BatchStats = counted
         if coming is not None and coming[0] == plan.batch and not plan.counting:
@@ -225,6 +230,23 @@ class Learner:
             self._taking_in = self._beside.submit(self._take_in_and_plan, stats)
         else:
             self._take_in(stats)
+
+    def _sizes(self, reports: list[TaskReport]) -> tuple[Counted, Counted]:
+        """Return rows that left their server in a batch, and states that were written, and the bytes of both."""
+        rows: dict[Any, list[tuple[int, int]]] = {}
+        states: dict[Any, list[tuple[int, int]]] = {}
+        number = {name: o for o, name in enumerate(self.names)}
+        for report in reports:
+            for index, crossed in report.edges.items():
+                edge = self.topology.edges[index]
+                if edge.source in number and edge.target in number:
+                    ends = number[edge.source], number[edge.target]
+                    rows.setdefault(ends, []).append((crossed.remote, crossed.bytes))
+            for made in report.segments:
+                if made.operator in number and made.ref is not None and made.replaces is None:
+                    written = made.ref.rows, made.ref.bytes
+                    states.setdefault(number[made.operator], []).append(written)
+        return {e: added(of) for e, of in rows.items()}, {o: added(of) for o, of in states.items()}
 
     def _catch_up(self) -> None:
         """Wait until all statistics are taken in."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from weir.state.index import Search
 
 NUMBERS = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1), st.integers(2**64 - 9, 2**64 - 1))
-PAIRS = st.lists(st.tuples(NUMBERS, st.integers(0, 2)), max_size=60)
+PAIRS = st.lists(st.tuples(NUMBERS, st.integers(0, 40)), max_size=60)
 
 
 def columns(pairs):

@@ -220,12 +220,20 @@ def _find(seg1, seg2, key_hash, key_check, found, pending):  # type: ignore[no-u
                     lo = mid + 1
                 else:
                     hi = mid
-            at = lo
-            while lo < size and seg1[lo] == key:
-                if seg2[lo] == key_check[i]:
-                    row = lo
-                    break
-                lo += 1
+            at = hi = lo
+            step = 1  # a key with a long list has many entries
+            while hi < size and seg1[hi] == key and seg2[hi] < key_check[i]:
+                lo, hi = hi + 1, hi + 1 + step
+                step += step
+            hi = min(hi, size)
+            while lo < hi:
+                mid = (lo + hi) >> 1
+                if seg1[mid] == key and seg2[mid] < key_check[i]:
+                    lo = mid + 1
+                else:
+                    hi = mid
+            if lo < size and seg1[lo] == key and seg2[lo] == key_check[i]:
+                row = lo
         if row >= 0:
             found[i] = row
         else:

@@ -42,6 +42,7 @@ IDLE = WINDOW = timedelta(minutes=2)
 MARKS = (1, 10, 100, 1000, 10_000)  # batches whose cost is told
 COMPARED = 12  # batches of which every row is compared; of most others, their number and sum
 KINDS = ("value", "dict", "list", "map", "timers", "window", "vector")
+GROWING = ("growing-list", "growing-map")  # of which nothing is ever taken away
 COLUMNS = {
     "value": ["n"],
     "dict": ["page", "n"],
@@ -49,11 +50,15 @@ COLUMNS = {
     "map": ["page", "n"],
     "timers": ["n", "at"],
     "window": ["n", "at"],
+    "growing-list": ["n"],
+    "growing-map": ["n"],
 }
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", action="append", choices=KINDS, help="(default: all)")
+    parser.add_argument(
+        "--state", action="append", choices=[*KINDS, *GROWING], help="(default: all but growing ones)"
+    )
     parser.add_argument("--keys", type=int, default=20_000, help="keys of a batch")
     parser.add_argument("--rows-per-key", type=int, default=2)
     parser.add_argument(
@@ -96,6 +101,18 @@ class StoredPages:
 
 
 @dataclass
+class Numbers:
+    n: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class StoredNumbers:
+    n: int = 0
+    counts: weir.MapState[int, int] = field(default_factory=weir.MapState)
+
+
+@dataclass
 class Visit:
     n: int = 0
     leaves: datetime | None = None
@@ -124,6 +141,21 @@ def keep_five(key: Any, rows: Any, state: Any) -> Any:
         if len(last) > 5:
             last.popleft()
     return [(key, sum(last))]
+
+
+def keep_all(key: Any, rows: Any, state: Any) -> Any:
+    """Keep all numbers; tell how many there are."""
+    for row in rows:
+        state.last.append(row.n)
+    return [(key, len(state.last))]
+
+
+def number_all(key: Any, rows: Any, state: Any) -> Any:
+    """Number all numbers; tell the one in the middle."""
+    for row in rows:
+        state.counts[state.n] = row.n
+        state.n += 1
+    return [(key, state.counts[state.n // 2])]
 
 
 def visit(key: Any, rows: Any, state: Any, timers: Any) -> None:
@@ -168,6 +200,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, Any]] = {  # function, state
     "timers": (visit, Visit, Visit),
     "window": (add_in_window, Number, Number),
     "vector": (add_columns, None, Number),
+    "growing-list": (keep_all, StoredLastFive, LastFive),
+    "growing-map": (number_all, StoredNumbers, Numbers),
 }
 
 
@@ -415,6 +449,7 @@ def measure(state: str, args: argparse.Namespace, console: Console) -> dict[str,
         "batch": [round(_around(spent["weir"], mark), 3) for mark in marks],
         "plain_python": round(loop_cost, 3),
         "times_plain": round(typical / loop_cost, 2),
+        "slow_batch": round(float(np.quantile(spent["weir"][1:], 0.99)) / typical, 2),
         "slowest_batch": round(max(spent["weir"][1:]) / typical, 2),
     }
     if state == "vector":
@@ -434,12 +469,14 @@ def show(result: list[dict[str, Any]], console: Console) -> None:
         *(f"batch {mark}" for mark in result[0]["marks"]),
         "plain Python",
         "×",
+        "one in 100",
         "slowest batch",
     ):
         table.add_column(title, justify="right")
     for row in result:
         cells = [f"{value:.2f}" for value in (*row["batch"], row["plain_python"], row["times_plain"])]
-        table.add_row(row["state"], *cells, f"{row['slowest_batch']:.1f} ×")
+        slow = (f"{row[which]:.1f} ×" for which in ("slow_batch", "slowest_batch"))
+        table.add_row(row["state"], *cells, *slow)
     console.print(table)
     for row in result:
         for system in ("spark", "bytewax"):

@@ -63,7 +63,7 @@ def beside_spark(
             if any(answer != answers["weir"] for answer in answers.values()):
                 raise AssertionError(f"{state}: on Spark, the results differ")
             if state not in BOTH_HAVE:
-                found |= {"in_pandas": None, "by_row": None, "why": WHY_NOT[state]}
+                found |= {"in_pandas": None, "by_row": None, "why": WHY_NOT.get(state, "not measured")}
             yield {k: round(v, 1) if isinstance(v, float) else v for k, v in found.items()}
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from claims import once
 from figures import FIGURES, Figure
 from fingerprint import fingerprint
 
@@ -87,7 +88,7 @@ def _read(path: Path, made_by: str | None) -> dict[str, Any] | None:
 def record(figure: Figure, result: dict[str, Any] | None, args: argparse.Namespace) -> dict[str, Any]:
     """One line of the table."""
     found = [] if result is None else result.get("claims", [])
-    claims = found if isinstance(found, list) else []
+    claims = once(found if isinstance(found, list) else [])
     theirs, ours = ([c for c in claims if c["by"] == by] for by in ("paper", "ours"))
     shown = [c["measured"] for c in theirs or ours if figure.key in c["claim"]]
     failed = [c for c in theirs if not c["holds"]]

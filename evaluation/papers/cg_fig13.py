@@ -100,7 +100,7 @@ def main() -> None:
         report.rows.append({"stream": stream.name, "grouping": "CG, probing"} | over_a_day(patient))
         plain, better = (recovery(r, cluster.starts[2], ends[2]) for r in (runs["CG"], patient))
         report.claim(
-            f"{stream.name}: probing of workers that have not complained (section VI-A) helps after change 2",
+            f"{stream.name}: (ours) probing of workers that have not complained (section VI-A) helps after change 2",
             better[1] < 0.5 * plain[1],
             f"gap at the end {better[1]:.3f} instead of {plain[1]:.3f}, longest queue "
             f"{patient.queue[-2].max():,.0f} instead of {runs['CG'].queue[-2].max():,.0f}, memory "

@@ -28,9 +28,11 @@ COLOURS = {
     "hash": "#7f8c8d",
     "static": "#e67e22",
     "paper": "#c0392b",
+    "paper_often": "#e6b0aa",
     "weir": "#2471a3",
     "weir_first_seen": "#16a085",
     "weir_look_ahead": "#8e44ad",
+    "auto": "#b7950b",
     "bound": "#2c3e50",
 }
 

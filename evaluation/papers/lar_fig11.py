@@ -21,9 +21,11 @@ NAMES = {
     "hash": "hash",
     "static": "offline (first week)",
     "paper": "online (the paper's way)",
+    "paper_often": "online, every batch",
     "weir": "Weir, one owner",
     "weir_first_seen": "Weir, first seen",
     "weir_look_ahead": "Weir, looking ahead",
+    "auto": "Weir, auto",
     "bound": "in-sample bound",
 }
 

@@ -29,7 +29,7 @@ def main() -> None:
         plain, ours = pick(rows, "plain"), pick(rows, "WG+DWC")
         (paper_plain, paper_ms), (paper_ours, ours_ms) = PAPER[workload.name].values()
         report.claim(
-            f"{workload.name}: plain grouping {paper_plain:,} rows/s, {paper_ms} ms (what the simulator stands on)",
+            f"{workload.name}: plain grouping {paper_plain:,} rows/s, {paper_ms} ms (fitted)",
             abs(plain["rows_per_s"] / paper_plain - 1) < 0.1
             and abs(plain["latency_ms"] / paper_ms - 1) < 0.1,
             f"{plain['rows_per_s']:,.0f} rows/s, {plain['latency_ms']:.2f} ms"

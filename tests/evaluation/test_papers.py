@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -79,3 +80,9 @@ def test_results_of_the_code_there_is_are_not_made_again(papers, tmp_path) -> No
     assert every.bring(figure, args, {}) is None, "without its data there is nothing to run"
     (tmp_path / "cg_fig05.json").write_text(json.dumps({"fingerprint": now, "claims": [], "rows": [1]}))
     assert every.bring(figure, args, {}) == {"fingerprint": now, "claims": []}
+
+
+def test_the_documentation_counts_as_the_table_does(papers) -> None:
+    held = re.search(r"(\d+ of \d+) claims of the papers hold", (papers / "README.md").read_text())
+    assert held is not None
+    assert f"{held[1]} claims of the papers hold" in (papers.parents[1] / "docs" / "papers.md").read_text()

@@ -1,4 +1,4 @@
-"""``weir bench locality``: a recorded stream, routed again in eight ways."""
+"""``weir bench locality``: a recorded stream, routed again in nine ways."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ from weir_evaluation.locality.changing import KINDS, changing
 from weir_evaluation.locality.replay import RecordedStream, ReplayResult, replay_tables, replay_weir
 
 HELP = "replay a recorded stream: locality, balance and moves of hash, tables, the paper's way and ours"
-METHODS = ("hash", "static", "paper", "weir", "weir_first_seen", "weir_look_ahead", "auto", "bound")
+METHODS = (
+    "hash",
+    "static",
+    "paper",
+    "paper_often",
+    "weir",
+    "weir_first_seen",
+    "weir_look_ahead",
+    "auto",
+    "bound",
+)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 

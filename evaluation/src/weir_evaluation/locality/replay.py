@@ -7,7 +7,8 @@ then do the rows enter the statistics. The manager is the one that the engine us
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -225,11 +226,6 @@ def _by_table(tables: Sequence[Table] | None, rows: Columns, n: int) -> ServerAf
     return [t.route(k) for t, k in zip(tables, rows, strict=True)]
 
 
-def _periods(stream: RecordedStream) -> Iterator[list[NDArray[np.uint64]]]:
-    for first, last in pairwise(stream.periods.tolist()):
-        yield stream.rows(first, last)
-
-
 def replay_tables(
     stream: RecordedStream,
     n: int,
@@ -243,42 +239,55 @@ def replay_tables(
 
     ``"hash"``: no table. ``"static"``: one table, from exact counts of the first period. ``"paper"``: pairs
     counted by SpaceSaving at every instance, METIS after every period, counters reset, hash for keys not in
-    the table. ``"bound"``: each period routed by the table computed from that very period.
+    the table. ``"paper_often"``: the same after every batch, with what the last period's length of batches counted.
+    ``"bound"``: each period routed by the table computed from that very period.
     """
     out = ReplayResult()
     tables: list[Table] | None = None
     known: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64) for _ in stream.keys]
-    for period, rows in enumerate(_periods(stream)):
-        began, seconds = time.perf_counter(), 0.0
-        before = tables
-        if method == "bound":
-            graph = _graph(rows)
-            tables = _tables(graph, partition(graph, n, partitioner=Metis(), alpha=alpha, seed=seed), n)
+    recent: deque[tuple[Columns, ServerAffinity]] = deque(maxlen=1)
+    for period, cuts in enumerate(stream.batches):
+        if method == "paper_often":
+            recent = deque(recent, maxlen=len(cuts) - 1)
+        else:
+            cuts = cuts[[0, -1]]
+        meter, moved, seconds = _Meter(len(stream.keys), n), 0, 0.0
+        for first, last in pairwise(cuts.tolist()):
+            rows, before = stream.rows(first, last), tables
+            began = time.perf_counter()
+            if method == "bound":
+                tables = _partitioned(_graph(rows), n, alpha, seed)
             seconds += time.perf_counter() - began
-        homes = _by_table(tables, rows, n)
-        meter = _Meter(len(rows), n)
-        meter.add(homes)
-        began = time.perf_counter()
-        if method == "static" and period == 0:
-            graph = _graph(rows)
-            tables = _tables(graph, partition(graph, n, partitioner=Metis(), alpha=alpha, seed=seed), n)
-        elif method == "paper":
-            graph = _sketched(rows, homes, n, capacity)
-            parts = partition(graph, n, partitioner=Metis(), alpha=alpha, seed=seed)
-            live = np.concatenate(
-                _by_table(tables, [graph.key[a:b] for a, b in pairwise(graph.starts.tolist())], n)
-            )
-            tables = _tables(graph, relabel(parts, live, graph.weight, n), n)
-        seconds += time.perf_counter() - began
-        moved = states = 0
-        for o, keys in enumerate(rows):
-            known[o] = np.union1d(known[o], keys)
-            states += len(known[o])
-            if tables is not before and method != "bound":
-                old, new = _by_table(before, known, n)[o], _by_table(tables, known, n)[o]
-                moved += int((old != new).sum())
+            homes = _by_table(tables, rows, n)
+            meter.add(homes)
+            recent.append((rows, homes))
+            began = time.perf_counter()
+            if method == "static" and period == 0:
+                tables = _partitioned(_graph(rows), n, alpha, seed)
+            elif method.startswith("paper"):
+                seen, where = (
+                    [np.concatenate(parts) for parts in zip(*(one[side] for one in recent), strict=True)]
+                    for side in (0, 1)
+                )
+                graph = _sketched(seen, where, n, capacity)
+                parts = partition(graph, n, partitioner=Metis(), alpha=alpha, seed=seed)
+                live = np.concatenate(
+                    _by_table(tables, [graph.key[a:b] for a, b in pairwise(graph.starts.tolist())], n)
+                )
+                tables = _tables(graph, relabel(parts, live, graph.weight, n), n)
+            seconds += time.perf_counter() - began
+            for o, keys in enumerate(rows):
+                known[o] = np.union1d(known[o], keys)
+                if tables is not before and method != "bound":
+                    old, new = _by_table(before, known, n)[o], _by_table(tables, known, n)[o]
+                    moved += int((old != new).sum())
+        states = sum(map(len, known))
         meter.close(out, moved / states, sum(map(len, tables or [])), seconds)
     return out
+
+
+def _partitioned(graph: KeyGraph, n: int, alpha: float, seed: int) -> list[Table]:
+    return _tables(graph, partition(graph, n, partitioner=Metis(), alpha=alpha, seed=seed), n)
 
 
 def _sketched(rows: Columns, homes: ServerAffinity, n: int, capacity: int) -> KeyGraph:

@@ -194,7 +194,7 @@ class Node:
     @property
     def wakes(self) -> bool:
         """Whether something in its state may come due on a stream without rows."""
-        return bool(self.times) or self.sets_timers
+        return bool(self.times) or self.sets_timers or self.ttl is not None
 
     def horizon(self, clock: int) -> int | None:
         """Return the time beyond which event times are not believed; None if all are."""

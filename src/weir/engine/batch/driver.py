@@ -42,6 +42,8 @@ from weir.state.segment import NEVER
 from weir.state.storage import Storage
 from weir.state.view import next_deadline
 
+SECOND = 1_000_000  # µs
+
 
 class DueTimers:
     """The next deadlines in the state of a commit, by event time and by the clock; looked up once per commit."""
@@ -57,7 +59,8 @@ class DueTimers:
         if last is None:
             return False
         if last is not self._commit:
-            self._next = {n.name: self._deadlines(n, last) for n in ledger.topology.stateful if n.wakes}
+            nodes = [node for node in ledger.topology.stateful if node.wakes]
+            self._next = {node.name: self._deadlines(node, last, ledger.expired_until()) for node in nodes}
             self._commit = last
         marks = watermarks(ledger.topology, last, clock, quiet_until)
         reached = ((marks.get(name, NO_TIME), next_) for name, next_ in self._next.items())
@@ -84,11 +87,15 @@ class DueTimers:
             return False
         return self._source_batching is None or not self._source_batching.behind
 
-    def _deadlines(self, node: Node, last: Commit) -> tuple[int, int]:
+    def _deadlines(self, node: Node, last: Commit, expired_until: int) -> tuple[int, int]:
         refs = [ref for server in last.manifest.get(node.name, []) for ref in server]
         mark = last.watermarks.get(node.name, NO_TIME)
         event = next_deadline(self._storage, refs, mark) if node.declared.timed else NEVER
         timer = next_deadline(self._storage, refs, last.clock) if node.sets_timers else NEVER
+        if node.ttl is not None and (end := next_deadline(self._storage, refs, expired_until)) != NEVER:
+            timer = min(
+                timer, end + min(max(node.ttl // 10, SECOND), 60 * SECOND)
+            )  # so that keys go together
         return event, timer
 
 

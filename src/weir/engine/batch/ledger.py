@@ -221,7 +221,7 @@ class Ledger:
             seed=int(mix(np.uint64(int(self.identity[:15], 16)), np.uint64(batch))) >> 1,
             salt=int(self.identity[:15], 16),
             clock=clock,
-            previous_clock=self._expired_until(),
+            previous_clock=self.expired_until(),
             watermarks=self._watermarks(clock, terms.end_of_input, terms.quiet_until),
             previous_watermarks=last.watermarks if last else {},
             sides=refresh(self.storage, self.topology, batch, clock, last.sides if last else {}),
@@ -259,7 +259,7 @@ class Ledger:
         """Return the time for the next plan, in µs since 1970."""
         return self._clock.read(self.last.clock if self.last else None)
 
-    def _expired_until(self) -> int:
+    def expired_until(self) -> int:
         """Return the clock until when all that was due is gone; 0 where an operator has gone on without its ttl."""
         before = self.last.graph.get("operators", {}) if self.last else {}
         again = any(n.ttl and before.get(n.name, {}).get("ttl") is None for n in self.topology.stateful)

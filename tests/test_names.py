@@ -68,6 +68,7 @@ ROUTING = [
 OPERATORS = [
     "Aggregate",
     "AggregateFunction",
+    "AsOfJoin",
     "Context",
     "Count",
     "Deduplicate",
@@ -79,6 +80,7 @@ OPERATORS = [
     "KeyedBatch",
     "Lookup",
     "Map",
+    "MapAsync",
     "MapRows",
     "Operator",
     "Process",

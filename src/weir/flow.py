@@ -38,8 +38,9 @@ from weir.graph.model import DEAD, LATE
 from weir.operators.aggregate.aggregate import Aggregate, Count, Emit
 from weir.operators.base import Operator
 from weir.operators.deduplicate import Deduplicate
-from weir.operators.join import Join
+from weir.operators.join import AsOfJoin, Join
 from weir.operators.lookup import Lookup
+from weir.operators.map_async import MapAsync
 from weir.operators.process import Process, ProcessBatch
 from weir.operators.stateless import (
     ArrowFunction,
@@ -230,6 +231,32 @@ class Stream:
         """
         return self._then(MapRows(function, schema, columns), "map", StatelessOptions, options)
 
+    def map_async(
+        self,
+        function: RowFunction,
+        schema: Any = None,
+        *,
+        concurrency: int = 64,
+        retries: int = 0,
+        columns: Iterable[str] | None = None,
+        **options: Unpack[StatelessOptions],
+    ) -> Stream:
+        """Turn each row into one row by an ``async def`` function, such as a call of a service or a model.
+
+        Up to ``concurrency`` calls are under way on each server; rows keep their order. A call that fails, or lasts
+        longer than ``timeout``, is made again up to ``retries`` times; then ``on_error`` says what happens. After a
+        crash, calls of the batch are made again. See :class:`weir.operators.MapAsync` for sessions and their end, and
+        :meth:`map` for the other parameters.
+
+        >>> from weir import source
+        >>> async def score(row):
+        ...     return {"text": row.text, "score": len(row.text)}
+        >>> source("text string").map_async(score, "text string, score long", concurrency=16, timeout="5 s", retries=2)
+        Stream(source → map_async)
+        """
+        operator = MapAsync(function, schema, columns, concurrency, retries)
+        return self._then(operator, "map_async", StatelessOptions, options)
+
     def flat_map(
         self,
         function: RowFunction,
@@ -348,17 +375,59 @@ class Stream:
         if within is not None and options.get("ttl") is not None:
             raise TopologyError("join: rows leave by within=; ttl= is for joins without a bound")
         bounds = within if isinstance(within, tuple) else (within, within)
-        if within is not None and time is None:
-            declared = declared_time(self.ends), declared_time(other.ends)
-            time = None if None in declared else declared  # type: ignore[assignment]
         operator = Join(
             how,
             None if within is None else _pair(bounds, "within", microseconds),
-            None if time is None else _pair(time if isinstance(time, tuple) else (time, time), "time", str),
+            self._times(other, time) if within is not None or time is not None else None,
             microseconds(lateness),
             suffix,
         )
         return self._then(operator, "join", JoinOptions, {"key": on, **options}, other)
+
+    def join_asof(
+        self,
+        other: Stream,
+        on: Key,
+        *,
+        tolerance: Duration,
+        how: str = "left",
+        time: str | tuple[str, str] | None = None,
+        lateness: Duration = 0,
+        suffix: str = "_right",
+        **options: Unpack[JoinOptions],
+    ) -> Stream:
+        """Add to each row the latest row of another stream that has the same key and is not newer.
+
+        Parameters
+        ----------
+        tolerance
+            How much older than the row that one may be.
+        how
+            ``"left"``: rows for which there is none follow alone, with nulls; ``"inner"``: they are dropped.
+        on, time, lateness, suffix, null_keys, name, routing, parallelism, placement, on_error, timeout
+            See :meth:`join`.
+
+        Rows follow when no row before them can come any more. See :class:`weir.operators.AsOfJoin`.
+
+        >>> from weir import source
+        >>> trades = source("stock string, n long, at timestamp", "trades").event_time("at")
+        >>> quotes = source("stock string, bid double, at timestamp", "quotes").event_time("at")
+        >>> trades.join_asof(quotes, "stock", tolerance="1 minute", name="priced")
+        Stream(trades → quotes → priced)
+        """
+        _check_stream(other, "join_asof")
+        if options.get("ttl") is not None:
+            raise TopologyError("join_asof: rows leave by tolerance=; it takes no ttl=")
+        times = self._times(other, time)
+        operator = AsOfJoin(microseconds(tolerance), times, how, microseconds(lateness), suffix)
+        return self._then(operator, "join_asof", JoinOptions, {"key": on, **options}, other)
+
+    def _times(self, other: Stream, time: str | tuple[str, str] | None) -> tuple[str, str] | None:
+        """Return the event-time columns of both sides; None if they are neither said nor declared."""
+        if time is not None:
+            return _pair(time if isinstance(time, tuple) else (time, time), "time", str)
+        left, right = declared_time(self.ends), declared_time(other.ends)
+        return None if left is None or right is None else (left, right)
 
     def lookup(
         self,

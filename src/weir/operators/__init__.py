@@ -8,8 +8,9 @@ from weir.operators.aggregate.aggregate_functions import AggregateFunction, Pyth
 from weir.operators.base import Operator
 from weir.operators.deduplicate import Deduplicate
 from weir.operators.instance import Context, Instance, keyed_schema
-from weir.operators.join import Join
+from weir.operators.join import AsOfJoin, Join
 from weir.operators.lookup import Lookup
+from weir.operators.map_async import MapAsync
 from weir.operators.process import KeyedBatch, Process, ProcessBatch
 from weir.operators.stateless import Filter, FilterRows, FlatMapRows, Map, MapRows
 from weir.operators.timers import Timer, Timers
@@ -19,6 +20,7 @@ from weir.rows import Rows
 __all__ = [
     "Aggregate",
     "AggregateFunction",
+    "AsOfJoin",
     "Context",
     "Count",
     "Deduplicate",
@@ -30,6 +32,7 @@ __all__ = [
     "KeyedBatch",
     "Lookup",
     "Map",
+    "MapAsync",
     "MapRows",
     "Operator",
     "Process",

@@ -1,4 +1,4 @@
-"""Join: two keyed streams, row by row, within a bound of event time."""
+"""Joins of two keyed streams by event time: all rows within a bound, or the latest one as of a row's time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from weir.columns import check_column
 from weir.compiled import compiled
-from weir.errors import TopologyError
+from weir.errors import TopologyError, refuse
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.base import Operator, side_schema
 from weir.operators.instance import BufferingInstance, Context, Instance, conformed, hashes_of, record_batch
 from weir.operators.windows import on_time
-from weir.rows import Rows, row_hashes
+from weir.rows import Rows, one_batch, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, tombstones
 
@@ -104,6 +104,40 @@ class Join(Operator):
 
     def describe(self) -> str:
         return f"Join({self.how})"
+
+
+class AsOfJoin(Join):
+    """Adds to each row of a stream the latest row of another that has the same key and is not newer.
+
+    ``stream.join_asof(other, …)`` makes one. A left row of time ``t`` is emitted once, when the watermark says that all
+    rows until ``t`` have come, with the right row of the greatest time from ``t − tolerance`` to ``t``, or nulls; with
+    ``how="inner"`` not at all then. Of several right rows of that time their content decides which one it is. So what
+    is emitted does not depend on batches or servers, but for rows that are late: these are dropped and counted.
+
+    Left rows are kept until they are emitted, right rows until the watermark is ``tolerance`` (µs) behind them.
+    """
+
+    def __init__(
+        self, tolerance: int, times: tuple[str, str] | None, how: str, lateness: int, suffix: str
+    ) -> None:
+        refuse(
+            "join_asof: ",
+            (how not in ("left", "inner"), f'how is "left" or "inner", not {how!r}'),
+            (times is None, 'say time="time", or declare it for both streams: source(…).event_time("time")'),
+            (tolerance < 0 or lateness < 0, "tolerance= and lateness= cannot be negative"),
+        )
+        super().__init__("inner", (tolerance, 0), times, lateness, suffix)
+        self.how = how
+
+    def instance(self, context: Context) -> Instance:
+        return _AsOfInstance(context)
+
+    def signature(self) -> dict[str, Any]:
+        assert self.bounds is not None
+        return {"kind": "AsOfJoin", "tolerance": self.bounds[0], "times": list(self.time_columns)}
+
+    def describe(self) -> str:
+        return f"AsOfJoin({self.how})"
 
 
 def key_columns(schema: pa.Schema) -> list[str]:
@@ -290,6 +324,43 @@ class _JoinInstance(BufferingInstance):
         return rows.take(pa.array(changed))
 
 
+class _AsOfInstance(_JoinInstance):
+    """Keeps the rows of both sides; at the end of the batch, emits left rows that the watermark has passed."""
+
+    def finish(self) -> Iterator[Rows]:
+        context, node = self.context, self.node
+        written = [table for side in (0, 1) if (table := self._new(side)).num_rows]
+        self.report.keys_delta += sum(table.num_rows for table in written)
+        if context.step == node.state_level:
+            due = self.due(True, written, columns=(H1, H2, SIDE))
+            keys = np.unique(due[H1].to_numpy()[due[SIDE].to_numpy() == 0])
+            if len(keys):
+                self.report.pairs += len(keys)
+                rows = pa.concat_tables([context.view().all_of(keys), *written]).combine_chunks()
+                yield from self._as_of(rows)
+            self.report.keys_delta -= due.num_rows
+            written.append(tombstones(*hashes_of(due), node.state))
+        self._written = pa.concat_tables(written) if written else None
+
+    def _as_of(self, rows: pa.Table) -> Iterator[Rows]:
+        """Emit the left rows whose time has come, each with the latest right row before it."""
+        side, passed = rows[SIDE].to_numpy(), rows[DEADLINE].to_numpy() <= self.context.watermark
+        left, right = rows.filter(pa.array((side == 0) & passed)), rows.filter(pa.array(side == 1))
+        hashes = [np.concatenate([table[c].to_numpy() for table in (left, right)]) for c in (H1, KEY2)]
+        groups, _ = group_rows(*hashes)
+        mine, theirs = groups[: len(left)], groups[len(left) :]
+        times = right[TIME].to_numpy()
+        own = right.select([name for name in right.column_names if name.startswith(RIGHT)])
+        contents = row_hashes(one_batch(own.to_batches())) if own.num_columns and len(right) else ()
+        order = np.lexsort((*contents, times, theirs))
+        low, high = _found(mine, left[TIME].to_numpy(), theirs[order], times[order], self.before, 0)
+        partner = np.where(high > low, order[high - 1] if len(order) else -1, -1)
+        at = np.arange(len(left)) if self.operator.how == "left" else np.flatnonzero(partner >= 0)
+        for first in range(0, len(at), AT_ONCE):
+            some = at[first : first + AT_ONCE]
+            yield from self.emitted(self._batch(left, some, right, np.ma.masked_less(partner[some], 0)))
+
+
 I64 = NDArray[np.int64]
 AT_ONCE = 1 << 19  # pairs that are handed over together
 
@@ -318,6 +389,15 @@ def _ranges(groups, times, starts, ends, others, before, after, low, high):  # t
         high[i] = lo
 
 
+def _found(groups: I64, times: I64, right: I64, right_times: I64, before: int, after: int) -> tuple[I64, I64]:
+    """Return for each row from where to where, in a right side sorted by group and time, its partners are."""
+    numbers = np.arange(int(max(groups.max(initial=-1), right.max(initial=-1))) + 1)
+    starts, ends = np.searchsorted(right, numbers, "left"), np.searchsorted(right, numbers, "right")
+    low, high = np.empty(len(groups), np.int64), np.empty(len(groups), np.int64)
+    _ranges(groups, times, starts, ends, right_times, before, after, low, high)
+    return low, high
+
+
 def pairs(
     groups: tuple[I64, I64], times: tuple[I64, I64], before: int, after: int
 ) -> Iterator[tuple[I64, I64]]:
@@ -334,12 +414,7 @@ def pairs(
     if not len(left) or not len(right):
         return
     order = np.lexsort((times[1], right))
-    sorted_groups = right[order]
-    numbers = np.arange(int(max(left.max(), right.max())) + 1)
-    starts = np.searchsorted(sorted_groups, numbers, "left")
-    ends = np.searchsorted(sorted_groups, numbers, "right")
-    low, high = np.empty(len(left), np.int64), np.empty(len(left), np.int64)
-    _ranges(left, times[0], starts, ends, times[1][order], before, after, low, high)
+    low, high = _found(left, times[0], right[order], times[1][order], before, after)
     counts = high - low
     total = np.cumsum(counts)
     first = 0

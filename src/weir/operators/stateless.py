@@ -286,7 +286,7 @@ def _mapped(
     function: RowFunction, schema: pa.Schema | None, batch: pa.RecordBatch, *side: Any
 ) -> dict[str, pa.Array]:
     results = list(map(function, rows_of(batch), *map(repeat, side)))
-    return _columns(results, schema or batch.schema)
+    return columns_of(results, schema or batch.schema)
 
 
 def _flat_mapped(
@@ -303,7 +303,7 @@ def _flat_mapped(
                 )
         results.extend(() if returned is None else returned)
         ends.append(len(results))
-    columns = _columns(results, schema or batch.schema)
+    columns = columns_of(results, schema or batch.schema)
     counts: Any = np.diff(np.array(ends, np.int64), prepend=0)
     return {**columns, PARENT: pa.array(np.repeat(np.arange(len(ends)), counts))}
 
@@ -317,7 +317,7 @@ def _kept(function: RowFunction, batch: pa.RecordBatch, *side: Any) -> pa.Array:
     return pa.array(list(map(bool, marks)), pa.bool_())
 
 
-def _columns(results: Sequence[Any], schema: pa.Schema) -> dict[str, pa.Array]:
+def columns_of(results: Sequence[Any], schema: pa.Schema) -> dict[str, pa.Array]:
     """Return the columns of rows that a user's function returned."""
     try:
         return dict(zip(schema.names, to_columns(results, schema, "it returned"), strict=True))

@@ -29,7 +29,8 @@ from weir.engine.exchange.wire import Answers, answered
 from weir.engine.live.control import LoadAggregator
 from weir.engine.live.coordinator import SILENCE, LiveCoordinator
 from weir.engine.live.source import push, push_when_planned, timed
-from weir.engine.live.transport import Address, Generation, is_available
+from weir.engine.live.tls import is_available
+from weir.engine.live.transport import Address, Generation
 from weir.engine.live.worker import LiveWorker
 from weir.engine.task.batch_context import BatchContext, Pace
 from weir.engine.task.key_counting import Learning

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
@@ -21,10 +22,12 @@ from truth import eventually
 from weir.engine.live import sender as sender_module
 from weir.engine.live.inbox import Inbox
 from weir.engine.live.sender import Sender
-from weir.engine.live.transport import END, ROWS, Connection, Frame, seals
+from weir.engine.live.tls import Channel, Identity
+from weir.engine.live.transport import END, ROWS, Connection, Frame
 from weir.engine.local.in_process import LiveThreads
 from weir.testing import LocalQuery, run
 
+IDENTITY = Identity.new()
 LARGE = 40_000_000  # more than the system keeps for any connection
 
 
@@ -39,9 +42,10 @@ def ends(sealed: bool) -> tuple[Connection, Connection]:
         other, _ = listener.accept()
     if not sealed:
         return Connection(one), Connection(other)
-    there, back = seals(b"secret", b"1", b"2")
-    theirs, ours = seals(b"secret", b"1", b"2")
-    return Connection(one, sealed=(there, back)), Connection(other, sealed=(ours, theirs))
+    with ThreadPoolExecutor(1) as pool:
+        greeting = pool.submit(Channel, other, IDENTITY, listens=True)
+        channel = Channel(one, IDENTITY, listens=False)
+        return Connection(one, channel=channel), Connection(other, channel=greeting.result())
 
 
 @contextlib.contextmanager

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,23 +16,23 @@ from truth import eventually
 from weir.engine.live import transport
 from weir.engine.live.coordinator import LiveCoordinator
 from weir.engine.live.inbox import Inbox
+from weir.engine.live.tls import Channel, Identity
 from weir.engine.live.transport import (
     END,
     HEAD,
     ROWS,
-    TAG,
     Connection,
     Frame,
     Generation,
     Hello,
     Listener,
     connect,
-    seals,
 )
 from weir.engine.live.worker import LiveWorker
 from weir.errors import LiveFailed
 
 HOST = "127.0.0.1"
+IDENTITY = Identity.new()
 
 
 @contextlib.contextmanager
@@ -73,8 +76,8 @@ def test_frames_arrive_whole_and_in_order(sealed):
             got.append((frame.what, frame.edge, frame.rows, frame.data))
         done.set()
 
-    generation = Generation(1, sealed=sealed)
-    large = bytes(range(256)) * (80_000 if sealed else 40_000)  # longer than what is sealed at a time
+    generation = Generation(1, identity=IDENTITY if sealed else None)
+    large = bytes(range(256)) * (80_000 if sealed else 40_000)  # longer than what is encrypted at a time
     with listening(generation, welcome) as address:
         connection = connect(address, generation, Hello("peer", 0, generation.name))
         connection.send(ROWS, large, edge=3, rows=7)
@@ -103,21 +106,172 @@ def pair():
         return theirs, ours.accept()[0]
 
 
-def test_nothing_can_be_read_changed_or_repeated_on_a_sealed_connection():
-    one, other = pair()
-    there, back = seals(b"secret", b"1", b"2")
-    Connection(one, sealed=(there, back)).send(ROWS, b"the rows of a customer", rows=1)
-    sent = other.recv(4096)
-    assert b"customer" not in sent
-    for damaged in (sent[:30] + bytes([sent[30] ^ 1]) + sent[31:], sent + sent, sent[: HEAD.size + TAG] * 2):
-        into, out = pair()
-        opener, _ = seals(b"secret", b"1", b"2")
-        into.sendall(damaged)
-        into.close()
-        reader = Connection(out, sealed=(there, opener))
-        with pytest.raises(LiveFailed):  # noqa: PT012
-            while reader.receive() is not None:
-                pass
+class Wire:
+    """Stands between two sides, hears what they say, and may change it."""
+
+    def __init__(self, address, change=lambda data, number: data):
+        self.heard, self._change = [], change
+        self._listener, self._target = socket.create_server((HOST, 0)), address
+        self.address = self._listener.getsockname()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        one, (other, _) = socket.create_connection(self._target), self._listener.accept()
+        for pair in ((other, one, self._change), (one, other, lambda data, number: data)):
+            threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
+
+    def _pass_on(self, source, target, change):
+        with contextlib.suppress(OSError):
+            number = 0
+            while data := source.recv(1 << 16):
+                self.heard.append(data)
+                target.sendall(change(data, number))
+                number += 1
+            target.shutdown(socket.SHUT_WR)
+
+
+ROWS_OF_A_CUSTOMER = b"the rows of a customer " * 10
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_travels_can_be_read_only_where_it_is_not_encrypted(sealed):
+    generation, got, done = Generation(1, identity=IDENTITY if sealed else None), [], threading.Event()
+
+    def welcome(connection, hello):
+        got.append((hello.role, connection.receive().data))
+        connection.send(ROWS, ROWS_OF_A_CUSTOMER[::-1])
+        done.wait(20)
+
+    with listening(generation, welcome) as address:
+        wire = Wire(address)
+        connection = connect(wire.address, generation, Hello("the role of a peer", 0, generation.name))
+        connection.send(ROWS, ROWS_OF_A_CUSTOMER)
+        assert connection.receive().data == ROWS_OF_A_CUSTOMER[::-1]
+        done.set()
+        connection.close()
+    assert got == [("the role of a peer", ROWS_OF_A_CUSTOMER)]
+    heard = b"".join(wire.heard)
+    for secret in (
+        ROWS_OF_A_CUSTOMER[:20],
+        ROWS_OF_A_CUSTOMER[::-1][:20],
+        b"the role",
+        generation.name.encode(),
+    ):
+        assert (secret in heard) == (not sealed)
+
+
+@pytest.mark.parametrize("how", ["changed", "repeated", "left out"])
+def test_what_is_changed_on_the_way_is_not_taken(how):
+    generation, got, ended = Generation(1, identity=IDENTITY), [], threading.Event()
+    meddling = threading.Event()
+
+    def welcome(connection, hello):
+        try:
+            while (frame := connection.receive()) is not None:
+                got.append(frame.data)
+        except LiveFailed as error:
+            got.append(str(error))
+        ended.set()
+
+    def change(data, number):
+        if not meddling.is_set():
+            return data
+        return {
+            "changed": data[:40] + bytes([data[40] ^ 1]) + data[41:],
+            "repeated": 2 * data,
+            "left out": b"",
+        }[how]
+
+    with listening(generation, welcome) as address:
+        wire = Wire(address, change)
+        connection = connect(wire.address, generation, Hello("peer", 0, generation.name))
+        connection.send(ROWS, b"one")
+        eventually(lambda: got == [b"one"])
+        meddling.set()
+        connection.send(ROWS, b"two")
+        if how == "left out":
+            eventually(lambda: len(wire.heard) > 3)
+            heard = len(wire.heard)
+            connection.send(ROWS, b"three")
+            eventually(lambda: len(wire.heard) > heard)
+            meddling.clear()
+            connection.send(ROWS, b"four")
+        assert ended.wait(20)
+        connection.close()
+    assert "not what was sent" in got[-1]
+    assert got[1:-1] in ([], [b"two"] if how == "repeated" else [])
+
+
+@pytest.mark.parametrize(
+    "who", ["without a certificate", "of another generation", "with TLS 1.2", "in plain text"]
+)
+def test_who_has_no_certificate_of_this_generation_is_not_heard(who):
+    generation, welcomed = Generation(1, identity=IDENTITY), []
+    with listening(generation, lambda connection, hello: welcomed.append(hello)) as address:
+        if who == "in plain text":
+            with pytest.raises(LiveFailed):
+                connect(
+                    address,
+                    Generation(1, generation.name, generation.secret),
+                    Hello("peer", 0, generation.name),
+                )
+        elif who == "of another generation":
+            other = Generation(1, generation.name, generation.secret, Identity.new())
+            with pytest.raises(LiveFailed, match="certificate verify failed"):
+                connect(address, other, Hello("peer", 0, generation.name))
+        else:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_verify_locations(cadata=IDENTITY.authority)
+            if who == "with TLS 1.2":
+                context.maximum_version = ssl.TLSVersion.TLSv1_2
+            with socket.create_connection(address, timeout=20) as stranger, pytest.raises(ssl.SSLError):  # noqa: PT012
+                tls = context.wrap_socket(stranger, server_hostname="live.weir")
+                tls.sendall(b"hello")
+                tls.recv(1)
+    assert welcomed == []
+
+
+def test_who_accepts_without_the_certificate_hears_nothing():
+    generation, impostor = Generation(1, identity=IDENTITY), Generation(1, identity=Identity.new())
+    with listening(impostor, lambda connection, hello: pytest.fail("welcomed")) as address:
+        wire = Wire(address)
+        hello = Hello("the role of a peer", 0, generation.name)
+        with pytest.raises(LiveFailed, match="certificate verify failed"):
+            connect(wire.address, generation, hello)
+    assert b"the role" not in b"".join(wire.heard)
+
+
+def test_keys_are_agreed_upon_anew_for_each_connection():
+    """What was sent stays secret when the certificate's key is lost later: TLS 1.3, and no sessions that go on."""
+    listener = socket.create_server((HOST, 0))
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            accepted = pool.submit(lambda: Channel(listener.accept()[0], IDENTITY, listens=True))
+            ours = Channel(socket.create_connection(listener.getsockname()), IDENTITY, listens=False)
+            theirs = accepted.result()
+            assert {one._tls.version() for one in (ours, theirs)} == {"TLSv1.3"}
+            assert not theirs._tls.session_reused
+            assert not ours._tls.session.has_ticket
+    listener.close()
+
+
+def test_no_file_ever_holds_a_key_that_can_be_used(monkeypatch, tmp_path):
+    seen = []
+    real = ssl.SSLContext.load_cert_chain
+
+    def look(self, path, **terms):
+        seen.append(Path(path).read_bytes())
+        return real(self, path, **terms)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    identity = Identity.new()
+    generation = Generation(1, identity=identity)
+    with listening(generation, lambda connection, hello: None) as address:
+        connect(address, generation, Hello("peer", 0, generation.name)).close()
+    assert len(seen) == 2
+    assert all(b"BEGIN ENCRYPTED PRIVATE KEY" in text and identity.password not in text for text in seen)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("case", ["another secret", "another life", "no greeting"])
@@ -162,6 +316,8 @@ def test_the_secret_is_in_no_text():
     generation = Generation(2)
     assert generation.secret.hex() not in repr(generation)
     assert repr(generation.secret) not in repr(generation)
+    assert "PRIVATE" not in repr(IDENTITY)
+    assert IDENTITY.password.decode() not in repr(IDENTITY)
 
 
 def test_a_source_task_comes_once_and_in_its_batch():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import shutil
 import statistics
 import tempfile
@@ -48,6 +49,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--payload", type=int, action="append", help="bytes per row (default: 0, 1000, 8000)")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each latency measurement")
     parser.add_argument("--routing", choices=["hash", "table"], default="hash")
+    parser.add_argument(
+        "--encrypted", action="store_true", help="Spark encrypts its network, and so do live servers"
+    )
     parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
 
 
@@ -59,7 +63,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     result: dict[str, Any] = {}
     work = Path(tempfile.mkdtemp(prefix="weir-bench-"))
     try:
-        with _session(f"local[{args.servers + 2}]", args.servers) as spark:
+        secret = {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(16)}
+        settings = {"spark.network.crypto.enabled": "true", **secret} if args.encrypted else {}
+        with _session(f"local[{args.servers + 2}]", args.servers, **settings) as spark:
             if "tiny" in parts:
                 result["tiny"] = {str(d): _tiny(spark, work, d, args, console) for d in (2, 3, 5)}
             if "rows" in parts:

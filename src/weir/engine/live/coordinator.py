@@ -24,6 +24,7 @@ from weir.engine.exchange import wire
 from weir.engine.exchange.wire import Answers
 from weir.engine.live.control import LoadAggregator
 from weir.engine.live.source import Timed, feed
+from weir.engine.live.tls import Identity
 from weir.engine.live.transport import (
     ANSWER,
     COUNTED,
@@ -64,7 +65,7 @@ class LiveCoordinator:
         bind: str | None = None,
         sealed: bool = False,
     ) -> None:
-        self.generation = Generation(servers, sealed=sealed)
+        self.generation = Generation(servers, identity=Identity.new() if sealed else None)
         self._on_failure, self._silence = on_failure, silence
         self._changed = threading.Condition()
         self._servers = list(range(servers))  # number → member

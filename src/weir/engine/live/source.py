@@ -104,20 +104,24 @@ class LoadListener:
     """Takes in news of the servers' load, which come on the connections on which they get rows."""
 
     def __init__(self, connections: Mapping[int, Connection]) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector, self._connections = selectors.DefaultSelector(), connections
         for number, connection in connections.items():
             self._selector.register(connection, selectors.EVENT_READ, number)
 
     def listen(self, seconds: float) -> list[Frame]:
         """Return news; if there are none, wait for some."""
         frames: list[Frame] = []
-        while ready := self._selector.select(0.0 if frames else seconds):
-            for key, _ in ready:
-                frame = key.fileobj.receive()  # type: ignore[union-attr]
+        while ready := self._ready(0.0 if frames else seconds):
+            for number, connection in ready:
+                frame = connection.receive()
                 if frame is None:
-                    raise LiveFailed(f"server {key.data} ended the connection")
+                    raise LiveFailed(f"server {number} ended the connection")
                 frames.append(frame)
         return frames
+
+    def _ready(self, seconds: float) -> list[tuple[int, Connection]]:
+        there = [(number, one) for number, one in self._connections.items() if one.pending]
+        return there or [(key.data, self._connections[key.data]) for key, _ in self._selector.select(seconds)]
 
     def close(self) -> None:
         self._selector.close()

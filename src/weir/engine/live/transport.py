@@ -3,7 +3,7 @@
 A frame is a fixed head and a payload, Arrow's own bytes for rows. Who connects and who listens prove to each other
 that they know the secret of this generation of servers: each answers a fresh challenge of the other with an HMAC.
 Every generation has a secret and a name of its own, so servers and source tasks of an earlier one are turned away. In a
-sealed generation, what follows the greeting is encrypted (:class:`Seal`).
+sealed generation, all of this happens within mutual TLS (:mod:`weir.engine.live.tls`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from weir.engine.live.tls import PIECE, RECORD, Channel, Identity
 from weir.errors import LiveFailed, WeirError
 
 # what a frame is about
@@ -45,13 +46,13 @@ class Generation:
 
     ``servers`` is how many there are at first; some may come and go.
 
-    ``sealed`` is whether they encrypt what they send.
+    ``identity`` is what they prove by TLS, if they encrypt what they send.
     """
 
     servers: int
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-    sealed: bool = False
+    identity: Identity | None = field(default=None, repr=False)
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -87,16 +88,14 @@ class Frame(NamedTuple):
 
 
 class Connection:
-    """One end of a connection: frames arrive whole and in order, or an error says that they don't.
-
-    ``sealed`` are the seals of what is sent and of what is received, if it is encrypted.
-    """
+    """One end of a connection: frames arrive whole and in order, or an error says that they don't."""
 
     def __init__(
-        self, sock: socket.socket, retry: float | None = None, sealed: tuple[Seal, Seal] | None = None
+        self, sock: socket.socket, retry: float | None = None, channel: Channel | None = None
     ) -> None:
         self._socket = sock
-        self._seals = sealed
+        self._channel = channel
+        self._reads: socket.socket | Channel = channel or sock
         self._lock = threading.Lock()
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -117,16 +116,16 @@ class Connection:
         """Return what a frame is on the wire, to be offered and pushed in the order in which this was asked for."""
         view = memoryview(b"" if frame.payload is None else frame.payload).cast("B")
         head = HEAD.pack(*frame[:6], len(view))
-        if self._seals is None:
+        if self._channel is None:
             yield [memoryview(head), view]
             return
-        seal = self._seals[0].seal
-        first = memoryview(seal(head))
+        encrypted = self._channel.encrypted
+        if len(view) < RECORD:
+            yield [memoryview(encrypted(head + view.tobytes()))]
+            return
         for start in range(0, len(view), PIECE):
-            yield [first, memoryview(seal(view[start : start + PIECE]))]
-            first = memoryview(b"")
-        if not view:
-            yield [first]
+            yield [memoryview(encrypted(head, view[start : start + PIECE]))]
+            head = b""
 
     def offer(self, pieces: Pieces) -> Pieces | None:
         """Send what the connection takes at once; return what it does not."""
@@ -178,29 +177,21 @@ class Connection:
 
         ``room`` returns memory for a payload of so many bytes.
         """
-        head: bytes | bytearray = bytearray(HEAD.size + (TAG if self._seals else 0))
+        head = bytearray(HEAD.size)
         if not self._fill(memoryview(head), may_end=True):
             return None
-        if self._seals is not None:
-            head = self._seals[1].open(head)
         what, kind, step, edge, rows, source_time, size = HEAD.unpack(head)
         payload = None
         if size:
             space = room(size)
-            view = memoryview(space).cast("B")
-            if self._seals is None:
-                self._fill(view)
-            else:
-                self._open_into(view, self._seals[1])
+            self._fill(memoryview(space).cast("B"))
             payload = pa.py_buffer(space)
         return Frame(what, kind, step, edge, rows, source_time, payload, time.perf_counter())
 
-    def _open_into(self, view: memoryview, seal: Seal) -> None:
-        for start in range(0, len(view), PIECE):
-            piece = view[start : start + PIECE]
-            sealed = bytearray(len(piece) + TAG)
-            self._fill(memoryview(sealed))
-            piece[:] = seal.open(sealed)
+    @property
+    def pending(self) -> bool:
+        """Whether something has come already that :meth:`fileno` no longer tells of."""
+        return self._channel is not None and self._channel.pending
 
     def wait_at_most(self, seconds: float | None) -> None:
         """Let :meth:`receive` raise a TimeoutError when nothing comes for so long."""
@@ -209,7 +200,7 @@ class Connection:
     def _fill(self, view: memoryview, may_end: bool = False) -> bool:
         filled = 0
         while filled < len(view):
-            more = self._socket.recv_into(view[filled:])
+            more = self._reads.recv_into(view[filled:])
             if not more:
                 if may_end and not filled:
                     return False
@@ -232,18 +223,20 @@ def connect(address: Address, generation: Generation, hello: Hello | Callable[[s
         raise LiveFailed(f"{address[0]}:{address[1]} can't be reached: {error}") from None
     try:
         about = hello if isinstance(hello, Hello) else hello(sock.getsockname()[0])
+        channel = None if generation.identity is None else Channel(sock, generation.identity, listens=False)
+        way = channel or sock
         text, mine = msgspec.msgpack.encode(about), secrets.token_bytes(_NONCE)
-        sock.sendall(_LENGTH.pack(len(text)) + text + mine)
-        theirs = _exactly(sock, _NONCE)
+        way.sendall(_LENGTH.pack(len(text)) + text + mine)
+        theirs = _exactly(way, _NONCE)
         if not hmac.compare_digest(
-            _exactly(sock, 32), _proof(generation.secret, b"listens", text, mine, theirs)
+            _exactly(way, 32), _proof(generation.secret, b"listens", text, mine, theirs)
         ):
             raise LiveFailed(f"{address[0]}:{address[1]} does not know the secret of these servers")
-        sock.sendall(_proof(generation.secret, b"connects", text, mine, theirs))
-        (size,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
+        way.sendall(_proof(generation.secret, b"connects", text, mine, theirs))
+        (size,) = _LENGTH.unpack(_exactly(way, _LENGTH.size))
         if size:
             raise LiveFailed(
-                f"{address[0]}:{address[1]} turned this side away: {_exactly(sock, size).decode()}"
+                f"{address[0]}:{address[1]} turned this side away: {_exactly(way, size).decode()}"
             )
     except OSError as error:
         sock.close()
@@ -252,40 +245,36 @@ def connect(address: Address, generation: Generation, hello: Hello | Callable[[s
         sock.close()
         raise
     # a source waits for its servers however long they take; the system would count that as silence
-    sealed = seals(generation.secret, mine, theirs) if generation.sealed else None
-    return Connection(sock, None if about.role == "source" else ACK_TIMEOUT, sealed)
+    return Connection(sock, None if about.role == "source" else ACK_TIMEOUT, channel)
 
 
 def admit(sock: socket.socket, generation: Generation) -> tuple[Hello, Connection]:
     """Greet who has connected, or raise a LiveFailed: without the secret, or of another generation."""
     sock.settimeout(HANDSHAKE_SECONDS)
-    (size,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
+    channel = None if generation.identity is None else Channel(sock, generation.identity, listens=True)
+    way = channel or sock
+    (size,) = _LENGTH.unpack(_exactly(way, _LENGTH.size))
     if size > 1024:
         raise LiveFailed("somebody who is no server connected")
-    text, theirs = _exactly(sock, size), _exactly(sock, _NONCE)
+    text, theirs = _exactly(way, size), _exactly(way, _NONCE)
     mine = secrets.token_bytes(_NONCE)
-    sock.sendall(mine + _proof(generation.secret, b"listens", text, theirs, mine))
-    if not hmac.compare_digest(
-        _exactly(sock, 32), _proof(generation.secret, b"connects", text, theirs, mine)
-    ):
+    way.sendall(mine + _proof(generation.secret, b"listens", text, theirs, mine))
+    if not hmac.compare_digest(_exactly(way, 32), _proof(generation.secret, b"connects", text, theirs, mine)):
         raise LiveFailed("somebody without the secret connected")
     hello = msgspec.msgpack.decode(text, type=Hello)
     if hello.generation != generation.name:
         refusal = f"it is of generation {hello.generation}, this is {generation.name}"
-        sock.sendall(_LENGTH.pack(len(refusal)) + refusal.encode())
+        way.sendall(_LENGTH.pack(len(refusal)) + refusal.encode())
         raise LiveFailed(refusal)
-    sock.sendall(_LENGTH.pack(0))
-    if not generation.sealed:
-        return hello, Connection(sock)
-    there, back = seals(generation.secret, theirs, mine)
-    return hello, Connection(sock, sealed=(back, there))
+    way.sendall(_LENGTH.pack(0))
+    return hello, Connection(sock, channel=channel)
 
 
 def _proof(secret: bytes, role: bytes, *said: bytes) -> bytes:
     return hmac.digest(secret, b"\0".join([b"weir", role, *said]), hashlib.sha256)
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
+def _exactly(sock: socket.socket | Channel, size: int) -> bytes:
     out = bytearray()
     while len(out) < size:
         more = sock.recv(size - len(out))
@@ -338,57 +327,3 @@ class Listener:
         self._socket.close()
         for connection in list(self._open):
             connection.close()
-
-
-TAG = 16  # bytes by which a sealed piece is longer
-PIECE = 1 << 24  # bytes that are sealed at a time
-
-
-def is_available() -> bool:
-    """Return whether the package that encrypts is installed."""
-    try:
-        import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-class Seal:
-    """Seals, or opens, the pieces of one direction of a connection, in their order.
-
-    >>> send, receive = Seal(bytes(32)), Seal(bytes(32))
-    >>> bytes(receive.open(send.seal(b"rows")))
-    b'rows'
-    """
-
-    def __init__(self, key: bytes) -> None:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        self._cipher = AESGCM(key)
-        self._count = 0
-
-    def seal(self, piece: Any) -> bytes:
-        """Return a piece encrypted, longer by :data:`TAG` bytes."""
-        return self._cipher.encrypt(self._next(), piece, None)
-
-    def open(self, piece: Any) -> bytes:
-        """Return what was sealed; raise a LiveFailed if it is not the next piece that the other side sealed."""
-        from cryptography.exceptions import InvalidTag
-
-        try:
-            return self._cipher.decrypt(self._next(), piece, None)
-        except InvalidTag:
-            raise LiveFailed("what came on a sealed connection is not what was sent") from None
-
-    def _next(self) -> bytes:
-        self._count += 1
-        return self._count.to_bytes(12, "big")
-
-
-def seals(secret: bytes, connects: bytes, listens: bytes) -> tuple[Seal, Seal]:
-    """Return the seals of what goes to the listener and of what comes from it, by the numbers both sides drew."""
-    keys = (
-        hmac.digest(secret, b"weir seal " + way + connects + listens, hashlib.sha256) for way in (b">", b"<")
-    )
-    there, back = map(Seal, keys)
-    return there, back

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import weir
 from support import counts, posts, rows_of, two_counts
+from weir.hashing import mix
 from weir.locality.manager import LocalityManager
 from weir.locality.proposal import propose
+from weir.locality.schedule import AT_ONCE
 from weir.locality.stats import BatchStats
 from weir.routing.hash import Hash
 from weir.testing import run, start
@@ -196,3 +200,63 @@ def test_moving_costs_what_states_were_seen_to_weigh():
     told = next(one["forecast"] for one in decided if one["forecast"]["moved"])
     assert told["bytes"] / told["moved"] != 100  # which is taken before anything is measured
     assert 10 < told["bytes"] / told["moved"] < 500
+
+
+def run_of(speeds, batches, seconds=1, rows=3000, seed=0):
+    """Return the manager after batches of some seconds each, and in which of them keys moved, by adopted tables."""
+    rng, manager = np.random.default_rng(seed), LocalityManager(weir.Auto(), ["a", "b"], [(0, 1)], 4)
+    adopted = []
+    for number in range(batches):
+        left = rng.integers(60, size=rows)
+        right = np.where(rng.random(rows) < 0.8, left % 20, rng.integers(20, size=rows)) + 20 * rng.integers(
+            3, size=rows
+        )
+        keys = [mix(k.astype(np.uint64), np.uint64(o)) for o, k in enumerate((left, right))]
+        before = sum(d.adopted for d in manager.decisions)
+        manager.plan_next()
+        if sum(d.adopted for d in manager.decisions) > before:
+            adopted.append(number)
+        loads = [np.bincount(manager.route(o, k), minlength=4).astype(float) for o, k in enumerate(keys)]
+        manager.budget.tell(number * seconds * 1_000_000)
+        manager.observe_load(
+            dict(enumerate(loads)), {o: 1e-3 * n / speeds(number) for o, n in enumerate(loads)}
+        )
+        manager.observe(BatchStats.of(dict(enumerate(keys)), {(0, 1): (keys[0], keys[1])}))
+        if manager.due:
+            manager.offer(propose(manager.snapshot()))
+    return manager, adopted
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=2, deadline=None)
+def test_noise_moves_nothing_once_keys_have_their_homes(seed):
+    rng = np.random.default_rng(seed)
+    manager, adopted = run_of(lambda _: np.exp(rng.uniform(-0.1, 0.1, 4)), 40, seed=seed)
+    assert adopted
+    assert max(adopted) < 20
+    assert manager.shares is None
+
+
+def test_however_speeds_swing_changes_are_bounded():
+    swing = [np.array([1, 1, 1, 0.3]), np.array([0.3, 1, 1, 1])]
+    _, adopted = run_of(lambda number: swing[number // 3 % 2], 120)
+    later = [b for b in adopted if b > 20]
+    assert later
+    assert len(later) <= 100 / 4 + 100 / 20  # at most every fourth batch, and once per period
+    assert len(adopted) <= AT_ONCE + 120 / 60 + 1
+
+
+def test_after_many_changes_one_a_minute_is_left_and_a_request_is_served_at_once():
+    manager, _ = run_of(lambda _: np.ones(4), 3)
+    while manager.budget.left:
+        manager.budget.spend()
+    manager.batch += 100  # a period is over
+    assert not manager.due
+    again = LocalityManager(weir.Auto(), ["a", "b"], [(0, 1)], 4)
+    again.restore(manager.state())
+    again.batch += 100
+    assert not again.due
+    again.budget.tell(manager.budget.clock + 60_000_000)
+    assert again.due
+    manager.request()
+    assert manager.due

@@ -31,7 +31,7 @@ from weir.locality.history import PairHistory
 from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
 from weir.locality.partition.base import check_shares
 from weir.locality.proposal import Proposal, Snapshot
-from weir.locality.schedule import Schedule
+from weir.locality.schedule import Budget, Schedule
 from weir.locality.stats import BatchStats, Edge
 from weir.network.locator import Tree, check_tree, closeness
 from weir.routing.locality_aware import NO_TABLE
@@ -155,6 +155,9 @@ class LocalityManager:
         self._foreseen = False  # whether the next batch was among them already
         self._proposal: Proposal | None = None
         self._schedule = Schedule(config.period, config.batches)
+        self.budget = Budget()  # of an adaptive manager
+        self._granted = -config.batches  # the batch in which such a wish was last granted
+        self._wished = False  # whether speeds or affinity have changed, and new tables wait for their turn
         self._started = False  # whether any table is in force
         self.version = 0
         self.batch = 0
@@ -175,6 +178,9 @@ class LocalityManager:
         seen = numbered(stats, self._homes, counting=True)
         self._measure(seen)
         self._pairs.observe(stats)
+        rested = self.batch - self._granted >= self._pause and self.budget.left
+        if self._wished and (rested or not self.config.adaptive):
+            self._wished, self._schedule.requested, self._granted = False, True, self.batch
         for o in self.splits:
             self._homes[o].split = self._too_hot(o)
         self._find_rest()
@@ -192,7 +198,7 @@ class LocalityManager:
             return
         if self.capacity.observe(rows, busy):
             self.shares = self.capacity.shares
-            self._schedule.requested = True
+            self._wished = True
         worked = np.sum(list(busy.values()), axis=0)
         if worked.max() > max(MIN_BUSY, _UNEVEN * worked.mean()):
             self._rest = self._skip = 0  # some key is hot by now, or some server slow: count again
@@ -264,10 +270,10 @@ class LocalityManager:
         usual = standing.outcome.get("locality", 0.0)
         fell = self.config.adaptive and self._affine() and usual - self.locality > CHANGED * usual
         self._below = self._below + 1 if fell else 0
-        if self._below >= 2 and self.batch - self._schedule.last >= max(2, self.config.batches // 5):
+        if self._below >= 2 and self.batch - self._schedule.last >= self._pause:
             self._below = 0
             self._pairs.outdate()
-            self._schedule.requested = True
+            self._wished = True
 
     def route(self, operator: int, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the server of each key now, by its hash if no table lists it."""
@@ -284,7 +290,16 @@ class LocalityManager:
         """Return whether a proposal is due: a period is over, the stream is young, or one was requested."""
         if self.config.adaptive and self.edges and not self._pairs.has_older:
             return False  # nothing could judge it
-        return self._proposal is None and self._schedule.due(self.batch)
+        if self._proposal is not None:
+            return False
+        if self.config.adaptive and not self._schedule.requested and not self.budget.left:
+            return False
+        return self._schedule.due(self.batch)
+
+    @property
+    def _pause(self) -> int:
+        """Return how many batches pass at least between two tables that are due to a change."""
+        return max(2, self.config.batches // 5)
 
     def request(self) -> None:
         """Request a reconfiguration as soon as possible."""
@@ -405,6 +420,7 @@ class LocalityManager:
             ):
                 homes.adopt(keys, servers, affinity)
             self._started = True
+            self.budget.spend()
         p = proposal
         decision = Reconfiguration(self.batch, self.version, p.method, p.adopt, p.forecast, p.seconds)
         self.decisions.append(decision)
@@ -580,6 +596,8 @@ class LocalityManager:
                 "rest": [self._rest, self._skip],
                 "spare": list(self.spare.items()),
                 "sizes": self.sizes.state(),
+                "wished": [self._wished, self._granted],
+                "budget": [self.budget.clock, self.budget.changes],
                 "locality": self.locality,
                 "imbalance": self.imbalance,
                 "decisions": [d.to_dict() for d in self.decisions],
@@ -624,6 +642,9 @@ class LocalityManager:
         self._pairs.seen, self._below = about.get("seen", self.batch), about.get("below", 0)
         self.spare = dict(about.get("spare", ()))
         self.sizes = Sizes.restored(about.get("sizes", ([], [])))
+        self._wished, self._granted = about.get("wished", (False, -self.config.batches))
+        if "budget" in about:
+            self.budget.clock, self.budget.changes = about["budget"]
         self._rest, self._skip = about.get("rest", (0, 0))
         self._proposal = None
         self._unplanned = []

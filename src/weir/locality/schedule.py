@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+AT_ONCE, PER_HOUR = 20, 60  # tables that may change one after the other, and on and on
+HOUR = 3_600_000_000  # in µs
 _FRESH_EVERY = 4  # reconfigurations of which one tries a fresh partition beside the refined one
 
 
@@ -44,3 +46,39 @@ class Schedule:
         self.last = batch
         self.count += 1
         return early, fresh
+
+
+class Budget:
+    """How many tables may still change: a stream that never settles must not move its keys for ever.
+
+    Time comes from batches' plans, so that a replay decides the same. Where none is told, nothing is bounded.
+
+    >>> budget = Budget()
+    >>> budget.tell(0)
+    >>> for _ in range(25):
+    ...     budget.spend()
+    >>> budget.left
+    False
+    >>> budget.tell(HOUR // 10)
+    >>> budget.left
+    True
+    """
+
+    def __init__(self) -> None:
+        self.clock: int | None = None
+        self.changes = float(AT_ONCE)
+
+    @property
+    def left(self) -> bool:
+        """Whether a table may change."""
+        return self.clock is None or self.changes >= 1
+
+    def tell(self, clock: int) -> None:
+        """Take in the time of a batch, in µs."""
+        passed = 0 if self.clock is None else max(0, clock - self.clock)
+        self.clock = clock
+        self.changes = min(float(AT_ONCE), self.changes + passed * PER_HOUR / HOUR)
+
+    def spend(self) -> None:
+        """Note that a table has changed."""
+        self.changes = max(0.0, self.changes - 1)

@@ -215,6 +215,7 @@ class Learner:
                 )
         with self._lock:
             self.manager.sizes.observe(*self._sizes(reports))
+            self.manager.budget.tell(plan.clock)
         coming, self._coming = self._coming, None
         stats: list[bytes] | BatchStats = counted
         if coming is not None and coming[0] == plan.batch and not plan.counting:

@@ -45,6 +45,7 @@ STATE, OUTPUTS, TABLES, ROUTERS = "state", "outputs", "tables", "routers"
 SIDE, MOVES, MANAGER = "side", "moves", "manager"
 DATA = (STATE, OUTPUTS, TABLES, ROUTERS, MOVES, MANAGER, SIDE)  # files that count if a commit names them
 ENDED, PREPARING, DECISION, DONE = "-ended", "-preparing", "-decision", "-done"
+_FILES = (SegmentRef, FileRef)
 _PLAIN = {"progress", "graph", "signature", "counts", "feedback"}  # fields without files, some of them long
 
 
@@ -208,17 +209,22 @@ class CheckpointLayout:
         return len(dead)
 
 
-def files_of(document: Any) -> Iterator[SegmentRef | FileRef]:
-    """Yield every file that a commit or plan names, at any depth."""
-    if isinstance(document, (SegmentRef, FileRef)):
-        yield document
-    elif isinstance(document, msgspec.Struct):
-        for field in document.__struct_fields__:
-            if field not in _PLAIN:
-                yield from files_of(getattr(document, field))
-    elif isinstance(document, (dict, list, tuple)):
-        for value in document.values() if isinstance(document, dict) else document:
-            yield from files_of(value)
+def files_of(document: Any) -> list[SegmentRef | FileRef]:
+    """Return every file that a commit or plan names, at any depth; with many servers there are a million."""
+    found, left = [], [document]
+    while left:
+        part = left.pop()
+        if isinstance(part, list) and part and isinstance(part[0], _FILES):
+            found += part
+        elif isinstance(part, _FILES):
+            found.append(part)
+        elif isinstance(part, (list, tuple)):
+            left += part
+        elif isinstance(part, dict):
+            left += part.values()
+        elif isinstance(part, msgspec.Struct):
+            left += (getattr(part, field) for field in part.__struct_fields__ if field not in _PLAIN)
+    return found
 
 
 def write_table(storage: Storage, name: str, table: pa.Table) -> FileRef:

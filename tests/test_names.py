@@ -35,6 +35,7 @@ TOP = [
     "Racks",
     "Shuffle",
     "SideInput",
+    "State",
     "Stream",
     "Table",
     "Weighted",

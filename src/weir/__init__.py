@@ -15,6 +15,7 @@ from weir.elasticity.autoscale import Autoscale
 from weir.engine.batch.fork import fork
 from weir.errors import WeirError
 from weir.flow import Application, Stream
+from weir.graph.declare import State
 from weir.locality.auto import Auto
 from weir.locality.config import Locality
 from weir.network.racks import Racks
@@ -58,6 +59,7 @@ __all__ = [
     "Racks",
     "Shuffle",
     "SideInput",
+    "State",
     "Stream",
     "Table",
     "Weighted",

@@ -122,6 +122,10 @@ class Stream:
             Event-time windows: :func:`weir.tumbling`, :func:`weir.sliding` or :func:`weir.session`.
         ttl
             Forget a key that has had no rows for so long.
+        initial
+            What it keeps before its first batch: a DataFrame, an Arrow table, a list of dicts or a folder of Parquet,
+            with the columns that :func:`weir.read_state` shows, one row per key; or a :class:`weir.State`. It is taken
+            once, when a checkpoint does not know the operator yet. A DataFrame goes through the driver.
         key, name, routing, parallelism, placement, on_error, timeout
             See :class:`Stream`.
         """
@@ -360,7 +364,7 @@ class Stream:
             How much later than newer ones rows may arrive. Rows later than that are dropped and counted.
         suffix
             Appended to columns of the other stream that this one has, too.
-        null_keys, ttl, name, routing, parallelism, placement, on_error, timeout
+        null_keys, ttl, initial, name, routing, parallelism, placement, on_error, timeout
             See :meth:`keyed`.
 
         See :class:`weir.operators.Join` for what is guaranteed.

@@ -257,7 +257,7 @@ class Commit(msgspec.Struct, kw_only=True):
     ranged: list[str] | None = None
     source: str = ""  # whose batches these are: the id of Spark's own query
     graph: dict[str, Any] = {}  # the application for those who look at it: Topology.outline
-    # the source's number of the last batch that it has handed over; batches without rows are ours alone
+    # the source's number of the last batch that it has handed over, −1 before the first; batches without rows are ours
     source_batch: int | None = None
     input: Input | None = None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from numbers import Integral
 from typing import Any, TypedDict, cast
@@ -27,6 +28,31 @@ from weir.routing.shuffle import Shuffle
 from weir.routing.weighted import Weighted
 
 LISTED = " (paths)"  # ends the name of a source that lists files, before the operator that reads them
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of an operator in another checkpoint, for ``initial=`` of :meth:`weir.Stream.keyed`.
+
+    It is taken as it is stored, with open windows, timers and times at which keys expire. So the operator must be
+    defined as there, apart from what may change at a restart.
+
+    Parameters
+    ----------
+    checkpoint
+        The folder or URI of the other query.
+    operator
+        Its name there.
+    batch
+        The state as this batch left it; the last one if not given.
+    storage_options
+        Settings of the object store that it is in, as in :class:`weir.Options`.
+    """
+
+    checkpoint: str
+    operator: str
+    batch: int | None = None
+    storage_options: Mapping[str, str | int | float | bool] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +85,7 @@ class Step:
     declared: Declared
     kind: str  # what an operator without a name is called
     named: bool
+    initial: Any = None  # rows, or a State, that it begins with
 
     @property
     def event_time(self) -> EventTime | None:
@@ -102,6 +129,7 @@ class JoinOptions(OperatorOptions, total=False):
 
     null_keys: str
     ttl: Duration | None
+    initial: Any
 
 
 class KeyedOptions(JoinOptions, total=False):
@@ -119,6 +147,7 @@ def operator_step(
     key: tuple[str, ...] = (),
     name: str | None = None,
     side: Any = None,
+    initial: Any = None,
     **options: Any,
 ) -> Step:
     """Return an operator behind its inputs, after the checks that need no knowledge of the rows."""
@@ -137,6 +166,12 @@ def operator_step(
         operator = copy.copy(operator)
         operator.side = side
     operator.prepare()
+    kinds = str | os.PathLike | State | list
+    given = (
+        isinstance(initial, kinds) or hasattr(initial, "toArrow") or hasattr(initial, "__arrow_c_stream__")
+    )
+    unfit = "expected a DataFrame, an Arrow table, a folder of Parquet, or a weir.State(checkpoint, operator)"
+    refuse(where, (initial is not None and not given, f"initial={initial!r}: {unfit}"))
     if operator.stateful and not key:
         raise TopologyError(f'{where}it keeps state per key: give it a key, e.g. keyed("topic", …)')
     options["grouping"] = to_grouping(options.pop("routing", None), where)
@@ -154,7 +189,7 @@ def operator_step(
     if options.get("ttl") is not None:
         options["ttl"] = microseconds(options["ttl"])
     named = name if name is not None else ("_".join(key) if operator.stateful else "")
-    return Step(inputs, Declared(named, operator, (), key, **options), kind, name is not None)
+    return Step(inputs, Declared(named, operator, (), key, **options), kind, name is not None, initial)
 
 
 def timed(part: Part, time: EventTime) -> Part:
@@ -231,6 +266,7 @@ class Assembly:
     sources: dict[str, Source]
     declared: tuple[Declared, ...]
     sinks: dict[str, tuple[Any, ...]]
+    initial: dict[str, Any]  # what operators begin with
 
     def __str__(self) -> str:
         return " → ".join([*self.sources, *(d.name for d in self.declared)])
@@ -289,6 +325,7 @@ def assemble(ends: Sequence[Part], sinks: Sequence[Attached] = ()) -> Assembly:
     taken = {*sources, *(part.declared.name for part in parts if isinstance(part, Step))}
     names: dict[int, str] = {}
     declared: dict[str, Declared] = {}
+    initial: dict[str, Any] = {}
     for part in parts:
         if isinstance(part, Source):
             names[id(part)] = part.name
@@ -304,6 +341,8 @@ def assemble(ends: Sequence[Part], sinks: Sequence[Attached] = ()) -> Assembly:
                 f"operator {name!r} unites {twice!r} with itself; name each stream once in union(…)"
             )
         operator = replace(part.declared, name=name, inputs=inputs)
+        if part.initial is not None and initial.setdefault(name, part.initial) is not part.initial:
+            raise TopologyError(f"operator {name!r} is declared twice, each time with an initial= of its own")
         first = declared.setdefault(name, operator)
         time = operator.event_time or first.event_time
         declared[name] = replace(first, event_time=time)
@@ -319,7 +358,7 @@ def assemble(ends: Sequence[Part], sinks: Sequence[Attached] = ()) -> Assembly:
     for attached in sinks:
         sink_name = names[id(attached.part)] + attached.suffix
         taken_by[sink_name] = added(taken_by.get(sink_name, ()), attached.sinks)
-    return Assembly(sources, tuple(declared.values()), taken_by)
+    return Assembly(sources, tuple(declared.values()), taken_by, initial)
 
 
 def added(sinks: Sequence[Any], more: Sequence[Any]) -> tuple[Any, ...]:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from weir.errors import TopologyError
+
 if TYPE_CHECKING:
+    from weir.graph.model import Node
     from weir.operators.instance import Context, Instance
     from weir.operators.side_input import SideInput
 
@@ -96,6 +99,15 @@ class Operator:
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return what it keeps per key, without the key columns."""
         return pa.schema([])
+
+    def initial(self, node: Node, rows: pa.Table, clock: int) -> pa.Table:
+        """Return the state entries of keys, from rows with what :func:`weir.read_state` shows of them.
+
+        :mod:`weir.operators.initial` has what most operators need for it. ``clock``: the time, in µs.
+        """
+        raise TopologyError(
+            f"the rows of a {type(self).__name__} do not say what it keeps; give weir.State(checkpoint, operator)"
+        )
 
     def instance(self, context: Context) -> Instance:
         """Return a running copy for one server in one step of one batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +13,16 @@ from weir.columns import check_column
 from weir.compiled import compiled
 from weir.errors import TopologyError
 from weir.operators.base import Operator
+from weir.operators.initial import checked_rows, key_hashes, times_of
 from weir.operators.instance import BufferingInstance, Context, Instance, conformed, hashes_of
 from weir.operators.timers import second_hash
 from weir.operators.windows import on_time
 from weir.rows import Rows, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import H1, NEVER, entries, tombstones
+
+if TYPE_CHECKING:
+    from weir.graph.model import Node
 
 KEY2, TIME = "__key", "passed_at"
 
@@ -75,6 +79,16 @@ class Deduplicate(Operator):
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([(KEY2, pa.uint64()), (TIME, pa.int64())])
 
+    def initial(self, node: Node, rows: pa.Table, clock: int) -> pa.Table:
+        """Return what says that keys have passed: at ``passed_at``, or now where rows have no time."""
+        optional = () if self.time is not None else (TIME,)
+        data = checked_rows(node, rows, {} if self.within is None else {TIME: None}, optional)
+        if TIME in data.column_names:
+            passed = times_of(data[TIME])
+        else:
+            passed = np.full(data.num_rows, 0 if self.within is None else clock)
+        return _passed([data[k] for k in node.key], *key_hashes(node, data), passed, self.within, node)
+
     def instance(self, context: Context) -> Instance:
         return _DeduplicateInstance(context)
 
@@ -128,7 +142,18 @@ class _DeduplicateInstance(BufferingInstance):
         at = np.sort(order[chosen])
         passed = batch.take(pa.array(at))
         columns = [passed.column(k) for k in node.key]
-        table = conformed([*columns, pa.array(key_check[at]), pa.array(times[at])], node.state)
-        identity = second_hash(key_check[at], times[at])
-        deadline = np.full(len(at), NEVER) if self.operator.within is None else times[at] + within
-        return passed, entries(table, key_hash[at], identity, deadline=deadline)
+        return passed, _passed(columns, key_hash[at], key_check[at], times[at], self.operator.within, node)
+
+
+def _passed(
+    key: list[Any],
+    key_hash: NDArray[np.uint64],
+    key_check: NDArray[np.uint64],
+    times: NDArray[np.int64],
+    within: int | None,
+    node: Node,
+) -> pa.Table:
+    """Return entries that say when keys have passed."""
+    table = conformed([*key, pa.array(key_check), pa.array(times)], node.state)
+    deadline = np.full(len(times), NEVER) if within is None else times + within
+    return entries(table, key_hash, second_hash(key_check, times), deadline=deadline)

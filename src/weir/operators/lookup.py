@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +14,15 @@ from weir.columns import check_column
 from weir.errors import TopologyError
 from weir.operators.aggregate.aggregate_functions import is_ordered
 from weir.operators.base import Operator, side_schema
+from weir.operators.initial import plain_entries
 from weir.operators.instance import BufferingInstance, Context, Instance, conformed, record_batch
 from weir.operators.join import check_joined, joined_schema, key_columns
 from weir.rows import Rows, row_hashes
 from weir.state.index import group_rows
 from weir.state.segment import entries
+
+if TYPE_CHECKING:
+    from weir.graph.model import Node
 
 U64 = NDArray[np.uint64]
 
@@ -68,6 +72,9 @@ class Lookup(Operator):
 
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
         return side_schema(schema, 1, ())
+
+    def initial(self, node: Node, rows: pa.Table, clock: int) -> pa.Table:
+        return plain_entries(node, rows, clock)
 
     def instance(self, context: Context) -> Instance:
         return _LookupInstance(context)

@@ -13,8 +13,7 @@ from weir.operators.aggregate.aggregate_functions import FUNCTIONS
 from weir.operators.base import Operator
 from weir.operators.instance import one_array
 from weir.operators.process.parts import PART, STATE, whole_states
-
-_JSON_TYPES = {"integer": pa.int64(), "number": pa.float64(), "string": pa.string(), "boolean": pa.bool_()}
+from weir.operators.process.state_types import JSON_TYPES, properties_of
 
 
 def operator_of(signature: dict[str, Any]) -> Operator:
@@ -37,7 +36,7 @@ def readable_entries(signature: dict[str, Any], table: pa.Table) -> pa.Table:
     """Return one entry per key, or per key and window, from what is stored."""
     if signature["kind"] != "Process" or PART not in table.column_names:
         return table
-    properties = _properties(signature["state"])
+    properties = properties_of(signature["state"])
     return whole_states(table, {name: p["part"] for name, p in properties.items() if "part" in p})
 
 
@@ -71,18 +70,11 @@ def readable_values(
 def _process_values(kind: dict[str, Any] | None, states: pa.Table) -> dict[str, Any]:
     objects = [msgspec.msgpack.decode(s) if s else {} for s in states[STATE].to_pylist()]
     out: dict[str, Any] = {}
-    for name, about in _properties(kind).items():
+    for name, about in properties_of(kind).items():
         # others than simple types are shown as JSON
-        arrow = _JSON_TYPES.get(about.get("type", "")) if "format" not in about else None
+        arrow = JSON_TYPES.get(about.get("type", "")) if "format" not in about else None
         values = [o.get(name) if isinstance(o, dict) else None for o in objects]
         if arrow is None:
             values = [None if v is None else msgspec.json.encode(v, enc_hook=str).decode() for v in values]
         out[name] = pa.array(values, arrow or pa.string())
     return out
-
-
-def _properties(schema: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a state type."""
-    if schema and "$ref" in schema:
-        schema = schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
-    return dict(schema.get("properties", {})) if schema else {}

@@ -184,7 +184,7 @@ def run(parts: Assembly, checkpoint: str, options: Options) -> Query:
         )
     try:
         driver.compile()
-        if driver.ledger.last is None or driver.ledger.last.handed_over == 0:
+        if driver.ledger.last is None or driver.ledger.last.handed_over <= 0:
             driver.batch(rows, 0)
         if driver.needs_end_of_input:
             driver.batch(rows.limit(0), 1, end_of_input=True)

@@ -10,6 +10,7 @@ import msgspec
 
 from weir.durations import microseconds
 from weir.engine.batch.driver import Driver
+from weir.engine.batch.initial import begin_with
 from weir.engine.batch.ledger import FOREVER, Clock, Ledger
 from weir.engine.batch.runner import Runner
 from weir.engine.batch.source_batching import SourceBatching, SplittableSource
@@ -40,7 +41,8 @@ def open_query(
     build = partial(parts.topology, routing=options.routing, sinks=list(sinks), prune=options.prune)
     storage = runner.storage
     layout, topology, declared = _placed(storage, options.servers, build, runner.room)
-    ledger = Ledger(
+    open_ledger = partial(
+        Ledger,
         storage,
         topology,
         runner.mode,
@@ -50,6 +52,14 @@ def open_query(
         layout=layout,
         identity=identity,
     )
+    ledger = open_ledger()
+    if parts.initial and getattr(options.routing, "tables", None) is not None:
+        raise TopologyError(
+            "initial= and Locality(tables=…): the homes of an initial state are by hash until others are learnt; leave "
+            "tables= out"
+        )
+    if begin_with(ledger, parts.initial):
+        ledger = open_ledger()
     source_batching = _source_batching(topology, parts.feeds, options)
     return Driver(topology, ledger, runner, sinks, options, build, declared, source_batching)
 

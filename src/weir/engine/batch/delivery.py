@@ -78,14 +78,14 @@ class Deliveries:
 
     def open(self, topology: Topology, forget: Collection[str]) -> None:
         """Make sure that nothing is owed to a sink that is gone, and that all sinks can take rows."""
-        last = self.ledger.last
+        fresh = self.ledger.last is None or self.ledger.last.handed_over < 0
         self._check_owed(forget)
         self.ledger.sinks = {name: len(sinks) for name, sinks in self.sinks.items()}
         for name, sinks in self.sinks.items():
             schema = topology.sink_schema(name)
             for sink in sinks:
                 if isinstance(sink, Sink):
-                    self._open(sink, name, schema, last is None)
+                    self._open(sink, name, schema, fresh)
 
     def _open(self, sink: Sink, name: str, schema: pa.Schema, fresh: bool) -> None:
         self._persist(name, lambda again: sink.open(self.ledger.query, name, schema, fresh))

@@ -82,7 +82,7 @@ class DueTimers:
     def _are_quiet(self, last: Commit) -> bool:
         try:
             if self._source_batching is not None:
-                self._source_batching.begin(last, -1, {})
+                self._source_batching.begin(last, -2, {})  # a round that never was
         except SourceUnavailable:
             return False
         return self._source_batching is None or not self._source_batching.behind
@@ -290,7 +290,7 @@ class Driver:
     def finished(self) -> bool:
         """Whether a bounded input has been processed to its end, and delivered."""
         last = self.ledger.last
-        if last is None or (self.needs_end_of_input and not last.end_of_input):
+        if last is None or last.handed_over < 0 or (self.needs_end_of_input and not last.end_of_input):
             return False
         if self.source_batching is not None and self.source_batching.ended_in_between(last):
             return False

@@ -359,6 +359,11 @@ class Ledger:
         reach("commit-written", plan.batch)
         return commit
 
+    def replace(self, commit: Commit) -> None:
+        """Put a commit in the place of the last one, of a later epoch: all or nothing. Then open the ledger again."""
+        self._write_commit(commit)
+        reach("commit-replaced", commit.batch)
+
     def _write_commit(self, commit: Commit) -> None:
         self.fence.check()
         name = self.checkpoint.commit(commit.batch, commit.epoch)

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mea
 from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.aggregate.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups, named
 from weir.operators.base import Operator
+from weir.operators.initial import checked_rows, keyed_entries
 from weir.operators.instance import (
     NO_TIME,
     Context,
@@ -41,6 +42,9 @@ from weir.rows import Rows, one_batch
 from weir.state.index import group_rows, positions_among
 from weir.state.segment import DEADLINE, H1, H2, NEVER, entries, newest, tombstones
 from weir.state.view import StateView
+
+if TYPE_CHECKING:
+    from weir.graph.model import Node
 
 REDUCE_AT = 1 << 20
 CHANGE = "change"
@@ -182,6 +186,19 @@ class Aggregate(Operator):
         head = table.select(range(heads)).take(pa.array(first))
         merged = self.merge([one_array(c) for c in table.columns[heads:]], groups, len(first))
         return conformed([*head.columns, *merged], table.schema)
+
+    def initial(self, node: Node, rows: pa.Table, clock: int) -> pa.Table:
+        """Return entries from values, where these say all, or from the columns of a state, as ``mean.sum``."""
+        values: dict[str, pa.DataType | None] = {}
+        for spec in self.specs:
+            columns = [spec.name + suffix for suffix in spec.rule.suffixes]
+            if not spec.rule.keeps_value and not set(columns) & set(rows.column_names):
+                raise TopologyError(
+                    f"{spec.name}={spec}: its value does not say what it goes on from. Give the columns of its state, "
+                    f"{', '.join(columns)}, or weir.State(checkpoint, operator)"
+                )
+            values |= {column: node.state.field(column).type for column in columns}
+        return keyed_entries(node, checked_rows(node, rows, values), clock)
 
     def instance(self, context: Context) -> Instance:
         if context.node.window is not None:

@@ -182,6 +182,11 @@ class AggregateFunction:
         return states[0]
 
     @property
+    def keeps_value(self) -> bool:
+        """Whether its state is the value that users see, so that it can go on from that alone."""
+        return type(self).finish is AggregateFunction.finish and tuple(self.suffixes) == ("",)
+
+    @property
     def arguments(self) -> str | None:
         """What stands between the parentheses where it is written as text; part of what a checkpoint is known by."""
         return ", ".join(self.columns) or None
@@ -262,6 +267,7 @@ class Counted(AggregateFunction):
     """``count`` and ``count(c)``: rows, or those with a value."""
 
     value = pa.int64()
+    keeps_value = True
 
     def begin(self, columns: Columns, groups: Groups, n: int) -> Columns:
         if columns and columns[0].null_count:

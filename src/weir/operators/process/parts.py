@@ -7,6 +7,7 @@ elements have the first hash of their key, so they move and scale with it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 import types
@@ -25,16 +26,21 @@ from collections.abc import (
 )
 from functools import cached_property, lru_cache, partial
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.operators.process.state_types import Fits, StateType, decoder_of, fits_of
+from weir.errors import TopologyError
+from weir.operators.initial import keyed_entries
+from weir.operators.process.state_types import JSON_TYPES, Fits, StateType, decoder_of, fits_of
 from weir.state.segment import H1, H2, completed, entries, tombstones
 from weir.state.view import Neighbours, StateView
+
+if TYPE_CHECKING:
+    from weir.graph.model import Node
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -612,3 +618,48 @@ def whole_states(table: pa.Table, parts: dict[str, str]) -> pa.Table:
         states.append(msgspec.msgpack.encode(state))
     column = main.column_names.index(STATE)
     return main.set_column(column, main.schema.field(column), pa.array(states, pa.binary()))
+
+
+def restored(
+    node: Node, heads: pa.Table, states: Sequence[dict[str, Any]], fields: dict[str, Any], clock: int
+) -> pa.Table:
+    """Return the entries of keys with some states, given as the fields of each; simple ones as they are, or as JSON."""
+    operator: Any = node.operator
+    as_json = [
+        name for name, about in fields.items() if about.get("type") not in JSON_TYPES or "format" in about
+    ]
+    nullable = {name for name, about in fields.items() if {"type": "null"} in about.get("anyOf", ())}
+    kind, type_ = operator.state, state_type(operator.state, operator.mergeable)
+    made, saved = [], []
+    for number, given in enumerate(states):
+        values = {name: v for name, v in given.items() if v is not None or name in nullable}
+        for name in as_json:
+            if isinstance(values.get(name), str):
+                with contextlib.suppress(msgspec.DecodeError):  # a text, as it is
+                    values[name] = msgspec.json.decode(values[name])
+        try:
+            state = None if kind is None else msgspec.convert(values, kind, dec_hook=_given_part)
+            saved.append(type_.save(state))
+            for _, why in type_.wrong([state], saved[-1:]):
+                raise why
+        except Exception as error:
+            key = heads.slice(number, 1).to_pylist()[0]
+            raise TopologyError(f"the state of {key} is no {kind.__name__}: {error}") from None
+        made.append(state)
+    data = completed(heads.append_column(STATE, pa.array(saved, pa.binary())), node.state)
+    entries_of_keys = keyed_entries(node, data, clock)
+    parts = PartEntries(kind, node.state, partial(StateView, None, (), node.state))  # type: ignore[arg-type]
+    if not parts:
+        return entries_of_keys
+    parts.begin(*(entries_of_keys[c].to_numpy() for c in (H1, H2)))
+    elements, _ = parts.written((n, parts.changes(state, n)) for n, state in enumerate(made))
+    return pa.concat_tables([entries_of_keys, elements])
+
+
+def _given_part(kind: Any, value: Any) -> Any:
+    origin, arguments = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin not in PARTS:
+        raise NotImplementedError(f"cannot be read: {kind}")
+    plain: Any = list if origin is ListState else dict
+    plain = types.GenericAlias(plain, arguments) if arguments else plain
+    return origin(msgspec.convert(value, plain))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -12,13 +12,25 @@ import pyarrow as pa
 from weir.columns import column_names, to_schema
 from weir.errors import TopologyError, UnknownColumn, did_you_mean
 from weir.operators.base import Operator
-from weir.operators.instance import Context, Instance
-from weir.operators.process.parts import PART_COLUMNS, decode_part, encode_part, parts_of, schema_part
+from weir.operators.initial import checked_rows
+from weir.operators.instance import Context, Instance, one_array
+from weir.operators.process.parts import (
+    PART_COLUMNS,
+    decode_part,
+    encode_part,
+    parts_of,
+    restored,
+    schema_part,
+)
 from weir.operators.process.process_instance import STATE, ProcessInstance
-from weir.operators.process.state_types import extends, forget_caches
+from weir.operators.process.state_types import extends, forget_caches, properties_of
 from weir.operators.process.timed_process import TimedProcess
 from weir.operators.process.windowed_process import WindowedProcess
 from weir.operators.timers import CLOCKS, Timer, Timers, WindowSpan
+from weir.values import to_python
+
+if TYPE_CHECKING:
+    from weir.graph.model import Node
 
 
 class Process(Operator):
@@ -240,6 +252,16 @@ class Process(Operator):
 
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([(STATE, pa.binary()), *(PART_COLUMNS if parts_of(self.state) else ())])
+
+    def initial(self, node: Node, rows: pa.Table, clock: int) -> pa.Table:
+        """Return entries from the fields of states; those that rows do not have, or not know, begin as new."""
+        fields = properties_of(self.signature()["state"])
+        shown = {name if name not in node.key else f"state.{name}": name for name in fields}
+        data = checked_rows(node, rows, dict.fromkeys(shown), shown)
+        columns = {shown[c]: to_python(one_array(data[c])) for c in data.column_names if c not in node.key}
+        states = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        heads = data.select(list(node.key))
+        return restored(node, heads, states or [{}] * data.num_rows, fields, clock)
 
     def signature(self) -> dict[str, Any]:
         kind = self.state

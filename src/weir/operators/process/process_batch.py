@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 from weir.columns import canonical, check_columns, column_names, to_schema
 from weir.errors import OperatorError, TopologyError, did_you_mean
 from weir.operators.base import Operator
+from weir.operators.initial import plain_entries
 from weir.operators.instance import Context, Instance, TimeLimit, failed, keyed_schema
 from weir.operators.process.process_instance import BufferedInstance, Hashes
 from weir.operators.stateless import conform
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.segment import DEADLINE, H1, H2, entries, tombstones
+
+if TYPE_CHECKING:
+    from weir.graph.model import Node
 
 Numbers = NDArray[np.int64]
 Made = tuple[Numbers, pa.Table, list[pa.RecordBatch]]  # keys' numbers, their states, rows
@@ -177,6 +181,9 @@ class ProcessBatch(Operator):
 
     def state_schema(self, schema: pa.Schema) -> pa.Schema:
         return self.state
+
+    def initial(self, node: Node, rows: pa.Table, clock: int) -> pa.Table:
+        return plain_entries(node, rows, clock)
 
     def signature(self) -> dict[str, Any]:
         return {"kind": "ProcessBatch", "state": {f.name: str(f.type) for f in self.state}}

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 Fits = Callable[[list[Any]], bool]  # whether all of some values are surely of a type
 _noting = threading.Lock()
@@ -269,3 +270,14 @@ def _extends(
             return False
         pairs += zip(before, later, strict=True)
     return all(_extends(one, other, old_types, new_types, met) for one, other in pairs)
+
+
+# what simple fields are shown as; others are shown as JSON
+JSON_TYPES = {"integer": pa.int64(), "number": pa.float64(), "string": pa.string(), "boolean": pa.bool_()}
+
+
+def properties_of(schema: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a state type, given its JSON schema."""
+    if schema and "$ref" in schema:
+        schema = schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    return dict(schema.get("properties", {})) if schema else {}

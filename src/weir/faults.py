@@ -17,6 +17,8 @@ POINTS = (
     "plan-written",
     "job-done",
     "commit-written",
+    "commit-replaced",
+    "initial-written",
     "delivery-started",
     "parts-written",
     "sink-staged",

@@ -514,9 +514,16 @@ class Stream:
         """Start the application that ends in this stream; see :meth:`Application.start`."""
         return Application(self).start(checkpoint, options, **settings)
 
-    def run(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
+    def run(
+        self,
+        checkpoint: str,
+        options: Options | None = None,
+        *,
+        keep_open: bool = False,
+        **settings: Unpack[Settings],
+    ) -> Query:
         """Run the application that ends in this stream; see :meth:`Application.run`."""
-        return Application(self).run(checkpoint, options, **settings)
+        return Application(self).run(checkpoint, options, keep_open=keep_open, **settings)
 
     def _then(
         self,
@@ -613,11 +620,20 @@ class Application:
 
         return start(self._parts, check_checkpoint(checkpoint), chosen)
 
-    def run(self, checkpoint: str, options: Options | None = None, **settings: Unpack[Settings]) -> Query:
+    def run(
+        self,
+        checkpoint: str,
+        options: Options | None = None,
+        *,
+        keep_open: bool = False,
+        **settings: Unpack[Settings],
+    ) -> Query:
         """Run the application over bounded sources to their end, and return when it is done.
 
         Takes what :meth:`start` takes, but for ``trigger``, ``name`` and ``autoscale``, which only a streaming query
-        has. At the end of the input, open windows close.
+        has. At the end of the input, open windows close; with ``keep_open`` they stay open, and :meth:`start` goes on
+        from this checkpoint. Topics (:func:`weir.kafka`) then continue behind what the run has read, and so do files
+        (:func:`weir.files`) of a source of the same name. What Spark's own sources read, their options say.
         """
         chosen = Options.of(options, settings)
         chosen.check_bounded()
@@ -625,7 +641,7 @@ class Application:
         require_spark()
         from weir.spark.query import run
 
-        return run(self._parts, check_checkpoint(checkpoint), chosen)
+        return run(self._parts, check_checkpoint(checkpoint), chosen, keep_open)
 
     def _check_frames(self) -> None:
         for name, source in self._parts.sources.items():

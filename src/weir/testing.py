@@ -130,9 +130,11 @@ class LocalQuery(QueryHandle):
                 self._driver.fail(error)
                 raise
 
-    def finish(self) -> None:
-        """End the input: open windows close, waiting partial states are merged."""
-        if self._driver.needs_end_of_input:
+    def finish(self, *, keep_open: bool = False) -> None:
+        """End the input: open windows close, unless they are to be kept open for a stream, as by ``run`` on Spark."""
+        if keep_open:
+            self._surviving(lambda: self._driver.leave_open())
+        elif self._driver.needs_end_of_input:
             self.feed(end_of_input=True)
         self._driver.finish()
 
@@ -304,9 +306,13 @@ def run(
     application: Application | Stream,
     batches: Iterable[Batch],
     checkpoint: str | None = None,
+    *,
+    keep_open: bool = False,
     **settings: Unpack[LocalSettings],
 ) -> LocalQuery:
     """Run an application over some batches to the end of the input; takes what :func:`start` takes.
+
+    With ``keep_open`` windows stay open, and :func:`start` goes on from the checkpoint.
 
     >>> import weir
     >>> app = weir.source("place string, n long").aggregate("place", total="sum(n)")
@@ -320,7 +326,7 @@ def run(
     query = start(application, checkpoint, **settings)
     for batch in batches:
         query.feed(batch)
-    query.finish()
+    query.finish(keep_open=keep_open)
     query.stop()
     return query
 

@@ -13,6 +13,7 @@
 ``side/OPERATOR/B/…``         side inputs, as of batch B
 ``moves/OPERATOR/B/…``        which keys' state moves where at the beginning of batch B
 ``manager/B/…``               what the locality manager remembers
+``read/SOURCE/B/…``            which files a run has read that left its state open for a stream
 ``requests/ID``               what ``weir scale`` asks of the running query
 ``answers/ID…``               its answer: accepted or withdrawn, the decision, what came of it
 ``drivers/N``                 who drives: the driver with the highest number
@@ -42,8 +43,17 @@ from weir.state.storage import Pieces, Storage
 PLANS, COMMITS, DELIVERED, HISTORY = "plans", "commits", "delivered", "history"
 REQUESTS, ANSWERS, DRIVERS, SOURCE = "requests", "answers", "drivers", "source"
 STATE, OUTPUTS, TABLES, ROUTERS = "state", "outputs", "tables", "routers"
-SIDE, MOVES, MANAGER = "side", "moves", "manager"
-DATA = (STATE, OUTPUTS, TABLES, ROUTERS, MOVES, MANAGER, SIDE)  # files that count if a commit names them
+SIDE, MOVES, MANAGER, READ = "side", "moves", "manager", "read"
+DATA = (
+    STATE,
+    OUTPUTS,
+    TABLES,
+    ROUTERS,
+    MOVES,
+    MANAGER,
+    SIDE,
+    READ,
+)  # files that count if a commit names them
 ENDED, PREPARING, DECISION, DONE = "-ended", "-preparing", "-decision", "-done"
 _FILES = (SegmentRef, FileRef)
 _PLAIN = {"progress", "graph", "signature", "counts", "feedback"}  # fields without files, some of them long

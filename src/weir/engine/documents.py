@@ -80,6 +80,7 @@ class Input(msgspec.Struct, frozen=True):
 
     positions: dict[str, dict[str, int]]  # source → where the next batch goes on
     listing: dict[str, dict[str, list[Any]]] = {}  # source → what this batch reads; only in plans
+    read: dict[str, FileRef] = {}  # source → files that a bounded run has read before the stream began
 
 
 class BatchPlan(msgspec.Struct, kw_only=True):
@@ -260,6 +261,7 @@ class Commit(msgspec.Struct, kw_only=True):
     # the source's number of the last batch that it has handed over, −1 before the first; batches without rows are ours
     source_batch: int | None = None
     input: Input | None = None
+    mode: str = ""  # of the queries that go on from here, if another than the checkpoint began with
 
     @property
     def handed_over(self) -> int:

@@ -79,6 +79,9 @@ class TopicFeed:
         asked = self.topics.offsets(partitions, int(self.start))
         return {p: min(asked[p][0], self._reach[p][1]) for p in partitions}
 
+    def read(self, position: Position) -> None:
+        """Return nothing: offsets say what was read."""
+
     def cut(self, position: Position, most: float | None) -> tuple[dict[str, list[Any]], Position]:
         """Return the ranges of the next batch, and the position behind it.
 

@@ -489,6 +489,14 @@ class FileFeed:
         read = zlib.crc32("".join(f"{file}\n" for file in columns).encode(), position[READ])
         return {**position, DONE: end, READ: read}
 
+    def read(self, position: dict[str, int]) -> pa.Table:
+        """Return the files before a position of this round, which must have been listed here."""
+        if self._files.num_rows < position[DONE]:
+            raise SourceError(
+                "the files of the run have not been listed since it was started again; feed it once more"
+            )
+        return self._files.slice(0, position[DONE]).select([PATH, MODIFIED])
+
     def cut(
         self, position: dict[str, int], most: float | None
     ) -> tuple[dict[str, list[Any]], dict[str, int]]:
@@ -509,6 +517,18 @@ class FileFeed:
 
     def committed(self, position: dict[str, int]) -> None:
         """Do nothing: only commits say which files have been read."""
+
+
+def not_read(files: pa.Table, read: pa.Table) -> pa.Table:
+    """Return the files of a listing that are not among those that were read, or have changed since.
+
+    >>> listed = pa.table({PATH: ["a", "b"], MODIFIED: [1, 2]})
+    >>> not_read(listed, pa.table({PATH: ["b", "a"], MODIFIED: [2, 0]})).to_pydict()
+    {'path': ['a'], 'modified': [1]}
+    """
+    before = dict(zip(read[PATH].to_pylist(), read[MODIFIED].to_pylist(), strict=True))
+    pairs = zip(files[PATH].to_pylist(), files[MODIFIED].to_pylist(), strict=True)
+    return files.filter(pa.array([path not in before or at > before[path] for path, at in pairs], pa.bool_()))
 
 
 def is_half_read(position: dict[str, int]) -> bool:

@@ -172,12 +172,12 @@ def start(parts: Assembly, checkpoint: str, options: Options) -> Query:
     return query
 
 
-def run(parts: Assembly, checkpoint: str, options: Options) -> Query:
+def run(parts: Assembly, checkpoint: str, options: Options, keep_open: bool = False) -> Query:
     """Run bounded sources to their end; see :meth:`weir.Application.run`."""
     _check_kind(parts, streaming=False)
     query, rows = _open(parts, checkpoint, "bounded", options)
     driver = query._driver
-    if driver.finished:
+    if driver.finished and not keep_open:
         raise CheckpointMismatch(
             f"{driver.storage.root}: a run has ended here, so this one would do nothing. Read its result with "
             "weir.read_state, or run with an empty checkpoint folder."
@@ -186,7 +186,9 @@ def run(parts: Assembly, checkpoint: str, options: Options) -> Query:
         driver.compile()
         if driver.ledger.last is None or driver.ledger.last.handed_over <= 0:
             driver.batch(rows, 0)
-        if driver.needs_end_of_input:
+        if keep_open:
+            driver.leave_open()
+        elif driver.needs_end_of_input:
             driver.batch(rows.limit(0), 1, end_of_input=True)
     except Exception as error:
         driver.fail(error)

@@ -11,15 +11,18 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+
 from weir.compiled import compile_all, declared
 from weir.engine.batch.delivery import Deliveries, Retry, Sinks
 from weir.engine.batch.events import Lifecycle
-from weir.engine.batch.ledger import Ledger, Terms
+from weir.engine.batch.ledger import STREAMING, Ledger, Terms
 from weir.engine.batch.restart_checks import check_names, check_next, check_source
 from weir.engine.batch.runner import Runner
 from weir.engine.batch.source_batching import SourceBatching, next_input
-from weir.engine.checkpoint import CheckpointLayout
-from weir.engine.documents import BatchPlan, Commit, FileRef, Manifest
+from weir.engine.checkpoint import READ, CheckpointLayout, read_table, write_table
+from weir.engine.documents import BatchPlan, Commit, FileRef, Input, Manifest
 from weir.engine.metrics.latency import now
 from weir.engine.metrics.progress import Progress, Seconds
 from weir.engine.metrics.summary import summarise
@@ -32,11 +35,13 @@ from weir.engine.task.event_times import watermarks
 from weir.engine.task.invariants import check
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.reports import BatchResult
-from weir.errors import SourceUnavailable, WeirError
+from weir.errors import CheckpointMismatch, SourceUnavailable, WeirError
 from weir.faults import reach
+from weir.graph.declare import LISTED
 from weir.graph.model import Node, Topology
 from weir.network.racks import Racks
 from weir.operators.instance import NO_TIME
+from weir.operators.read import not_read
 from weir.options import Options
 from weir.state.segment import NEVER
 from weir.state.storage import Storage
@@ -196,6 +201,10 @@ class Driver:
     def _begin(self, source_batching: SourceBatching, rows: Any, number: int) -> Any:
         """Look how far the sources reach that are cut up; return the rows of the others."""
         listings = self.runner.sources.listings(rows, self.topology, source_batching.feeds)
+        before = None if self.ledger.last is None else self.ledger.last.input
+        for name, ref in ({} if before is None else before.read).items():
+            if name in listings:
+                listings[name] = not_read(listings[name], read_table(self.storage, ref))
         self.retry.persist(
             "the sources", lambda again: source_batching.begin(self.ledger.last, number, listings)
         )
@@ -268,6 +277,43 @@ class Driver:
             self.source_batching.reached(plan.input.positions, progress.seconds.batch)
         self.lifecycle.recent.append(progress)
         self.lifecycle.message = "waiting for data"
+
+    def leave_open(self) -> None:
+        """Let a stream go on from a bounded run, with windows as they are: one commit, after which it can.
+
+        Positions of topics stay. A stream of files lists all there are, so those that were read are written down.
+        """
+        with self._busy:
+            last = self.ledger.last
+            assert last is not None
+            if last.mode == STREAMING:
+                return
+            if last.end_of_input:
+                raise CheckpointMismatch(
+                    f"{self.storage.root}: a run has ended here and closed its windows. Run with an empty checkpoint "
+                    "folder and keep_open=True."
+                )
+            taken = last.input or Input({})
+            feeds = {} if self.source_batching is None else self.source_batching.feeds
+            done = {n: feeds[n].read(p) for n, p in taken.positions.items() if n in feeds}
+            read = {
+                n: self._write_read(n, files, last.batch) for n, files in done.items() if files is not None
+            }
+            positions = {n: p for n, p in taken.positions.items() if n not in read}
+            self.ledger.replace(
+                msgspec.structs.replace(
+                    last,
+                    epoch=last.epoch + 1,
+                    mode=STREAMING,
+                    source="",
+                    source_batch=-1,
+                    input=msgspec.structs.replace(taken, positions=positions, read={**taken.read, **read}),
+                )
+            )
+
+    def _write_read(self, source: str, files: pa.Table, batch: int) -> FileRef:
+        name = CheckpointLayout.new_file(READ, batch, "files", source.removesuffix(LISTED))
+        return write_table(self.storage, name, files)
 
     def start(self, rows: Any) -> None:
         """Get ready for the first batch: lay state out anew if the application has changed, locate servers."""

@@ -82,7 +82,7 @@ class Clock:
 
 
 # the mode of weir.testing: it is fed batches by hand, and so goes on from a checkpoint of any mode
-IN_PROCESS = "in process"
+IN_PROCESS, STREAMING = "in process", "streaming"
 FOREVER = (1 << 63) - 1
 TURNS = 4  # batches in which every server merges once, if it has something to merge,
 MOST = 4 * MERGE_AT  # or sooner, with more segments than these
@@ -162,10 +162,16 @@ class Ledger:
             self.storage.write_document(self.checkpoint.HEAD, "checkpoint", head)
         head = self.checkpoint.head()
         self.query = str(head.get("query", head["id"]))
-        if mode not in (head["mode"], IN_PROCESS):
+        began = (self.last.mode if self.last else "") or head["mode"]
+        if mode not in (began, IN_PROCESS):
+            remedy = "Use another checkpoint folder."
+            if mode == STREAMING:
+                remedy = (
+                    "Use another checkpoint folder; a run with keep_open=True is one that start goes on from."
+                )
             raise CheckpointMismatch(
-                f"{self.storage.root}: belongs to a {head['mode']} run, this is a {mode} one; their batches count "
-                "differently. Use another checkpoint folder."
+                f"{self.storage.root}: belongs to a {began} run, this is a {mode} one; their batches count "
+                f"differently. {remedy}"
             )
         return str(head["id"])
 
@@ -351,6 +357,7 @@ class Ledger:
             source=source,
             source_batch=source_batch,
             input=None if plan.input is None else msgspec.structs.replace(plan.input, listing={}),
+            mode=self.last.mode if self.last else "",
             graph=self.topology.outline(),
         )
         self._write_commit(commit)

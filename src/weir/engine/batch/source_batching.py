@@ -46,6 +46,9 @@ class SplittableSource(Protocol):
     def size(self, position: Position) -> int:
         """Return how much is left behind a position."""
 
+    def read(self, position: Position) -> pa.Table | None:
+        """Return what a stream must pass over that goes on behind this round; None: the position says it."""
+
     def about(self, position: Position) -> dict[str, Any]:
         """Return what the progress says of it."""
 
@@ -156,4 +159,6 @@ def next_input(
     if source_batching is None or not reads:
         return before
     listing, positions = source_batching.cut(planned)
-    return Input({**({} if before is None else before.positions), **positions}, listing)
+    if before is None:
+        return Input(positions, listing)
+    return Input({**before.positions, **positions}, listing, before.read)

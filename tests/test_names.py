@@ -44,6 +44,7 @@ TOP = [
     "files",
     "fork",
     "kafka",
+    "migrate_state",
     "read_state",
     "session",
     "sliding",

@@ -14,7 +14,7 @@ from weir import agg
 from weir.elasticity.autoscale import Autoscale
 from weir.engine.batch.fork import fork
 from weir.errors import WeirError
-from weir.flow import Application, Stream
+from weir.flow import Application, Stream, migrate_state
 from weir.graph.declare import State
 from weir.locality.auto import Auto
 from weir.locality.config import Locality
@@ -68,6 +68,7 @@ __all__ = [
     "files",
     "fork",
     "kafka",
+    "migrate_state",
     "read_state",
     "session",
     "sliding",

@@ -34,6 +34,7 @@ COMMANDS = {
     ),
     "inspect": ("weir.cli.inspect", "what a checkpoint holds, and whether it is sound"),
     "state": ("weir.cli.state", "what an operator keeps: all keys, one key, or those that meet a condition"),
+    "state migrate": ("weir.cli.migrate", "turn saved state into what a changed application keeps"),
     "fork": (
         "weir.cli.fork",
         "a copy by reference, from which a changed program starts while the old one runs",
@@ -70,9 +71,18 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="weir", description="Steers keyed streams on Spark.")
     parser.add_argument("--version", action="version", version=f"weir {weir.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    name = next((word for word in argv if not word.startswith("-")), None)
+    words = [word for word in argv if not word.startswith("-")]
+    name, both = next(iter(words), None), " ".join(words[:2])
     for command, (path, summary) in COMMANDS.items():
-        sub = commands.add_parser(command, help=summary, description=summary)
+        if " " in command:
+            continue
+        more = [
+            f"weir {other}: {COMMANDS[other][1]}" for other in COMMANDS if other.startswith(f"{command} ")
+        ]
+        sub = commands.add_parser(command, help=summary, description=summary, epilog="; ".join(more) or None)
+        if command == name and " " in both and both in COMMANDS:
+            path, sub.description = COMMANDS[both]
+            sub.add_argument("what", choices=words[1:2], metavar=words[1], help=sub.description)
         if command == name:
             _declare(sub, importlib.import_module(path))
     added = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in COMMANDS}

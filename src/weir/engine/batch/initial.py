@@ -24,13 +24,14 @@ from weir.engine.task.ownership import ranged
 from weir.errors import CheckpointError, CheckpointMismatch, TopologyError, WeirError, did_you_mean
 from weir.faults import reach
 from weir.graph.declare import State
-from weir.graph.model import HELD, Node, fingerprint
+from weir.graph.model import HELD, Node, Topology, fingerprint
 from weir.state.index import group_rows
 from weir.state.segment import H1, H2, SegmentRef, write_segment
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
 AT_ONCE = 1 << 20  # rows that are turned into entries at a time
+INITIAL = "initial state"
 Tables = Callable[[], Iterator[pa.Table]]
 
 
@@ -48,10 +49,14 @@ def begin_with(ledger: Ledger, given: Mapping[str, Any]) -> bool:
             tables, until = _saved(node, given[name])
             clock = min(clock, until)  # what has come due since is due with the first batch
         else:
-            tables = partial(_rows, node, given[name], clock)
+            tables = partial(entries_of, node, given[name], clock, INITIAL)
         parts[name] = node, tables
-    written = {name: write_entries(ledger, node, tables) for name, (node, tables) in parts.items()}
-    ledger.replace(on_first_server(ledger, last or _nothing(ledger, clock), written))
+    last = last or _nothing(ledger, clock)
+    written = {
+        name: write_entries(ledger.storage, node, last.batch, tables, INITIAL)
+        for name, (node, tables) in parts.items()
+    }
+    ledger.replace(on_first_server(topology, last, written))
     return True
 
 
@@ -75,10 +80,9 @@ def _nothing(ledger: Ledger, clock: int) -> Commit:
 
 
 def on_first_server(
-    ledger: Ledger, last: Commit, written: Mapping[str, tuple[list[SegmentRef], int]]
+    topology: Topology, last: Commit, written: Mapping[str, tuple[list[SegmentRef], int]]
 ) -> Commit:
     """Return a commit in the place of the last one, in which some operators have other state, on one server."""
-    topology = ledger.topology
     rest: list[list[SegmentRef]] = [[] for _ in range(last.servers - 1)]
     now = topology.signature().operators
     operators, manifest = dict(last.signature.operators), dict(last.manifest)
@@ -107,14 +111,15 @@ def on_first_server(
     )
 
 
-def write_entries(ledger: Ledger, node: Node, tables: Tables) -> tuple[list[SegmentRef], int]:
-    """Write entries as segments of the next commit; return these, and their number. Each key comes once."""
+def write_entries(
+    storage: Storage, node: Node, batch: int, tables: Tables, what: str
+) -> tuple[list[SegmentRef], int]:
+    """Write entries as segments of a batch; return these, and their number. Each key comes once."""
     refs, hashes = [], list[np.ndarray[Any, Any]]()
-    batch = 0 if ledger.last is None else ledger.last.batch
     for table in tables():
         if table.num_rows:
             name = CheckpointLayout.new_file(STATE, batch, "initial", node.name)
-            refs.append(write_segment(ledger.storage, name, table))
+            refs.append(write_segment(storage, name, table))
             hashes.append(np.stack([table[H1].to_numpy(), table[H2].to_numpy()]))
         reach("initial-written", batch)
     if not hashes:
@@ -125,7 +130,7 @@ def write_entries(ledger: Ledger, node: Node, tables: Tables) -> tuple[list[Segm
         twice = np.flatnonzero(np.bincount(groups) > 1)
         one = first[twice[0]]
         raise TopologyError(
-            f"{node.declared.where}, initial state: {len(twice)} keys come more than once, "
+            f"{node.declared.where}, {what}: {len(twice)} keys come more than once, "
             f"{_named(node, tables, key_hash[one], key_check[one])} for one; give one row for each key"
         )
     return refs, len(groups)
@@ -140,9 +145,9 @@ def _named(node: Node, tables: Tables, key_hash: np.uint64, key_check: np.uint64
     return "?"
 
 
-def _rows(node: Node, given: Any, clock: int) -> Iterator[pa.Table]:
-    """Yield entries for rows as users give them."""
-    where = f"{node.declared.where}, initial state"
+def entries_of(node: Node, given: Any, clock: int, what: str) -> Iterator[pa.Table]:
+    """Yield entries for rows as users give them; ``what`` they are, for errors."""
+    where = f"{node.declared.where}, {what}"
     for table in _tables(given, where):
         try:
             yield node.operator.initial(node, table, clock)
@@ -162,7 +167,10 @@ def _tables(given: Any, where: str) -> Iterator[pa.Table]:
             raise TopologyError(f"{where}: {given}: cannot be read as Parquet ({error})") from None
         return
     table = given.toArrow() if hasattr(given, "toArrow") else given  # a DataFrame of Spark
-    table = pa.Table.from_pylist(table) if isinstance(table, list) else pa.table(table)
+    try:
+        table = pa.Table.from_pylist(table) if isinstance(table, list) else pa.table(table)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise TopologyError(f"{where}: no rows of named columns ({error})") from None
     yield table.slice(0, 0)
     for start in range(0, table.num_rows, AT_ONCE):
         yield table.slice(start, AT_ONCE)
@@ -172,7 +180,7 @@ def _saved(node: Node, given: State) -> tuple[Tables, int]:
     """Return the state of another checkpoint as entries, and the time up to which what was due there has happened."""
     storage = Storage(given.checkpoint, given.storage_options)
     commit = CheckpointLayout(storage).commit_of(given.batch)
-    operators, where = commit.signature.operators, f"{node.declared.where}, initial state"
+    operators, where = commit.signature.operators, f"{node.declared.where}, {INITIAL}"
     if given.operator not in operators:
         raise CheckpointError(
             f"{where}: {storage.root} has no operator {given.operator!r} with state; "

@@ -7,7 +7,7 @@ the query runs: nothing here writes, locks or deletes. State can be read, too, f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,7 +26,7 @@ from weir.operators.saved import readable_entries, readable_values
 from weir.operators.timers import TIMER, states_in
 from weir.operators.windows import WINDOW_END, WINDOW_START, described_window
 from weir.state.segment import DEAD, H1, H2, SegmentRef
-from weir.state.storage import FORMAT, Storage
+from weir.state.storage import FORMAT, Option, Storage
 from weir.state.view import StateView
 
 _COUNTERS = ("rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality")
@@ -86,9 +86,9 @@ def inspect(
     }
 
 
-def open_checkpoint(location: str) -> Storage:
+def open_checkpoint(location: str, options: Mapping[str, Option] | None = None) -> Storage:
     """Return the storage of a checkpoint; refuse a folder that is not one."""
-    storage = Storage(location)
+    storage = Storage(location, options)
     if CheckpointLayout(storage).check_head(storage.exists(COMMITS)):
         return storage
     if not storage.exists(""):

@@ -1,0 +1,71 @@
+"""``weir state migrate``: turn saved state into what a changed application keeps."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import runpy
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from weir.cli.drawing import plural
+from weir.errors import ParameterError, did_you_mean
+from weir.flow import Application, Stream, migrate_state
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``weir state migrate``."""
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help="the folder or URI of the query, which must not run")
+    add(
+        "application",
+        metavar="APP",
+        help="the changed application, or a function that returns it: app.py:app",
+    )
+    add(
+        "functions",
+        metavar="OPERATOR=FUNCTION",
+        nargs="+",
+        help="from the old rows, a pyarrow.Table, to the new ones: topics=migrations.py:topics",
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Migrate the state, and return how many rows of each operator there were and are."""
+    functions = {}
+    for text in args.functions:
+        operator, _, path = text.partition("=")
+        functions[operator] = loaded(path)
+    application = loaded(args.application)
+    if not isinstance(application, Application | Stream) and callable(application):
+        application = application()
+    if not isinstance(application, Application | Stream):
+        raise ParameterError(f"{args.application}: {application!r} is neither an Application nor a Stream")
+    with console.status("migrating state"):
+        done = migrate_state(application, args.checkpoint, functions)
+    return {name: {"before": before, "after": after} for name, (before, after) in done.items()}
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Say what has become of the state."""
+    for name, rows in result.items():
+        text = f"{name}: {plural(rows['before'], 'row', 'rows')} became {rows['after']}"
+        console.print(text, highlight=False, markup=False)
+
+
+def loaded(path: str) -> Any:
+    """Return what ``module:name`` or ``file.py:name`` means, seen from here."""
+    where, _, name = path.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            names = runpy.run_path(where)
+        else:
+            sys.path.insert(0, "")
+            names = vars(importlib.import_module(where))
+    except (OSError, ImportError, ValueError) as error:
+        raise ParameterError(f"{path}: expected module:name or file.py:name ({error})") from None
+    if name not in names:
+        raise ParameterError(f"{path}: {where} has no {name!r}; {did_you_mean(name, names)}")
+    return names[name]

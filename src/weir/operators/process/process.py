@@ -23,7 +23,7 @@ from weir.operators.process.parts import (
     schema_part,
 )
 from weir.operators.process.process_instance import STATE, ProcessInstance
-from weir.operators.process.state_types import extends, forget_caches, properties_of
+from weir.operators.process.state_types import extends, forget_caches, let_clear, properties_of
 from weir.operators.process.timed_process import TimedProcess
 from weir.operators.process.windowed_process import WindowedProcess
 from weir.operators.timers import CLOCKS, Timer, Timers, WindowSpan
@@ -45,7 +45,7 @@ class Process(Operator):
     state
         The type of the state: a dataclass or ``msgspec.Struct`` that can be made without arguments. Change
         the object you are given, in place. Fields that are a :class:`~weir.ListState` or :class:`~weir.MapState` are
-        stored element by element.
+        stored element by element. ``state.clear()`` forgets the key: with its next row it begins anew.
     output
         The rows that it emits, as ``{"column": "type"}``; leave out if it emits none.
     order_by
@@ -148,6 +148,7 @@ class Process(Operator):
                     f"msgspec can write (numbers, text, bytes, times, lists, dicts, dataclasses): {error}"
                 ) from None
             forget_caches(kind)
+            let_clear(kind)
             if self.mergeable and parts_of(kind):
                 raise TopologyError(
                     f"{who}: a state with a ListState or MapState cannot be merged; use list and dict, or no merge"

@@ -26,6 +26,7 @@ from weir.hashing import hash_columns
 from weir.operators.grouped import sort_key
 from weir.operators.instance import Context, Instance, TimeLimit, failed, keyed_schema, one_array
 from weir.operators.process.parts import STATE, Change, PartEntries, state_type
+from weir.operators.process.state_types import cleared
 from weir.operators.timers import states_in
 from weir.rows import Rows, one_batch, row_hashes
 from weir.state.index import by_group, group_rows, hash_order, sort_within
@@ -254,12 +255,20 @@ class ProcessInstance(BufferedInstance):
     def _saved(self, keys: Keys, calls: Calls, prior: Sequence[bytes | None]) -> pa.Table:
         """Return the entries of keys whose state has changed, or whose time starts anew."""
         numbers, states = calls.numbers, calls.states
+        gone = None
+        if self.operator.state is not None and b"" in states:
+            forgotten = [n for n, state in zip(numbers, states, strict=True) if not state]
+            self.report.keys_delta -= len(forgotten)  # those that were new have been counted, too
+            _, key_hash, key_check = keys.some([n for n in forgotten if prior[n] is not None])
+            gone = tombstones(key_hash, key_check, self.node.state)
+            numbers, states = list(compress(numbers, states)), list(filter(None, states))
         if self.node.ttl is None:
             changed = list(map(ne, states, map(prior.__getitem__, numbers)))
             numbers, states = list(compress(numbers, changed)), list(compress(states, changed))
         columns, key_hash, key_check = keys.some(numbers)
         table = self._data(columns, self.node.key, states)
-        return entries(table, key_hash, key_check, deadline=self._deadlines(len(numbers)))
+        saved = entries(table, key_hash, key_check, deadline=self._deadlines(len(numbers)))
+        return saved if gone is None else pa.concat_tables([gone, saved])
 
     def _by_key(self) -> Keys:
         """Return the keys of the rows that are here, in the order of their hashes; rows in canonical order."""
@@ -328,6 +337,7 @@ class ProcessInstance(BufferedInstance):
         loaded, fetched = time.perf_counter(), self._parts.seconds
         before, labels = len(out), calls.labels[some.start : some.stop]
         calling = map(function, labels, given(some), states, *self._arguments(some))
+        cleared.states = []
         for number in some[: len(states)]:
             try:
                 emitted = next(calling)
@@ -346,7 +356,8 @@ class ProcessInstance(BufferedInstance):
             lost = {number for number, _ in failing}
             done = [number for number in some if number not in lost][: len(ends)]
             states = [states[number - some.start] for number in done]
-        self._keep(calls, done, ends, states, failing)
+        then, cleared.states = {id(state): copy for state, copy in cleared.states}, None
+        self._keep(calls, done, ends, states, failing, then)
         self.report.encoding += time.perf_counter() - called + loaded - began
         self.report.fetching += fetched  # when the function asked for elements
         self.report.calling += called - loaded - fetched
@@ -366,9 +377,18 @@ class ProcessInstance(BufferedInstance):
         return states
 
     def _keep(
-        self, calls: Calls, numbers: Sequence[int], ends: list[int], states: list[Any], failing: list[Any]
+        self,
+        calls: Calls,
+        numbers: Sequence[int],
+        ends: list[int],
+        states: list[Any],
+        failing: list[Any],
+        cleared: dict[int, Any],
     ) -> None:
-        """Encode what calls have left, with what they emitted; a state that can't be saved is failing."""
+        """Encode what calls have left, with what they emitted; a state that can't be saved is failing.
+
+        ``cleared`` are states that were cleared, by identity, as they were then: one that still is so is not kept.
+        """
         wrong: set[int] = set()
         try:
             saved = list(map(self._type.save, states))
@@ -382,6 +402,21 @@ class ProcessInstance(BufferedInstance):
                 except Exception as error:
                     saved.append(b"")
                     bad.append((at, error))
+        for at, state in enumerate(states) if cleared else ():
+            if id(state) not in cleared:
+                continue
+            if self.node.splits or self.node.window is not None:
+                where = "an event-time window" if self.node.window else "routing that splits keys"
+                bad.append(
+                    (
+                        at,
+                        OperatorError(
+                            f"clear() of a state behind {where}, which is one of several of its key"
+                        ),
+                    )
+                )
+            elif saved[at] == self._type.save(cleared[id(state)]):
+                saved[at] = b""  # nothing is kept
         for at, why in bad:
             wrong.add(numbers[at])
             failing.append((numbers[at], why))

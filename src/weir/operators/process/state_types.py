@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import decimal
@@ -23,6 +24,31 @@ _noting = threading.Lock()
 _ATOMS = (int, str, bytes, bool, type(None), uuid.UUID, decimal.Decimal)
 _TIMES = (datetime.datetime, datetime.date, datetime.timedelta)
 _SIMPLE: dict[Any, set[type]] = {kind: {kind} for kind in (*_ATOMS, *_TIMES)} | {float: {float, int}}
+
+
+class Cleared(threading.local):
+    """The states that calls of this thread have cleared, each with a copy from then; None while nobody asks."""
+
+    states: list[tuple[Any, Any]] | None = None
+
+
+cleared = Cleared()
+
+
+def clear(state: Any) -> None:
+    """Forget the key that this state is of, with the end of the call, unless something is assigned to it afterwards."""
+    kind = type(state)
+    fresh, fields = kind(), getattr(kind, "__struct_fields__", None)
+    for name in [f.name for f in dataclasses.fields(kind)] if fields is None else fields:
+        setattr(state, name, getattr(fresh, name))
+    if cleared.states is not None:
+        cleared.states.append((state, copy.deepcopy(state)))
+
+
+def let_clear(kind: Any) -> None:
+    """Give a type of states the method ``clear()``, unless it has something of that name."""
+    if not hasattr(kind, "clear"):
+        kind.clear = clear
 
 
 def decoder_of(kind: Any, hook: Callable[[type, Any], Any]) -> msgspec.msgpack.Decoder[Any]:
@@ -56,6 +82,7 @@ class StateType:
         self.save: Callable[[Any], bytes] = lambda state: b""
         self._fits: Fits | None = lambda states: True
         if kind is not None:
+            let_clear(kind)
             kinds = _types_in(kind)
             by_order = (ordered or any(map(_is_set, kinds))) and not any(map(_has_other_keys, kinds))
             encoder = msgspec.msgpack.Encoder(order="deterministic" if by_order else None, enc_hook=encode)

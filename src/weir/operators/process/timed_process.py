@@ -26,7 +26,7 @@ from weir.operators.timers import (
     timers_in,
 )
 from weir.state.index import group_rows, positions_among
-from weir.state.segment import H1, H2, entries, tombstones
+from weir.state.segment import H1, H2, tombstones
 from weir.state.view import StateView
 
 Hashes = NDArray[np.uint64]
@@ -57,7 +57,7 @@ class TimedProcess(ProcessInstance):
         if states:
             at = positions_among(keys.key_hash, keys.key_check, key_hash, key_check)
             for number in np.flatnonzero(at >= 0).tolist():
-                prior[number] = states[at[number]]
+                prior[number] = states[at[number]] or (b"" if self.operator.state is None else None)
         return prior
 
     def _wake(self) -> tuple[list[Calls], list[pa.Table]]:
@@ -75,11 +75,10 @@ class TimedProcess(ProcessInstance):
         prior = self._prior(self.context.view(), keys)
         fired = self._fire(self._by_key_and_time(due, groups, len(first)), keys, prior)
         self._emitted(fired)  # rows that do not fit the output: their keys keep the state they had
-        columns, key_hash, key_check = keys.some(fired.numbers)
+        _, key_hash, key_check = keys.some(fired.numbers)
         self._fired = key_hash, key_check, fired.states
-        data = self._data(columns, self.node.key, fired.states)
-        written.append(entries(data, key_hash, key_check, deadline=self._deadlines(len(key_hash))))
         self.report.keys_delta += sum(prior[number] is None for number in fired.numbers)
+        written.append(self._saved(keys, fired, prior))
         return [*woken, fired], written + self._follow_up(keys, fired)
 
     def _due(self) -> pa.Table:

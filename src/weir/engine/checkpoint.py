@@ -2,8 +2,8 @@
 
 ============================  ======================================================================
 ``weir``                      written once: the checkpoint's identity and mode
-``plans/B-E``                 what batch B will do (E counts changes of the topology)
-``commits/B-E``               what batch B did: names every file of the state from then on
+``plans/B-E``                 what batch B will do (E is that of the commit before it)
+``commits/B-E``               what batch B did: names every file of the state from then on; of several E the last counts
 ``delivered/B``               the sinks have had batch B
 ``state/OPERATOR/B/…``        segments; those that no commit names don't count
 ``outputs/OPERATOR/B/…``      rows for sinks, dead letters included

@@ -61,7 +61,7 @@ def inspect(
     return {
         "checkpoint": storage.root,
         "id": head["id"],
-        "mode": head["mode"],
+        "mode": (latest.mode if latest else "") or head["mode"],
         "created": datetime.fromtimestamp(head["created"], UTC).isoformat(),
         "format": FORMAT,
         "servers": latest.servers if latest else None,

@@ -171,7 +171,14 @@ def operator_step(
         isinstance(initial, kinds) or hasattr(initial, "toArrow") or hasattr(initial, "__arrow_c_stream__")
     )
     unfit = "expected a DataFrame, an Arrow table, a folder of Parquet, or a weir.State(checkpoint, operator)"
-    refuse(where, (initial is not None and not given, f"initial={initial!r}: {unfit}"))
+    refuse(
+        where,
+        (initial is not None and not given, f"initial={initial!r}: {unfit}"),
+        (
+            getattr(initial, "isStreaming", False) is True,
+            "initial= is a stream; give rows that are there now",
+        ),
+    )
     if operator.stateful and not key:
         raise TopologyError(f'{where}it keeps state per key: give it a key, e.g. keyed("topic", …)')
     options["grouping"] = to_grouping(options.pop("routing", None), where)

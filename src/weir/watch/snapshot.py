@@ -27,7 +27,7 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
     about = {
         "checkpoint": reader.storage.location,
         "id": reader.head["id"],
-        "mode": reader.head["mode"],
+        "mode": (commit.mode if commit else "") or reader.head["mode"],
         "created": reader.head["created"],
         "status": status,
     }

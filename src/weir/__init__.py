@@ -14,10 +14,11 @@ from weir import agg
 from weir.elasticity.autoscale import Autoscale
 from weir.engine.batch.fork import fork
 from weir.errors import WeirError
-from weir.flow import Application, Stream, migrate_state
+from weir.flow import Application, Stream
 from weir.graph.declare import State
 from weir.locality.auto import Auto
 from weir.locality.config import Locality
+from weir.migration import migrate_state
 from weir.network.racks import Racks
 from weir.operators.aggregate import Aggregate, Count
 from weir.operators.process import Process

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from weir.columns import column_names
 from weir.durations import Duration, microseconds
-from weir.engine.inspect.migrate import migrate
 from weir.errors import TopologyError, did_you_mean
 from weir.extras import require_spark
 from weir.graph.declare import (
@@ -57,8 +56,6 @@ from weir.operators.windows import event_time
 from weir.options import OneSink, Options, Settings, check_checkpoint, sinks_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from weir.spark.query import Query
 
 
@@ -653,47 +650,6 @@ class Application:
                     f"source {name!r} has a schema but no rows: pass a DataFrame to weir.source to run it on Spark, "
                     "or feed it with weir.testing"
                 )
-
-
-def migrate_state(
-    application: Application | Stream,
-    checkpoint: str,
-    functions: Mapping[str, Callable[[pa.Table], Any]],
-    *,
-    storage_options: Mapping[str, str | int | float | bool] | None = None,
-) -> dict[str, tuple[int, int]]:
-    """Turn saved state into what a changed application keeps, where a start would refuse the change.
-
-    A renamed field, another type, another key. Do it while no query runs there: one that does is stopped. It happens as
-    a whole or not at all. Returns for each operator how many rows it had, and how many it has.
-
-    Parameters
-    ----------
-    application
-        The changed one.
-    checkpoint
-        The folder or URI of the query.
-    functions
-        For each operator whose state changes a function. It takes all old rows as a ``pyarrow.Table``, as
-        :func:`weir.read_state` shows them (of ``mean`` and others that say less than they keep, the columns of their
-        state), and returns the new ones: a table, or a list of dicts, one row per key.
-    storage_options
-        Settings of the object store that the checkpoint is in, as in :class:`weir.Options`.
-
-    Examples
-    --------
-    >>> import tempfile, weir, weir.testing
-    >>> folder, posts = tempfile.mkdtemp(), weir.source("place string")
-    >>> with weir.testing.start(posts.count("place", column="n"), folder, servers=2) as query:
-    ...     query.feed([{"place": "FR"}, {"place": "FR"}])
-    >>> changed = posts.count("place", column="posts")
-    >>> weir.migrate_state(changed, folder, {"place": lambda rows: rows.rename_columns(["place", "posts"])})
-    {'place': (1, 1)}
-    >>> with weir.testing.start(changed, folder, servers=2) as query:
-    ...     query.state("place").to_pylist()
-    [{'place': 'FR', 'posts': 2}]
-    """
-    return migrate(parts_of(application), check_checkpoint(checkpoint), functions, storage_options)
 
 
 def parts_of(application: Application | Stream) -> Assembly:

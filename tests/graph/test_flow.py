@@ -329,7 +329,7 @@ def test_start_and_run_hand_on_the_same_options(method, monkeypatch):
     getattr(stream, method)("ckpt", servers=2, retain=3, drop_state=("old",))
     getattr(stream, method)("ckpt", options)
     getattr(weir.Application(stream), method)("ckpt", weir.Options(servers=9, retain=3), servers=2)
-    assert [checkpoint for _, checkpoint, _ in calls] == ["ckpt"] * 3
+    assert [checkpoint for _, checkpoint, *_ in calls] == ["ckpt"] * 3
     assert calls[0][2] == calls[1][2] == options
     assert (calls[2][2].servers, calls[2][2].retain) == (2, 3)
     with pytest.raises(TopologyError, match="pass servers=… and others by name"):

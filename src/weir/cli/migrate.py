@@ -12,7 +12,8 @@ from rich.console import Console
 
 from weir.cli.drawing import plural
 from weir.errors import ParameterError, did_you_mean
-from weir.flow import Application, Stream, migrate_state
+from weir.flow import Application, Stream
+from weir.migration import migrate_state
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,24 +19,54 @@ from weir.engine.documents import Commit
 from weir.engine.inspect.inspection import described_operator, open_checkpoint, readable_state
 from weir.errors import CheckpointError, EngineError, ParameterError, did_you_mean
 from weir.faults import reach
-from weir.graph.declare import Assembly
+from weir.flow import Application, Stream, parts_of
 from weir.operators.timers import TIMER, states_in
-from weir.state.storage import Option, Storage
+from weir.options import check_checkpoint
+from weir.state.storage import Storage
 from weir.state.view import StateView
 
-Migration = Callable[[pa.Table], Any]  # old rows → new ones
 
-
-def migrate(
-    parts: Assembly,
+def migrate_state(
+    application: Application | Stream,
     checkpoint: str,
-    functions: Mapping[str, Migration],
-    storage_options: Mapping[str, Option] | None = None,
+    functions: Mapping[str, Callable[[pa.Table], Any]],
+    *,
+    storage_options: Mapping[str, str | int | float | bool] | None = None,
 ) -> dict[str, tuple[int, int]]:
-    """Migrate the state of operators; return how many rows there were, and how many entries there are."""
-    storage = open_checkpoint(checkpoint, storage_options)
+    """Turn saved state into what a changed application keeps, where a start would refuse the change.
+
+    A renamed field, another type, another key. Do it while no query runs there: one that does is stopped. It happens as
+    a whole or not at all. Returns for each operator how many rows it had, and how many it has.
+
+    Parameters
+    ----------
+    application
+        The changed one.
+    checkpoint
+        The folder or URI of the query.
+    functions
+        For each operator whose state changes a function. It takes all old rows as a ``pyarrow.Table``, as
+        :func:`weir.read_state` shows them (of ``mean`` and others that say less than they keep, the columns of their
+        state), and returns the new ones: a table, or a list of dicts, one row per key.
+    storage_options
+        Settings of the object store that the checkpoint is in, as in :class:`weir.Options`.
+
+    Examples
+    --------
+    >>> import tempfile, weir, weir.testing
+    >>> folder, posts = tempfile.mkdtemp(), weir.source("place string")
+    >>> with weir.testing.start(posts.count("place", column="n"), folder, servers=2) as query:
+    ...     query.feed([{"place": "FR"}, {"place": "FR"}])
+    >>> changed = posts.count("place", column="posts")
+    >>> weir.migrate_state(changed, folder, {"place": lambda rows: rows.rename_columns(["place", "posts"])})
+    {'place': (1, 1)}
+    >>> with weir.testing.start(changed, folder, servers=2) as query:
+    ...     query.state("place").to_pylist()
+    [{'place': 'FR', 'posts': 2}]
+    """
+    storage = open_checkpoint(check_checkpoint(checkpoint), storage_options)
     layout = CheckpointLayout(storage)
-    topology = parts.topology(layout.commit_of().servers)
+    topology = parts_of(application).topology(layout.commit_of().servers)
     named = {n.name: n for n in topology.stateful}
     for name, function in functions.items():
         if not callable(function):
@@ -47,7 +77,7 @@ def migrate(
             )
     fence = Fence(storage)  # a query that runs stops before it writes another document
     last = layout.commit_of()
-    old = {name: old_rows(storage, last, name) for name in functions}
+    old = {name: _old_rows(storage, last, name) for name in functions}
     counts, written = {}, {}
     for name, function in functions.items():
         try:
@@ -74,7 +104,7 @@ def migrate(
     return counts
 
 
-def old_rows(storage: Storage, commit: Commit, name: str) -> pa.Table:
+def _old_rows(storage: Storage, commit: Commit, name: str) -> pa.Table:
     """Return what people read of an operator's state; of aggregates, the columns of their states."""
     described = described_operator(commit, name)
     stored = described.entries

@@ -83,26 +83,6 @@ def test_windows_over_a_topic_close_when_the_input_is_said_to_end(brokers):
     assert sorted(query.output("w")["k"].to_pylist()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("point", ["commit-written:1", "commit-replaced:2"])
-def test_a_stream_goes_on_at_the_offsets_that_a_run_or_a_fork_has_left(brokers, tmp_path, point):
-    topic, tables = brokers.topic(2), [posts(200, seed) for seed in range(3)]
-    app = counted(weir.kafka(brokers.servers, topic, SCHEMA, max_rows_per_batch=90))
-    fill(brokers, topic, tables[0])
-    past = weir.testing.run(app, [None], str(tmp_path / "ckpt"), servers=2, keep_open=True, faults=[point])
-    assert past.pending_faults == []
-    fill(brokers, topic, tables[1])
-    with weir.testing.start(app, str(tmp_path / "ckpt"), servers=3) as query:
-        query.feed()
-        check(query, tables[:2])
-        weir.fork(str(tmp_path / "ckpt"), str(tmp_path / "fork"))
-        fill(brokers, topic, tables[2])
-        query.feed()
-        check(query, tables)
-    with weir.testing.start(app, str(tmp_path / "fork"), servers=2) as query:
-        query.feed()
-        check(query, tables)
-
-
 def test_partitions_and_the_keys_they_hold_come_together(brokers):
     topic = brokers.topic(6)
     app = weir.kafka(brokers.servers, topic, SCHEMA).keyed("place", weir.Count(), name="places")

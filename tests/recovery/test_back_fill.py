@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import weir
@@ -91,40 +90,6 @@ def test_a_run_that_has_closed_its_windows_cannot_be_gone_on_from(tmp_path):
     query = start(application(), str(tmp_path / "ckpt"), servers=2)
     with pytest.raises(CheckpointMismatch, match="closed its windows"):
         query.finish(keep_open=True)
-
-
-def test_on_spark_files_and_windows_go_on(spark, tmp_path):
-    table = [pa.Table.from_pylist(batch, weir.source(SCHEMA).ends[0].schema) for batch in ROWS]
-    folder, ckpt = tmp_path / "in", str(tmp_path / "ckpt")
-    write_batches(folder, table[:5])
-
-    def app(reader):
-        rows = weir.files(reader, str(folder), schema=SCHEMA, name="posts", by="file")
-        window = weir.tumbling("time", "1 minute")
-        return rows.count("place", name="pages", window=window).sink(str(tmp_path / "out"))
-
-    app(spark.read).run(ckpt, servers=2, keep_open=True)
-    with pytest.raises(CheckpointMismatch, match="belongs to a streaming run, this is a bounded one"):
-        app(spark.read).run(ckpt, servers=2, keep_open=True)
-    write_batches(folder, table[5:])
-    for _ in range(2):
-        query = app(spark.readStream).start(ckpt, servers=2, trigger=NOW, execution="jobs")
-        query.await_termination()
-    told = pq.read_table(tmp_path / "out").to_pylist()
-    still_open = [row.asDict() for row in query.state("pages").collect()]
-    with start(
-        weir.source(SCHEMA).count("place", name="pages", window=weir.tumbling("time", "1 minute")), servers=2
-    ) as truth:
-        for batch in table:
-            truth.feed(batch)
-        truth.finish()
-        whole = truth.output("pages").to_pylist()
-
-    def windows(rows):
-        return sorted((row["place"], row["window_start"].minute, row["count"]) for row in rows)
-
-    assert told
-    assert windows([*told, *still_open]) == windows(whole)
 
 
 def test_on_spark_history_as_a_dataframe_then_a_stream(spark, tmp_path):

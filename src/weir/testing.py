@@ -110,7 +110,7 @@ class LocalQuery(QueryHandle):
         self._surviving(hand_over)  # as Spark does, hand the same batch over again after a crash
 
     def tick(self) -> bool:
-        """Run a batch without rows if time is up for a window or a timer, as a query does while its source is quiet.
+        """Run a batch without rows if time is up for a window, a timer or a `ttl`, as a query does on a quiet stream.
 
         Returns whether there was anything to do.
         """

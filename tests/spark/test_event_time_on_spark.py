@@ -124,3 +124,14 @@ def test_on_a_quiet_stream_windows_close_and_the_source_goes_on(spark, folder, t
     query.stop()
     assert written() == sorted([*first, ("k0", 7), ("k1", 7), ("k2", 7)])
     assert query.state("w").count() == 0
+
+
+def test_on_a_quiet_stream_keys_go_when_their_time_to_live_has_ended(spark, folder, tmp_path, checkpoint):
+    write_batches(folder, [rows([dt.datetime.now(dt.UTC)] * 3)])
+    gone = []
+    app = weir.source(stream(spark, folder, SCHEMA)).count("k", name="c", ttl="1 s", emit="changes")
+    query = app.start(checkpoint, servers=2, sink=lambda frame, batch: gone.extend(rows_of(frame)))
+    eventually(lambda: sum(row[1] == "delete" for row in gone) == 3)
+    query.stop()
+    assert query.exception() is None
+    assert query.state("c").count() == 0

@@ -3,6 +3,7 @@ a bounded input. What operators do with rows is tested in tests/operators."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 
 import pyarrow as pa
@@ -106,3 +107,19 @@ def test_rows_with_maps_travel_with_and_without_a_key(spark, checkpoint):
     given = sorted(frame.toArrow().to_pylist(), key=repr)
     assert [{name: row[name] for name in ("k", "m", "l")} for row in found] == given
     assert [row["l_right"] for row in found] == [row["l"] if row["k"] else None for row in given]
+
+
+@pytest.mark.parametrize("execution", ["jobs", "live"])
+def test_an_asyncio_function_runs_where_the_rows_are(spark, tmp_path, checkpoint, execution):
+    async def twice(row):
+        await asyncio.sleep(0.001)
+        return {"topic": row.topic, "n": 2 * row.n}
+
+    tables = [posts(200, 4), posts(200, 5)]
+    source = weir.source(stream(spark, write_batches(tmp_path / "posts", tables)))
+    app = source.count("place", emit="rows").map_async(twice, "topic string, n long", concurrency=16)
+    app = app.aggregate("topic", total="sum(n)", name="sums")
+    query = app.start(checkpoint, servers=2, trigger=NOW, execution=execution)
+    query.await_termination()
+    sums = {t: 2 * sum(row["n"] for row in rows) for (t,), rows in grouped(tables, "topic").items()}
+    assert {r["topic"]: r["total"] for r in query.state("sums").collect()} == sums

@@ -211,7 +211,7 @@ class Driver:
         return self.runner.sources.without(rows, self.topology, source_batching.feeds)
 
     def tick(self, waited: int = 0) -> bool:
-        """Run a batch without rows if time is up for something: a window closes, a timer goes off.
+        """Run a batch without rows if time is up for something: a window closes, a timer goes off, a ttl ends.
 
         Call it only while the source has nothing new; ``waited`` is the longest time in µs since it was last asked.
         Such a batch is planned, committed and delivered like any other. Its number is ours alone: the commit says which

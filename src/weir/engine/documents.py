@@ -153,8 +153,8 @@ def added(values: Sequence[Any]) -> Any:
     if isinstance(first, tuple):
         return tuple(map(sum, zip(*values, strict=True)))
     if isinstance(first, msgspec.Struct):
-        names = first.__struct_fields__
-        return type(first)(*(added([getattr(value, name) for value in values]) for name in names))
+        fields = zip(*map(msgspec.structs.astuple, values), strict=True)  # most of them numbers
+        return type(first)(*(sum(f) if f[0].__class__ in (int, float) else added(f) for f in fields))
     return sum(values)
 
 

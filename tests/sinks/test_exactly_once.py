@@ -20,10 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 import sink_app
 from pyiceberg.catalog import load_catalog
+from pyspark import cloudpickle
 
 import s3_server
 import weir
 import weir.testing
+from weir.engine.local.in_process import InProcessRunner
 from weir.errors import CheckpointMismatch, EngineError, SinkError, SinkUnavailable, UnknownColumn
 from weir.faults import watching
 from weir.options import Options
@@ -49,6 +51,12 @@ class Target:
         self.options = {}
         if by_servers:
             self.options["servers_from"] = 0
+            each = InProcessRunner.each
+
+            def sent(runner, count, task):  # as to an executor
+                return each(runner, count, cloudpickle.loads(cloudpickle.dumps(task)))
+
+            monkeypatch.setattr(InProcessRunner, "each", sent)
             monkeypatch.setattr("weir.sinks.iceberg.TARGET_BYTES", 0)
             if kind.startswith("delta"):
                 self.options["target_file_size"] = 300

@@ -29,6 +29,7 @@ SUBCOMMANDS = {
         "scale",
         "source",
         "kafka",
+        "sinks",
         "consistent",
         "squirrel",
         "stela",

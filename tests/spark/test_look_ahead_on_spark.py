@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 import weir
-from support import counts, rows_of, write_batches
+from support import counts, rows_of, stream, write_batches
 from truth import eventually
 from weir.engine.live.coordinator import LiveCoordinator
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
 SOURCE = "place string, topic string"
-FILES = 2  # of a batch
+TASKS = 2
 
 
 def batch(seed, rows):
@@ -30,13 +30,13 @@ def batch(seed, rows):
 
 
 class Stream:
-    """Batches of two files each; the first is small, so the driver reads and counts it."""
+    """Batches of one file each, which two source tasks read behind a shuffle, unless the driver does so."""
 
     def __init__(self, spark, folder, checkpoint, change=lambda rows: rows, behind=lambda topics: topics):
         self.folder, self.batches = folder, []
         folder.mkdir()
-        reader = spark.readStream.schema(SOURCE).option("maxFilesPerTrigger", FILES)
-        places = weir.source(change(reader.parquet(str(folder)))).count("place", name="places", emit="rows")
+        rows = change(stream(spark, folder, SOURCE).repartition(TASKS))
+        places = weir.source(rows).count("place", name="places", emit="rows")
         app = behind(places.count("topic", name="topics", emit="rows"))
         routing = weir.Locality(period=None, look_ahead=True, forecast=None)
         self.query = app.start(checkpoint, servers=2, routing=routing, execution="live")
@@ -44,9 +44,7 @@ class Stream:
     def feed(self, rows=30_000):
         seed = len(self.batches)
         self.batches.append(batch(seed, rows))
-        part = rows // FILES
-        hidden = [self.batches[-1].slice(i * part, part) for i in range(FILES)]
-        write_batches(self.folder, hidden)
+        write_batches(self.folder, self.batches[-1:])
         self.query.process_all_available()
 
     def __enter__(self):
@@ -71,14 +69,14 @@ def test_source_tasks_count_hold_and_push(spark, tmp_path, checkpoint, monkeypat
     monkeypatch.setattr(
         LiveCoordinator, "counts", lambda self, tasks, stuck: held.append(tasks) or real(self, tasks, stuck)
     )
-    with Stream(spark, tmp_path / "posts", checkpoint) as stream:
+    with Stream(spark, tmp_path / "posts", checkpoint) as posts:
         for number in range(4):
-            stream.feed(100 if number == 0 else 30_000)
+            posts.feed(100 if number == 0 else 30_000)
             if number == 1:
-                stream.query.reconfigure(wait=True)
-        assert set(stream.check()) == {"live"}
-        assert stream.locality > 0.9
-        assert not stream.query.progress.routing.counting
+                posts.query.reconfigure(wait=True)
+        assert set(posts.check()) == {"live"}
+        assert posts.locality > 0.9
+        assert not posts.query.progress.routing.counting
         assert len(held) >= 2
         assert max(held) == 2
 
@@ -89,7 +87,7 @@ def test_who_dies_ends_the_generation_and_the_batch_runs_as_jobs(spark, tmp_path
 
     def dies_once(batches):
         for part in batches:
-            if len(list(folder.glob("*.parquet"))) == 3 * FILES and not os.path.exists(marker):
+            if len(list(folder.glob("*.parquet"))) == 3 and not os.path.exists(marker):
                 os.close(os.open(marker, os.O_CREAT))
                 os.kill(os.getpid(), signal.SIGKILL)
             yield part
@@ -102,17 +100,17 @@ def test_who_dies_ends_the_generation_and_the_batch_runs_as_jobs(spark, tmp_path
         }
     else:
         behind = {"change": lambda rows: rows.mapInArrow(dies_once, SOURCE)}
-    with Stream(spark, folder, checkpoint, **behind) as stream:
+    with Stream(spark, folder, checkpoint, **behind) as posts:
         for number in range(5):
-            stream.feed()
+            posts.feed()
             if number == 0:
-                stream.query.reconfigure(wait=True)
-        assert stream.check() == ["live", "live", "jobs", "live", "live"]
-        died = stream.query.recent_progress[2]
+                posts.query.reconfigure(wait=True)
+        assert posts.check() == ["live", "live", "jobs", "live", "live"]
+        died = posts.query.recent_progress[2]
         assert died.ran_again
         # a dead source task has counted nothing; before a server died, all had been counted
         assert died.routing.counting == (who == "a source task")
-        assert stream.locality > 0.9
+        assert posts.locality > 0.9
 
 
 def test_a_batch_whose_source_tasks_do_not_fit_at_once_is_planned_without_their_counts(
@@ -126,16 +124,16 @@ def test_a_batch_whose_source_tasks_do_not_fit_at_once_is_planned_without_their_
         yield from batches
 
     other = spark.range(0, 1, 1, 1).mapInArrow(wait, "id long")
-    with Stream(spark, tmp_path / "posts", checkpoint) as stream:
-        stream.feed()
+    with Stream(spark, tmp_path / "posts", checkpoint) as posts:
+        posts.feed()
         busy = threading.Thread(target=other.collect)
         busy.start()
         try:
             eventually(lambda: len(spark.sparkContext.statusTracker().getActiveStageIds()) > 1)
-            stream.feed()
+            posts.feed()
         finally:
             free.touch()
             busy.join()
-        stream.feed()
-        assert stream.check() == ["live"] * 3
-        assert [p.routing.counting for p in stream.query.recent_progress] == [False, True, False]
+        posts.feed()
+        assert posts.check() == ["live"] * 3
+        assert [p.routing.counting for p in posts.query.recent_progress] == [False, True, False]

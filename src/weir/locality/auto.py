@@ -27,6 +27,8 @@ class Auto(Locality):
       fifth of a fair share on.
     * A part of the keys may overflow to near and fast servers while homes do not fit yet, where the operator merges.
 
+    * Where it pays, source tasks of live servers count a batch's keys before it is planned.
+
     Tables change once per period, and in between only when a server's speed or the stream's affinity has changed.
     ``query.explain()`` says what was decided, and why.
 
@@ -41,5 +43,6 @@ class Auto(Locality):
 
     hierarchy: Tree | Literal["hosts"] | None = "hosts"
     split_hot: bool | Grouping = field(default_factory=lambda: Weighted(Hash(), scale=64))
+    look_ahead: bool | Literal["auto"] = "auto"
     balance: Literal["rows", "time"] = "time"
     adaptive: ClassVar[bool] = True

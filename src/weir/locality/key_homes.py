@@ -154,20 +154,21 @@ class KeyHomes:
         near: NDArray[np.float64] | None = None,
         cost: float = 0.0,
         stay: float | None = None,
+        most: int | None = None,
     ) -> None:
         """Place the keys of a batch on the servers of the keys they were seen with.
 
         Keys are given by their numbers. ``ties`` are keys of this operator with the server of the key they were seen
         with, and how often; ``near`` is how close any two servers are, if that is known; ``cost`` is the weight of a
         state in rows. ``stay`` is given if the batch is still to come: what staying is then worth to a key, as a share
-        of the average key's rows.
+        of the average key's rows, and ``most`` how many keys that have had rows may move then.
         """
         homes = self.homes
         self.affinity.forget()
         self.affinity.touch(entries, batch, homes[entries])
         for own, server, count in ties:
             self.affinity.add(own, server, count)
-        if not len(entries):
+        if not len(entries) or not self.counts.values().any():
             return
         coming = self.affinity.latest(entries)
         self.affinity.follow_changes(entries, homes[entries])
@@ -196,8 +197,27 @@ class KeyHomes:
             placed = place_for_next(
                 servers, coming[light], rows, mine, load, limit, keys, placed, cost, worth
             )
+            if most is not None:
+                placed = self._most_worth(entries, placed, servers, coming[light], most)
         self.affinity.settle(entries[placed != present])
         homes[entries] = placed
+
+    def _most_worth(
+        self, entries: NDArray[np.int64], placed: Servers, servers: Servers, coming: Rows, most: int
+    ) -> Servers:
+        """Return new homes, but of the keys that have had rows only for the ``most`` that gain most coming rows."""
+        live = self.live(entries)
+        moving = np.flatnonzero((placed >= 0) & (placed != live) & (self.counts.values()[entries] > 0))
+        if len(moving) <= most:
+            return placed
+        there, here = (
+            np.where(servers[moving] == at[moving, None], coming[moving], 0.0).sum(axis=1)
+            for at in (placed, live)
+        )
+        out = placed.copy()
+        stay = moving[np.lexsort((self.counts.index.left[entries[moving]], here - there))[most:]]
+        out[stay] = self.homes[entries[stay]]
+        return out
 
     def publish(self) -> tuple[Patch, Moves] | None:
         """Return what has changed since the last call, the table's patch and the moves; drop excess keys."""

@@ -27,8 +27,9 @@ from weir.locality.capacity import MIN_BUSY, Capacity, Loads
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts
 from weir.locality.forecast import Reconfiguration, Sizes
+from weir.locality.foresight import BUDGET, Foresight, attainable
 from weir.locality.history import PairHistory
-from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
+from weir.locality.key_homes import LIGHT, FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
 from weir.locality.partition.base import check_shares
 from weir.locality.proposal import Proposal, Snapshot
 from weir.locality.schedule import Budget, Schedule
@@ -153,6 +154,10 @@ class LocalityManager:
         )
         self._unplanned: list[SeenBatch] = []  # batches since the last plan
         self._foreseen = False  # whether the next batch was among them already
+        self.foresight = Foresight(config.look_ahead)
+        self.gained = (
+            0.0  # of the rows of the batch that was looked at last: those kept on their server by it
+        )
         self._proposal: Proposal | None = None
         self._schedule = Schedule(config.period, config.batches)
         self.budget = Budget()  # of an adaptive manager
@@ -186,6 +191,8 @@ class LocalityManager:
         self._find_rest()
         if not self._foreseen:  # else its keys were placed for it
             self._unplanned.append(seen)
+            if self.foresight.wonders:
+                self.foresight.judge(self._attainable(seen))
         self._foreseen = False
 
     def observe_load(self, rows: Loads, busy: Loads) -> None:
@@ -211,7 +218,7 @@ class LocalityManager:
     @property
     def undecided(self) -> bool:
         """Whether the first tables are still to be judged: while they are, more counts would change nothing."""
-        return self.config.adaptive and not self._started and not self.config.look_ahead
+        return self.config.adaptive and not self._started and self.config.look_ahead is not True
 
     def pass_over(self) -> None:
         """Note that a batch was not counted."""
@@ -222,23 +229,58 @@ class LocalityManager:
         refused = len(self.decisions) > 0 or not self.edges
         calm = self.config.adaptive and not self._started and refused and self.batch > 3
         calm = calm and not any(self.spare.values()) and not any(len(keys) for keys in self.hot.values())
-        self._rest = min(_LONGEST_REST, 2 * self._rest or 1) if calm and not self.config.look_ahead else 0
+        self._rest = min(_LONGEST_REST, 2 * self._rest or 1) if calm and not self._foreseen else 0
         self._skip = self._rest
 
     def look_ahead(self, stats: BatchStats) -> None:
         """Take in what the next batch will bring: the next plan places its keys for it."""
         self._unplanned, self._foreseen = [numbered(stats, self._homes, counting=False)], True
 
-    def _measure(self, seen: SeenBatch) -> None:
-        """Set the locality and imbalance of a batch, and add it to the outcome of the tables in force."""
+    def _attainable(self, seen: SeenBatch) -> float:
+        """Return how many of a batch's rows more had stayed on their server, had it been known before, as a share."""
+        best = 0.0
+        for o, homes in enumerate(self._homes):
+            ties = self._ties(o, seen)
+            rows = sum(float(count.sum()) for _, _, count in ties)
+            if not rows or o in self.fixed:
+                continue
+            own, server, count = (np.concatenate(parts) for parts in zip(*ties, strict=True))
+            weight = homes.counts.values()
+            heavy = weight > LIGHT * weight.sum() / self.servers  # these are left to reconfigurations
+            before = weight.copy()
+            before[seen.keys[o]] -= seen.stats.keys.get(o, PairCounts.empty()).count
+            cost = np.where(before > 1e-6, max(self._state_rows(o), 1e-9), 0.0)
+            cost[heavy] = np.inf
+            live = homes.live(np.arange(len(homes)))
+            best = max(best, attainable(own, server, count, live, cost, self._budget(o) or 0) / rows)
+        return best
+
+    def _local(self, seen: SeenBatch) -> float:
+        """Return the share of a batch's rows whose keys live on one server."""
         local = rows = 0.0
-        stats = seen.stats
-        for (a, b), pairs in stats.pairs.items():
-            left, right = seen.ends[(a, b), 0], seen.ends[(a, b), 1]
-            same = self._homes[a].live(left) == self._homes[b].live(right)
+        for (a, b), pairs in seen.stats.pairs.items():
+            same = self._homes[a].live(seen.ends[(a, b), 0]) == self._homes[b].live(seen.ends[(a, b), 1])
             local += float(pairs.count[same].sum())
             rows += pairs.total
-        self.locality = local / rows if rows else 1.0
+        return local / rows if rows else 1.0
+
+    def _state_rows(self, operator: int) -> float:
+        """Return how many rows the state of a key weighs."""
+        costs = self.config.forecast
+        if costs is None or operator in self.free:
+            return 0.0
+        beside = [number for edge in self.edges if operator in edge for number in edge if number != operator]
+        row_bytes = self.sizes.of_rows(len(self.operators), costs)[operator, beside or [operator]]
+        return self.sizes.of_state(operator, costs) / float(row_bytes.mean())
+
+    def _budget(self, operator: int) -> int | None:
+        """Return how many states looking ahead may move in a batch; None for any number."""
+        return max(1, int(BUDGET * len(self._homes[operator]))) if self.foresight.automatic else None
+
+    def _measure(self, seen: SeenBatch) -> None:
+        """Set the locality and imbalance of a batch, and add it to the outcome of the tables in force."""
+        stats, rows = seen.stats, sum(pairs.total for pairs in seen.stats.pairs.values())
+        self.locality = self._local(seen)
         share = check_shares(self.servers, self.shares)
         for o, counted in stats.keys.items():
             homes = self._homes[o]
@@ -394,8 +436,13 @@ class LocalityManager:
     def plan_next(self) -> Plan | None:
         """Return what changes before the next batch, None if nothing does."""
         self._decide()
-        if self._started and self.config.new_keys != "hash" and self._affine():
+        ahead = self._foreseen and self.foresight.automatic
+        if self.config.new_keys != "hash" and (ahead or (self._started and self._affine())):
+            before = self._local(self._unplanned[0]) if self._foreseen else 0.0
             self._place_new_keys()
+            if self._foreseen:
+                self.gained = self._local(self._unplanned[0]) - before
+                self.foresight.judge(self.gained)
         self._unplanned.clear()
         patches: dict[int, Patch] = {}
         moves: dict[int, Moves] = {}
@@ -430,19 +477,14 @@ class LocalityManager:
         if not self._unplanned:
             return
         share = check_shares(self.servers, self.shares)
-        costs = self.config.forecast
         for o, homes in enumerate(self._homes):
-            cost = 0.0
-            if costs is not None and o not in self.free:
-                beside = [number for edge in self.edges if o in edge for number in edge if number != o]
-                row_bytes = self.sizes.of_rows(len(self.operators), costs)[o, beside or [o]]
-                cost = self.sizes.of_state(o, costs) / float(row_bytes.mean())
             ties = [tie for seen in self._unplanned for tie in self._ties(o, seen)]
             entries = self._unplanned[0].keys[o]
             if len(self._unplanned) > 1:
                 entries = np.unique(np.concatenate([seen.keys[o] for seen in self._unplanned]))
             stay = self.config.stay_bonus if self._foreseen else None
-            homes.place(entries, ties, self.batch, self.config.alpha, share, self._closeness, cost, stay)
+            terms = self.config.alpha, share, self._closeness, self._state_rows(o), stay, self._budget(o)
+            homes.place(entries, ties, self.batch, *terms)
 
     def _ties(self, operator: int, seen: SeenBatch) -> list[Tie]:
         """Return the keys of an operator that were seen with keys of others, and where these live."""
@@ -594,6 +636,7 @@ class LocalityManager:
                 "seen": self._pairs.seen,
                 "below": self._below,
                 "rest": [self._rest, self._skip],
+                "foresight": self.foresight.state(),
                 "spare": list(self.spare.items()),
                 "sizes": self.sizes.state(),
                 "wished": [self._wished, self._granted],
@@ -646,6 +689,8 @@ class LocalityManager:
         if "budget" in about:
             self.budget.clock, self.budget.changes = about["budget"]
         self._rest, self._skip = about.get("rest", (0, 0))
+        if "foresight" in about:
+            self.foresight.restore(about["foresight"])
         self._proposal = None
         self._unplanned = []
 

@@ -185,12 +185,12 @@ class LiveRunner:
         self._closed = True
         self._let_go()
 
-    def look_ahead(self, rows: DataFrame, batch: int, ahead: Ahead) -> BatchStats | None:
+    def look_ahead(self, rows: DataFrame, batch: int, ahead: Ahead, again: bool) -> BatchStats | None:
         """Count in the tasks that will push the rows, and let them hold these until the plan is there."""
         if self._held is not None:  # its plan never came
             self._let_go()
         if self._obstacle(batch) is not None:
-            return self._jobs.look_ahead(rows, batch, ahead)
+            return self._jobs.look_ahead(rows, batch, ahead, again)
         try:
             group = self._group or self._start_servers()
             self._limit_batches()

@@ -165,8 +165,10 @@ class SparkRunner:
             return None
         return release(self.session, self.affinity.n, holders(self.session, self.affinity.rdd), hosts)
 
-    def look_ahead(self, rows: DataFrame, batch: int, ahead: Ahead) -> BatchStats | None:
+    def look_ahead(self, rows: DataFrame, batch: int, ahead: Ahead, again: bool) -> BatchStats | None:
         """Count in a job of its own: it reads the key columns of the source, which the batch reads again."""
+        if not again:
+            return None
         tasks = max(1, slots(self.session))
         narrow = rows.select(*[f"`{c}`" for c in (*ahead.columns, SOURCE_NUMBER) if c in rows.columns])
 

@@ -16,6 +16,10 @@ from truth import eventually
 from weir.engine.live.source import HeldRows
 from weir.engine.local.in_process import LiveThreads
 from weir.errors import TopologyError
+from weir.hashing import mix
+from weir.locality.foresight import BUDGET
+from weir.locality.manager import LocalityManager
+from weir.locality.stats import BatchStats
 
 SOURCE = "place string, topic string"
 SERVERS = 4
@@ -130,3 +134,75 @@ def test_source_tasks_without_a_plan_do_not_wait_for_ever():
     faults = ("keys-counted:2", "keys-counted:2", "keys-counted:4", "plan-written:4")
     fed([batch(seed) for seed in range(6)], True, faults, "live").stop()
     eventually(lambda: not [t for t in threading.enumerate() if t.name == "weir-source"])
+
+
+def looks(query):
+    return [p.routing.ahead is not None for p in query.recent_progress]
+
+
+def test_auto_looks_ahead_where_that_pays_and_all_is_right():
+    faults = ("keys-counted:5", "rows-held:600", "plan-written:6", "step-started:802")
+    batches = [batch(seed) for seed in range(12)]
+    locality = {}
+    for ahead, points in ((False, ()), ("auto", faults)):
+        terms = {"routing": weir.Auto(look_ahead=ahead), "execution": "live", "faults": points}
+        query = weir.testing.start(app(), servers=SERVERS, **terms)
+        for table in batches:
+            query.feed(table)
+        query.stop()
+        assert query.pending_faults == []
+        assert rows_of(query.state("topics")) == counts(batches, "topic")
+        assert rows_of(query.state("places")) == counts(batches, "place")
+        assert looks(query)[-3:] == [bool(ahead)] * 3
+        locality[ahead] = query.progress.edges["places → topics"].locality
+    assert locality["auto"] > locality[False] + 0.2
+    assert any("counted before it was planned" in line for line in query.progress.routing.lines())
+
+
+def test_auto_does_not_look_ahead_where_keys_are_independent():
+    rng = np.random.default_rng(0)
+    tables = [
+        pa.table(
+            {
+                "place": pa.array(rng.integers(2000, size=1500)).cast(pa.string()),
+                "topic": pa.array(rng.integers(2000, size=1500)).cast(pa.string()),
+            }
+        )
+        for _ in range(16)
+    ]
+    with weir.testing.start(app(), servers=SERVERS, routing="auto", execution="live") as query:
+        for table in tables:
+            query.feed(table)
+        # while keys are new, nothing moves when they are placed
+        assert not any(looks(query)[-4:])
+        assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
+def test_auto_reads_no_source_twice_and_runs_where_no_key_is_known_before():
+    changed = weir.source(SOURCE).map_batches(lambda b: b, name="changed").count("place", name="places")
+    batches = [batch(seed) for seed in range(3)]
+    query = weir.testing.run(changed, batches, servers=2, routing="auto")
+    assert rows_of(query.state("places")) == counts(batches, "place")
+    assert not any(looks(query))
+
+
+def test_no_more_states_move_than_the_budget_says():
+    rng = np.random.default_rng(0)
+    manager = LocalityManager(
+        weir.Locality(look_ahead="auto", period=None), ["places", "topics"], [("places", "topics")], SERVERS
+    )
+    moved = []
+    manager.foresight.active = True
+    for number in range(8):
+        # 20,000 topics, each with another place every time: to follow all of them would move most states
+        place, topic = rng.integers(200, size=20_000), np.arange(20_000) + 1_000
+        keys = place.astype(np.uint64), mix(topic.astype(np.uint64), np.uint64(1))
+        stats = BatchStats.of(dict(enumerate(keys)), {(0, 1): keys})
+        if number:
+            manager.look_ahead(stats)
+        plan = manager.plan_next()
+        if number > 1:
+            moved.append(len(plan.moves.get(1, ())) if plan else 0)
+        manager.observe(stats)
+    assert max(moved) <= BUDGET * 20_000 * 1.01
+    assert moved[0] > 0

@@ -107,7 +107,7 @@ def replay(
             period=period,
             seed=seed,
             new_keys="first_seen" if method == "weir_first_seen" else "affinity",
-            look_ahead=method == "weir_look_ahead",
+            look_ahead="auto" if method == "auto" else method == "weir_look_ahead",
         )
         return replay_weir(stream, servers, config)[0]
     return replay_tables(stream, servers, method, alpha=alpha, capacity=capacity, seed=seed)

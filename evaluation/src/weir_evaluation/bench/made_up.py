@@ -89,7 +89,7 @@ class MadeUpRunner:
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         self.topology, self.learning = topology, learning
 
-    def look_ahead(self, rows: Any, batch: int, ahead: Ahead) -> BatchStats | None:
+    def look_ahead(self, rows: Any, batch: int, ahead: Ahead, again: bool) -> BatchStats | None:
         return None
 
     def committed(self, progress: Progress) -> None:

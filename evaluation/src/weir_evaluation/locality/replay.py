@@ -163,7 +163,8 @@ def replay_weir(
             pairs = {(a, b): (rows[a], rows[b]) for a, b in edges}
             stats = BatchStats.of(dict(enumerate(rows)), pairs)
             began = time.perf_counter()
-            if config.look_ahead:
+            looks = manager.foresight.active
+            if looks:
                 manager.look_ahead(stats)
                 plan = manager.plan_next()
                 moved += plan.moved if plan else 0
@@ -181,7 +182,7 @@ def replay_weir(
             if manager.due:
                 manager.offer(propose(manager.snapshot()))
             # with a look ahead, a batch is planned once its keys are known
-            plan = None if config.look_ahead else manager.plan_next()
+            plan = None if manager.foresight.active else manager.plan_next()
             seconds += time.perf_counter() - began
             moved += plan.moved if plan else 0
             for o, new in enumerate(started, start=1):

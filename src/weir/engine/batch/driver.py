@@ -471,8 +471,10 @@ class Driver:
         if learner.config.hierarchy == "hosts":
             learner.manager.set_hierarchy(self.server_locations.tree(learner.manager.servers))
         coming = None
-        if learner.ahead is not None and terms.quiet_until is None:
-            coming = self.runner.look_ahead(rows, batch, learner.ahead)
+        if learner.looks_ahead and terms.quiet_until is None:
+            assert learner.ahead is not None
+            again = learner.config.look_ahead is True  # the source may be read twice, where that must be
+            coming = self.runner.look_ahead(rows, batch, learner.ahead, again)
             reach("keys-counted", batch)
         tables, version = (dict(last.tables), last.table_version) if last else ({}, 0)
         routing = learner.next_plan(batch, tables, version, coming)

@@ -78,10 +78,11 @@ class Runner(Protocol):
     def rescale(self, topology: Topology, origin: list[int], learning: Learning | None) -> None:
         """Go over to other servers with the next batch."""
 
-    def look_ahead(self, rows: Any, batch: int, ahead: Ahead) -> BatchStats | None:
+    def look_ahead(self, rows: Any, batch: int, ahead: Ahead, again: bool) -> BatchStats | None:
         """Count the keys of the batch that is planned next, which is then run with the same rows.
 
-        None if that was not possible: then the batch is planned by what is known of earlier ones.
+        None if that was not possible; ``again`` is whether it may read the source a second time. Then the batch is
+        planned by what is known of earlier ones.
         """
 
     def run(self, rows: Any, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:

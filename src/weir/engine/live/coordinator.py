@@ -47,6 +47,7 @@ from weir.engine.task.batch_context import BatchContext
 from weir.errors import LiveFailed
 
 SILENCE = 60.0  # seconds without a sign of life after which a server counts as lost
+STUCK_SECONDS = 4.0  # seconds in which no source task was done, after which it is asked whether any can begin
 
 
 class LiveCoordinator:
@@ -170,7 +171,9 @@ class LiveCoordinator:
         with self._changed:
             self._holding, self._counted, self._planned = batch, {}, b""
 
-    def counts(self, tasks: int, stuck: Callable[[int], bool], pause: float = 1.0) -> list[bytes] | None:
+    def counts(
+        self, tasks: int, stuck: Callable[[int], bool], pause: float = STUCK_SECONDS
+    ) -> list[bytes] | None:
         """Return what source tasks have counted, once all have; None if some can't begin before others have ended.
 
         ``stuck`` is asked after every pause in which no task was done, and told how many hold their rows.

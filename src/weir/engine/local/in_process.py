@@ -131,7 +131,7 @@ class InProcessRunner:
     def release(self, hosts: set[str] | None) -> list[str] | None:
         return None
 
-    def look_ahead(self, rows: Tables, batch: int, ahead: Ahead) -> BatchStats | None:
+    def look_ahead(self, rows: Tables, batch: int, ahead: Ahead, again: bool) -> BatchStats | None:
         return ahead.merged([ahead.count_all([part], self.source_tasks) for part in self.cut(rows)])
 
     def run(self, rows: Tables, plan: BatchPlan, manifest: Manifest, before: Manifest | None) -> BatchResult:
@@ -247,12 +247,12 @@ class LiveThreads:
     def execution(self) -> str:
         return "on live servers, threads of this process"
 
-    def look_ahead(self, rows: Tables, batch: int, ahead: Ahead) -> BatchStats | None:
+    def look_ahead(self, rows: Tables, batch: int, ahead: Ahead, again: bool) -> BatchStats | None:
         """Count in source tasks, which hold their rows until the plan is there."""
         if self._held:  # it never came
             self.close()
         if batch % 2 or not self._fallback.topology.steps:
-            return self._fallback.look_ahead(rows, batch, ahead)
+            return self._fallback.look_ahead(rows, batch, ahead, again)
         try:
             group = self._group = self._group or self._start()
             group.hold(batch)

@@ -125,7 +125,9 @@ class RoutingProgress(Record):
     tables: dict[str, int] = {}  # operator → listed keys
     # operator → share of rows whose keys were not too rare to be reported, last time
     counted: dict[str, float] = {}
-    counting: bool = True  # whether this batch was counted
+    counting: bool = True  # whether servers counted this batch
+    # of a batch that was counted before it was planned: the part of its rows that stay on their server because of that
+    ahead: float | None = None
     speeds: list[float] | None = None  # of servers, where shares follow them; None: all are alike
     split: dict[str, int] = {}  # operator → keys too hot for one server, worked on by several
     spare: dict[str, float] = {}  # operator → part of its keys that may be worked on elsewhere
@@ -145,6 +147,10 @@ class RoutingProgress(Record):
         if self.speeds is not None:
             speeds = ", ".join(f"{speed:.2g}" for speed in self.speeds)
             out.append(f"servers differ in speed ({speeds}): each gets the keys that it can carry")
+        if self.ahead is not None:
+            out.append(
+                f"counted before it was planned: {self.ahead:.0%} of the rows more stay on their server"
+            )
         for name, keys in self.split.items():
             out.append(f"{name}: {keys} hot key{'s' if keys != 1 else ''} worked on by several servers")
         out += [f"{name}: up to {part:.0%} of its keys level the load" for name, part in self.spare.items()]

@@ -97,7 +97,13 @@ class Learner:
             splits=[i for i, g in groupings.items() if config.split_hot and g.splits_keys],
         )
         self.learning = Learning.of(self.names, self.manager.edges, topology.servers, config)
-        self.ahead = Ahead.of(topology, self.names, self.manager.edges, config) if config.look_ahead else None
+        self.ahead: Ahead | None = None
+        if config.look_ahead:
+            # left to itself, routing looks ahead where it can
+            with (
+                contextlib.nullcontext() if config.look_ahead is True else contextlib.suppress(TopologyError)
+            ):
+                self.ahead = Ahead.of(topology, self.names, self.manager.edges, config)
         self._coming: tuple[int, BatchStats] | None = (
             None  # a batch, and what was counted of it before its plan
         )
@@ -259,7 +265,7 @@ class Learner:
         """Take statistics in, and plan what follows, unless the last such plan is still waiting for its batch."""
         self._take_in(counted)
         with self._lock:
-            if self._ready is None and self.ahead is None:
+            if self._ready is None and not self.looks_ahead:
                 self._ready = self._plan_tables()
 
     def _take_in(self, counted: list[bytes] | BatchStats) -> None:
@@ -298,6 +304,11 @@ class Learner:
         """Whether the keys of the next batch are to be counted."""
         judging = self._computing is not None and not self._computing.done()
         return self.manager.counting and not (judging and self.manager.undecided)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the next batch should be looked at before it is planned."""
+        return self.ahead is not None and self.manager.foresight.active
 
     def request(self, wait: bool = False) -> None:
         """Ask for a reconfiguration; with ``wait``, compute it now, to be adopted with the next batch."""
@@ -418,6 +429,7 @@ class Learner:
             },
             counted=self.counted,
             counting=plan.counting,
+            ahead=round(self.manager.gained, 3) if self._coming is not None else None,
             **self._decided(),
         )
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from weir.locality.counts import PairCounts
+from weir.locality.key_homes import LIGHT, KeyHomes, SeenBatch, ties_of
 
 ENOUGH = (
     0.1  # of the rows that looking ahead could have kept on their servers, in two batches on end: it begins
@@ -68,7 +72,7 @@ class Foresight:
             self._gains = deque(gains, maxlen=JUDGED)
 
 
-def attainable(
+def _kept(
     entries: NDArray[np.int64],
     servers: NDArray[np.int32],
     count: NDArray[np.float64],
@@ -84,7 +88,7 @@ def attainable(
 
     >>> entries, servers = np.array([0, 0, 1]), np.array([1, 0, 1], np.int32)
     >>> rows, homes, cost = np.array([5.0, 1.0, 2.0]), np.zeros(2, np.int32), np.array([0.5, 0.0])
-    >>> attainable(entries, servers, rows, homes, cost, most=1), attainable(entries, servers, rows, homes, cost, most=0)
+    >>> _kept(entries, servers, rows, homes, cost, most=1), _kept(entries, servers, rows, homes, cost, most=0)
     (6.0, 2.0)
     """
     if not len(entries):
@@ -100,3 +104,30 @@ def attainable(
     gain = np.where(gain > cost[keys], gain, 0.0)
     with_state = np.sort(gain[cost[keys] > 0])[::-1]
     return float(gain[cost[keys] == 0].sum() + with_state[:most].sum())
+
+
+def states_to_move(homes: KeyHomes) -> int:
+    """Return how many states of an operator may move for one batch."""
+    return max(1, int(BUDGET * len(homes)))
+
+
+def attainable(operators: Sequence[KeyHomes], seen: SeenBatch, state_rows: Mapping[int, float]) -> float:
+    """Return how many of a batch's rows more had stayed on their server, had it been known before, as a share.
+
+    The keys of one of the operators in ``state_rows`` move, which is how many rows a state weighs there.
+    """
+    best = 0.0
+    for o, state in state_rows.items():
+        homes, ties = operators[o], ties_of(operators, o, seen)
+        rows = sum(float(count.sum()) for _, _, count in ties)
+        if not rows:
+            continue
+        own, server, count = (np.concatenate(parts) for parts in zip(*ties, strict=True))
+        weight = homes.counts.values()
+        before = weight.copy()
+        before[seen.keys[o]] -= seen.stats.keys.get(o, PairCounts.empty()).count
+        cost = np.where(before > 1e-6, max(state, 1e-9), 0.0)
+        cost[weight > LIGHT * weight.sum() / homes.n] = np.inf  # heavy keys are left to reconfigurations
+        live = homes.live(np.arange(len(homes)))
+        best = max(best, _kept(own, server, count, live, cost, states_to_move(homes)) / rows)
+    return best

@@ -349,3 +349,27 @@ def numbered(stats: BatchStats, operators: Sequence[KeyHomes], counting: bool) -
         seen.keys[o] = homes.observe(counted) if counting else homes.number(counted.left)[0]
         seen.ends.update(zip(ends, homes.number(*sides), strict=True))
     return seen
+
+
+def ties_of(operators: Sequence[KeyHomes], operator: int, seen: SeenBatch) -> list[Tie]:
+    """Return the keys of an operator that were seen with keys of others, and where these live."""
+    out = []
+    for (edge, side), own in seen.ends.items():
+        if edge[side] == operator:
+            homes, pairs = operators[edge[1 - side]], seen.stats.pairs[edge]
+            other, count = homes.live(seen.ends[edge, 1 - side]), pairs.count
+            if len(homes.split):  # keys that are everywhere draw nobody
+                one_home = ~np.isin((pairs.left, pairs.right)[1 - side], homes.split)
+                own, other, count = own[one_home], other[one_home], count[one_home]
+            out.append((own, other, count))
+    return out
+
+
+def local_share(operators: Sequence[KeyHomes], seen: SeenBatch) -> float:
+    """Return the share of a batch's rows whose keys live on one server."""
+    local = rows = 0.0
+    for (a, b), pairs in seen.stats.pairs.items():
+        same = operators[a].live(seen.ends[(a, b), 0]) == operators[b].live(seen.ends[(a, b), 1])
+        local += float(pairs.count[same].sum())
+        rows += pairs.total
+    return local / rows if rows else 1.0

@@ -27,9 +27,9 @@ from weir.locality.capacity import MIN_BUSY, Capacity, Loads
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts
 from weir.locality.forecast import Reconfiguration, Sizes
-from weir.locality.foresight import BUDGET, Foresight, attainable
+from weir.locality.foresight import Foresight, attainable, states_to_move
 from weir.locality.history import PairHistory
-from weir.locality.key_homes import LIGHT, FixedKeyHomes, KeyHomes, SeenBatch, Tie, Where, numbered
+from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Where, local_share, numbered, ties_of
 from weir.locality.partition.base import check_shares
 from weir.locality.proposal import Proposal, Snapshot
 from weir.locality.schedule import Budget, Schedule
@@ -192,7 +192,8 @@ class LocalityManager:
         if not self._foreseen:  # else its keys were placed for it
             self._unplanned.append(seen)
             if self.foresight.wonders:
-                self.foresight.judge(self._attainable(seen))
+                costs = {o: self._state_rows(o) for o in range(len(self._homes)) if o not in self.fixed}
+                self.foresight.judge(attainable(self._homes, seen, costs))
         self._foreseen = False
 
     def observe_load(self, rows: Loads, busy: Loads) -> None:
@@ -236,34 +237,6 @@ class LocalityManager:
         """Take in what the next batch will bring: the next plan places its keys for it."""
         self._unplanned, self._foreseen = [numbered(stats, self._homes, counting=False)], True
 
-    def _attainable(self, seen: SeenBatch) -> float:
-        """Return how many of a batch's rows more had stayed on their server, had it been known before, as a share."""
-        best = 0.0
-        for o, homes in enumerate(self._homes):
-            ties = self._ties(o, seen)
-            rows = sum(float(count.sum()) for _, _, count in ties)
-            if not rows or o in self.fixed:
-                continue
-            own, server, count = (np.concatenate(parts) for parts in zip(*ties, strict=True))
-            weight = homes.counts.values()
-            heavy = weight > LIGHT * weight.sum() / self.servers  # these are left to reconfigurations
-            before = weight.copy()
-            before[seen.keys[o]] -= seen.stats.keys.get(o, PairCounts.empty()).count
-            cost = np.where(before > 1e-6, max(self._state_rows(o), 1e-9), 0.0)
-            cost[heavy] = np.inf
-            live = homes.live(np.arange(len(homes)))
-            best = max(best, attainable(own, server, count, live, cost, self._budget(o) or 0) / rows)
-        return best
-
-    def _local(self, seen: SeenBatch) -> float:
-        """Return the share of a batch's rows whose keys live on one server."""
-        local = rows = 0.0
-        for (a, b), pairs in seen.stats.pairs.items():
-            same = self._homes[a].live(seen.ends[(a, b), 0]) == self._homes[b].live(seen.ends[(a, b), 1])
-            local += float(pairs.count[same].sum())
-            rows += pairs.total
-        return local / rows if rows else 1.0
-
     def _state_rows(self, operator: int) -> float:
         """Return how many rows the state of a key weighs."""
         costs = self.config.forecast
@@ -273,14 +246,10 @@ class LocalityManager:
         row_bytes = self.sizes.of_rows(len(self.operators), costs)[operator, beside or [operator]]
         return self.sizes.of_state(operator, costs) / float(row_bytes.mean())
 
-    def _budget(self, operator: int) -> int | None:
-        """Return how many states looking ahead may move in a batch; None for any number."""
-        return max(1, int(BUDGET * len(self._homes[operator]))) if self.foresight.automatic else None
-
     def _measure(self, seen: SeenBatch) -> None:
         """Set the locality and imbalance of a batch, and add it to the outcome of the tables in force."""
         stats, rows = seen.stats, sum(pairs.total for pairs in seen.stats.pairs.values())
-        self.locality = self._local(seen)
+        self.locality = local_share(self._homes, seen)
         share = check_shares(self.servers, self.shares)
         for o, counted in stats.keys.items():
             homes = self._homes[o]
@@ -438,10 +407,10 @@ class LocalityManager:
         self._decide()
         ahead = self._foreseen and self.foresight.automatic
         if self.config.new_keys != "hash" and (ahead or (self._started and self._affine())):
-            before = self._local(self._unplanned[0]) if self._foreseen else 0.0
+            before = local_share(self._homes, self._unplanned[0]) if self._foreseen else 0.0
             self._place_new_keys()
             if self._foreseen:
-                self.gained = self._local(self._unplanned[0]) - before
+                self.gained = local_share(self._homes, self._unplanned[0]) - before
                 self.foresight.judge(self.gained)
         self._unplanned.clear()
         patches: dict[int, Patch] = {}
@@ -478,26 +447,14 @@ class LocalityManager:
             return
         share = check_shares(self.servers, self.shares)
         for o, homes in enumerate(self._homes):
-            ties = [tie for seen in self._unplanned for tie in self._ties(o, seen)]
+            ties = [tie for seen in self._unplanned for tie in ties_of(self._homes, o, seen)]
             entries = self._unplanned[0].keys[o]
             if len(self._unplanned) > 1:
                 entries = np.unique(np.concatenate([seen.keys[o] for seen in self._unplanned]))
             stay = self.config.stay_bonus if self._foreseen else None
-            terms = self.config.alpha, share, self._closeness, self._state_rows(o), stay, self._budget(o)
+            budget = states_to_move(homes) if self.foresight.automatic else None
+            terms = self.config.alpha, share, self._closeness, self._state_rows(o), stay, budget
             homes.place(entries, ties, self.batch, *terms)
-
-    def _ties(self, operator: int, seen: SeenBatch) -> list[Tie]:
-        """Return the keys of an operator that were seen with keys of others, and where these live."""
-        out = []
-        for (edge, side), own in seen.ends.items():
-            if edge[side] == operator:
-                homes, pairs = self._homes[edge[1 - side]], seen.stats.pairs[edge]
-                other, count = homes.live(seen.ends[edge, 1 - side]), pairs.count
-                if len(homes.split):  # keys that are everywhere draw nobody
-                    one_home = ~np.isin((pairs.left, pairs.right)[1 - side], homes.split)
-                    own, other, count = own[one_home], other[one_home], count[one_home]
-                out.append((own, other, count))
-        return out
 
     # ---------------------------------------------------------------- what others ask
 

@@ -405,11 +405,12 @@ class LocalityManager:
     def plan_next(self) -> Plan | None:
         """Return what changes before the next batch, None if nothing does."""
         self._decide()
-        ahead = self._foreseen and self.foresight.automatic
+        foreseen = self._foreseen and bool(self._unplanned)
+        ahead = foreseen and self.foresight.automatic
         if self.config.new_keys != "hash" and (ahead or (self._started and self._affine())):
-            before = local_share(self._homes, self._unplanned[0]) if self._foreseen else 0.0
+            before = local_share(self._homes, self._unplanned[0]) if foreseen else 0.0
             self._place_new_keys()
-            if self._foreseen:
+            if foreseen:
                 self.gained = local_share(self._homes, self._unplanned[0]) - before
                 self.foresight.judge(self.gained)
         self._unplanned.clear()

@@ -21,6 +21,10 @@ class ParameterError(WeirError, ValueError):
     """A parameter has a value that it cannot have."""
 
 
+class ConfigurationError(WeirError):
+    """What ``weir run`` was told is refused: names the file and the line, the variable or the option."""
+
+
 class TopologyError(WeirError):
     """The application as written cannot run: raised when it is built, before any work starts."""
 

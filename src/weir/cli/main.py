@@ -3,7 +3,7 @@
 A command is a module with ``arguments(parser)``, ``run(args, console)`` and ``show(result, console)``: the first
 declares its options, the second does the work, reports progress on standard error and returns data that JSON can
 hold, the third prints that data for people. ``--json`` prints the data instead. If the module has an
-``exit_code(result)``, that decides the exit code.
+``exit_code(result)``, that decides the exit code, and ``failure_code(error)`` that of an error of ours.
 
 Another distribution adds a command with an entry point of the group ``weir.commands`` that names such a module; the
 module's ``HELP`` is the command's line in ``weir --help``. A module with ``SUBCOMMANDS`` (names to modules) is a group
@@ -19,6 +19,7 @@ import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -32,6 +33,7 @@ COMMANDS = {
         "weir.cli.demo.command",
         "the main job: a stream of posts through two keyed operators, on this machine",
     ),
+    "run": ("weir.cli.run", "run an application as a service, told by a configuration"),
     "inspect": ("weir.cli.inspect", "what a checkpoint holds, and whether it is sound"),
     "state": ("weir.cli.state", "what an operator keeps: all keys, one key, or those that meet a condition"),
     "state migrate": ("weir.cli.migrate", "turn saved state into what a changed application keeps"),
@@ -51,12 +53,15 @@ INTERRUPTED = 130  # the exit code that shells report for a program ended by Ctr
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code; a :class:`WeirError` becomes one line, not a traceback."""
     argv = sys.argv[1:] if argv is None else argv
+    module: Any = None
     try:
-        return _run(_parser(argv).parse_args(argv))
+        args = _parser(argv).parse_args(argv)
+        module = args.module
+        return _run(args)
     except WeirError as error:
         line = Text.assemble(("weir: ", "bold red"), " ".join(str(error).split()))
         Console(stderr=True).print(line, soft_wrap=True, highlight=False)
-        return 1
+        return int(module.failure_code(error)) if hasattr(module, "failure_code") else 1
     except KeyboardInterrupt:
         Console(stderr=True).print("weir: stopped", highlight=False)
         return INTERRUPTED

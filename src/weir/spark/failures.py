@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
@@ -54,6 +55,11 @@ def translated(error: PySparkException | Py4JJavaError) -> Exception:
             "PYSPARK_PYTHON pointing to that Python (on one machine: the one that runs this)."
         )
     return error
+
+
+def send_by_value(module: ModuleType) -> None:
+    """Send the functions and classes of a module itself, for executors that cannot import it."""
+    cloudpickle.register_pickle_by_value(module)
 
 
 def check_sendable(declared: Iterable[Declared]) -> None:

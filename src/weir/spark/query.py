@@ -12,8 +12,9 @@ from weakref import WeakValueDictionary
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.durations import Duration, microseconds
 from weir.engine.batch.bootstrap import open_query
-from weir.engine.batch.driver import Driver
+from weir.engine.batch.driver import Drained, Driver
 from weir.engine.batch.handle import QueryHandle
 from weir.errors import CheckpointMismatch, EngineError, TopologyError, WeirError
 from weir.graph.declare import Assembly
@@ -87,8 +88,13 @@ class Query(QueryHandle):
                 raise self._failure(error) from None
         self._raise()
 
-    def stop(self) -> None:
-        """Stop after the batch in flight is cancelled; a later start goes on from the last commit."""
+    def stop(self, grace: Duration = 0) -> bool:
+        """Stop; a later start goes on from the last commit.
+
+        A batch under way has as long as ``grace`` to be committed and delivered, e.g. ``"30 s"``; then it is given up,
+        and runs again with the next start. Returns whether none was given up.
+        """
+        ended = self._driver.drain(microseconds(grace) / 1e6)
         self._driver.cancel()
         if self._ticker is not None:
             self._ticker.stop()
@@ -101,6 +107,7 @@ class Query(QueryHandle):
         if self._page is not None:
             self._page.stop()
         self._driver.stop()
+        return ended
 
     def _release(self) -> None:
         while self.is_active:
@@ -145,6 +152,12 @@ def start(parts: Assembly, checkpoint: str, options: Options) -> Query:
         try:
             driver.compile()
             driver.batch(frame, batch)
+        except Drained:
+            while (
+                query.is_active
+            ):  # Spark takes the end of a batch for a failure before it knows that it is to stop
+                time.sleep(0.01)
+            raise Stopped from None
         except Exception as error:
             if isinstance(error, WeirError) or driver.error is None:
                 driver.fail(error)

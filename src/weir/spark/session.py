@@ -9,10 +9,11 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -25,6 +26,13 @@ ON_THIS_MACHINE = {
     # and to look for links: a fifth of what a small batch takes
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
+}
+
+SERVICE = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "weir.spark.workers",
 }
 
 _EVERY_START = re.compile(  # what Spark says on standard error whenever it starts
@@ -75,18 +83,39 @@ def quiet(master: str, name: str, **settings: str) -> SparkSession:
     """
     # in a notebook PySpark's handler of Ctrl-C stays: it cancels what a cell has begun
     before = None if hasattr(sys, "ps1") else signal.getsignal(signal.SIGINT)
+    session = _started(lambda: embedded(master, name, **settings))
+    if before is signal.default_int_handler and before is not signal.getsignal(signal.SIGINT):
+        signal.signal(signal.SIGINT, _interrupt)
+    return session
+
+
+def service(settings: Mapping[str, str], name: str) -> SparkSession:
+    """Return the session of a service, by its own settings, then those of ``spark-submit``; quiet, too.
+
+    Only what nobody has said is set here, as it suits live servers.
+    """
+    conf = SparkConf()
+    for key, value in settings.items():
+        conf.set(key, value)
+    local = conf.get("spark.master", "local[*]").startswith("local")
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for key, value in {**SERVICE, **(ON_THIS_MACHINE if local else {}), "spark.app.name": name}.items():
+        conf.setIfMissing(key, value)
+    return _started(lambda: SparkSession.builder.config(conf=conf).getOrCreate())
+
+
+def _started(start: Callable[[], SparkSession]) -> SparkSession:
+    """Return a session that leaves out what every start of Spark prints; where there is no Java, say so."""
     try:
         with _quiet_start():
-            session = embedded(master, name, **settings)
+            return start()
     except Exception as error:
         if getattr(error, "getCondition", str)() != "JAVA_GATEWAY_EXITED":
             raise
         raise EngineError(
             "Spark did not start; what it said is above. It needs a Java 17+ runtime: on the PATH, or in JAVA_HOME"
         ) from None
-    if before is signal.default_int_handler and before is not signal.getsignal(signal.SIGINT):
-        signal.signal(signal.SIGINT, _interrupt)
-    return session
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ from weir.errors import CheckpointMismatch, SourceUnavailable, WeirError
 from weir.faults import reach
 from weir.graph.declare import LISTED
 from weir.graph.model import Node, Topology
+from weir.logs import about
 from weir.network.racks import Racks
 from weir.operators.instance import NO_TIME
 from weir.operators.read import not_read
@@ -110,6 +111,10 @@ COMPILING = "compiling, once per installation"
 logger = logging.getLogger("weir.engine")
 
 
+class Drained(Exception):
+    """A batch does not begin, since the query is about to be stopped."""
+
+
 class Driver:
     """Carries out the batches of one query, each exactly once."""
 
@@ -145,7 +150,7 @@ class Driver:
         self.source = ""  # whose batches it is handed: the id of Spark's own query
         self.due_timers = DueTimers(storage, source_batching)
         self._busy = threading.RLock()  # one batch at a time, whoever asks for it
-        self._compiled = self._started = False
+        self._compiled = self._started = self._draining = False
         self._ended = 0.0
         self._last_seconds: Seconds | None = None
         self._servers_before = topology.servers
@@ -180,6 +185,7 @@ class Driver:
         That is one batch, or several where the driver cuts sources up.
         """
         with self._busy:
+            self._check_open()
             self.start(rows)
             last = self.ledger.last
             check_source(self.storage.root, last, self.source)
@@ -197,6 +203,12 @@ class Driver:
                     rows if fresh else self.runner.sources.without(rows, self.topology), number, end_of_input
                 )
                 fresh = False
+                if source_batching is not None and source_batching.behind:
+                    self._check_open()
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise Drained
 
     def _begin(self, source_batching: SourceBatching, rows: Any, number: int) -> Any:
         """Look how far the sources reach that are cut up; return the rows of the others."""
@@ -217,7 +229,7 @@ class Driver:
         Such a batch is planned, committed and delivered like any other. Its number is ours alone: the commit says which
         batch of the source came last. Returns whether there was anything to do.
         """
-        if not self._busy.acquire(blocking=False):
+        if self._draining or not self._busy.acquire(blocking=False):
             return False
         try:
             last, asked = self.ledger.last, self.ledger.read_clock() - waited
@@ -244,6 +256,7 @@ class Driver:
 
     def _carry_out(self, rows: Any, number: int, end_of_input: bool, quiet_until: int | None = None) -> None:
         batch = 0 if self.ledger.last is None else self.ledger.last.batch + 1
+        about.set({"query": self.storage.location, "batch": batch})
         began = time.perf_counter()
         self.lifecycle.message = f"batch {batch}"
         plan, scaling = self._plan(rows, batch, end_of_input, quiet_until)
@@ -515,6 +528,14 @@ class Driver:
     def finish(self) -> None:
         """Note that all input has been processed."""
         self.lifecycle.finished, self.lifecycle.message = True, "finished"
+
+    def drain(self, seconds: float) -> bool:
+        """Begin no batch any more, and wait for the one under way; return whether it has ended in time."""
+        self._draining = True
+        ended = self._busy.acquire(timeout=seconds)
+        if ended:
+            self._busy.release()
+        return ended
 
     def cancel(self) -> None:
         """Give up a batch that is under way, since the query is being stopped: that is no failure."""

@@ -103,7 +103,10 @@ class Listeners:
 
     def tell(self, event: Event) -> None:
         """Log an event and call all listeners with it, in the order in which they came."""
-        logger.log(_LEVELS.get(type(event), logging.INFO), "%s", _line(event))
+        told: dict[str, Any] = {"query": event.checkpoint}
+        if isinstance(event, BatchCommitted):
+            told |= {"batch": event.progress.batch, "rows": event.progress.rows}
+        logger.log(_LEVELS.get(type(event), logging.INFO), "%s", _line(event), extra=told)
         for listener in list(self._all):
             try:
                 listener(event)

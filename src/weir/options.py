@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[Any, str]] = {
     "autoscale": (Autoscale, "weir.Autoscale(target_lag=…, min=…, max=…)"),
     "name": (str, "a text"),
     "source_checkpoint": (str, "a folder or a URI"),
-    "watch": (int, "True, or the port to serve the page on"),
+    "watch": (int | Mapping, "True, the port to serve the page on, or a dict of what weir watch takes"),
     "forget": (Mapping, '{"undelivered": [operators], "positions": [sources]}'),
 }
 NULLABLE = {"trigger", "clock", "autoscale", "name", "source_checkpoint", "watch"}
@@ -62,7 +62,7 @@ class Settings(TypedDict, total=False):
     storage_options: Mapping[str, str | int | float | bool] | None
     source_checkpoint: str | None
     target_batch: Duration | None
-    watch: bool | int | None
+    watch: bool | int | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,9 @@ class Options:
         How long a batch should take, e.g. ``"2 s"``. The size of batches from :func:`weir.kafka` and :func:`weir.files`
         follows what the last ones took, within the source's own limits.
     watch
-        Serve a page that shows the query as it runs, on this machine alone: True, or the port to serve it on.
+        Serve a page that shows the query as it runs, on this machine alone: True, or the port to serve it on. A dict
+        says more: ``host``, ``port``, ``control``, ``token``, ``public_url``, ``allowed_hosts``, ``trusted_proxies``,
+        ``frame_ancestors``, as the options of ``weir watch``.
         ``query.page`` is the link to it. Needs ``pip install 'weir-streams[watch]'``. For ``start`` only.
 
     Examples
@@ -159,7 +161,7 @@ class Options:
     storage_options: Mapping[str, str | int | float | bool] | None = field(default=None, repr=False)
     source_checkpoint: str | None = None
     target_batch: Duration | None = None
-    watch: bool | int | None = None
+    watch: bool | int | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.servers != "auto":
@@ -176,7 +178,7 @@ class Options:
         for name, (kind, expected) in KINDS.items():
             value = getattr(self, name)
             fits = isinstance(value, kind) or (value is None and name in NULLABLE)
-            if fits and name == "watch":
+            if fits and name == "watch" and not isinstance(value, Mapping):
                 fits = 0 <= (value or 0) < 1 << 16
             if fits and name == "forget":
                 fits = value.keys() <= {*FORGET}

@@ -248,7 +248,7 @@ def test_only_the_token_opens_it(steered):
         assert ask(server, path, authorization=None)[0].status == 401
         assert ask(server, path, authorization="Bearer wrong")[0].status == 401
     answer, _ = ask(server, f"/?token={server.token}", authorization=None)
-    assert (answer.status, answer.headers["location"]) == (303, "/")
+    assert (answer.status, answer.headers["location"]) == (303, "./")
     cookie = answer.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=lax"} <= set(cookie.split("; "))
     answer, text = ask(server, "/", authorization=None, cookie=cookie.split(";")[0])
@@ -261,7 +261,11 @@ def test_other_hosts_and_origins_are_refused(steered):
     _, server = steered
     assert ask(server, "/api/now", host="evil.example")[0].status == 421
     assert ask(server, "/api/now", host=f"evil.example:{server.port}")[0].status == 421
-    assert ask(server, "/api/now", host=f"127.0.0.1:{server.port + 1}")[0].status == 421
+    assert (
+        ask(server, "/api/now", host=f"127.0.0.1:{server.port + 1}")[0].status == 200
+    )  # a tunnel's own port
+    tunnelled = {"host": "127.0.0.1:1", "origin": f"http://127.0.0.1:{server.port}"}
+    assert ask(server, "/api/now", **tunnelled)[0].status == 403  # another page of this machine
     assert ask(server, "/api/now", host=f"localhost:{server.port}")[0].status == 200
     assert ask(server, "/api/now", origin="http://evil.example")[0].status == 403
     own = {"host": f"127.0.0.1:{server.port}", "origin": f"http://127.0.0.1:{server.port}"}
@@ -327,5 +331,160 @@ def test_a_query_may_serve_its_own_page(checkpoint):
             PageServer(checkpoint, port=port)
     with pytest.raises(ConnectionRefusedError):
         http.client.HTTPConnection("127.0.0.1", port, timeout=10).request("GET", "/")
-    with pytest.raises(weir.WeirError, match="watch=99999: expected True, or the port"):
+    with pytest.raises(weir.WeirError, match="watch=99999: expected True, the port"):
         start(two_counts(), servers=2, watch=99999)
+
+
+# ---------------------------------------------------------------------- behind a proxy
+
+
+def steering(server, **headers):
+    """Return the status of a dry run that a browser with the token's cookie asks for."""
+    cookie = f"weir_{server.port}={server.token}"
+    body = {"operation": "out", "servers": 1}
+    return ask(server, "/api/dry-run", "POST", body, authorization=None, cookie=cookie, **headers)[0].status
+
+
+def test_the_page_is_served_under_its_public_url_alone(steered):
+    query, _ = steered
+    url = "https://Example.org:9443/tools/weir"
+    with PageServer(query.checkpoint, port=0, control=True, public_url=url + "/") as server:
+        assert server.url == f"{url}/?token={server.token}"
+        # whether the proxy leaves the path out or passes it on
+        for path, to in (("/", "./"), ("/tools/weir/", "./"), ("/tools/weir/api/now", "./now")):
+            answer, _ = ask(server, f"{path}?token={server.token}", authorization=None, host="example.org")
+            assert (answer.status, answer.headers["location"]) == (303, to)
+            assert {"Path=/tools/weir/", "Secure"} <= set(answer.headers["set-cookie"].split("; "))
+        assert ask(server, "/tools/weir/api/now")[0].status == 200
+        assert ask(server, "/tools/weir")[0].headers["location"] == "/tools/weir/"
+        assert ask(server, "/tools/weirder/api/now")[0].status == 404
+        assert ask(server, "/api/now", host="evil.example")[0].status == 421
+        # a proxy's own Host, and the origin that the browser is at
+        assert steering(server, origin="https://example.org:9443") == 200
+        assert steering(server, host="example.org:9443", origin="https://example.org:9443") == 200
+        assert steering(server, origin="https://example.org") == 403
+        assert steering(server, origin="https://evil.example:9443") == 403
+
+
+def test_forwarded_headers_are_believed_from_trusted_proxies_alone(steered):
+    query, _ = steered
+    told = {"x-forwarded-host": "evil.example, weir.example.org", "x-forwarded-proto": "https"}
+    told["x-forwarded-prefix"] = "/tools"
+    for proxies, trusted in ((["127.0.0.0/8"], True), (["10.0.0.0/8"], False)):
+        terms = {"control": True, "allowed_hosts": ["weir.example.org"], "trusted_proxies": proxies}
+        with PageServer(query.checkpoint, port=0, **terms) as server:
+            status = steering(server, origin="https://weir.example.org", **told)
+            assert status == (200 if trusted else 403)
+            answer, _ = ask(server, f"/?token={server.token}", authorization=None, **told)
+            cookie = set(answer.headers["set-cookie"].split("; "))
+            assert ("Path=/tools/" if trusted else "Path=/") in cookie
+            assert ("Secure" in cookie) == trusted
+            foreign = {**told, "x-forwarded-host": "evil.example"}
+            assert ask(server, "/api/now", **foreign)[0].status == (421 if trusted else 200)
+
+
+def test_only_sites_that_are_named_may_frame_the_page(steered):
+    query, server = steered
+    assert ask(server, "/")[0].headers["content-security-policy"].endswith("frame-ancestors 'none'")
+    terms = {"public_url": "https://example.org/", "frame_ancestors": ["https://hub.example.org", "'self'"]}
+    with PageServer(query.checkpoint, port=0, **terms) as framed:
+        answer, _ = ask(framed, f"/?token={framed.token}", authorization=None)
+        policy = answer.headers["content-security-policy"]
+        assert policy.endswith("frame-ancestors https://hub.example.org 'self'")
+        assert {"SameSite=none", "Secure"} <= set(answer.headers["set-cookie"].split("; "))
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ({"public_url": "example.org/weir"}, "expected a whole address, as https://example.org/weir/"),
+        ({"allowed_hosts": ["http://example.org"]}, "is no name of a host"),
+        ({"allowed_hosts": "example.org"}, "expected a list of texts"),
+        ({"trusted_proxies": ["nginx"]}, "'nginx' is no address or network"),
+        ({"frame_ancestors": ["https://a.org; script-src *"]}, "more than one site"),
+        ({"frame_ancestors": ["hub"]}, "'hub' is no site"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(steered, terms, says):
+    query, _ = steered
+    with pytest.raises(EngineError, match=says):
+        PageServer(query.checkpoint, port=0, **terms)
+
+
+def test_a_query_says_how_its_page_is_served(checkpoint):
+    watch = {"port": 0, "control": True, "token": "t", "public_url": "https://example.org/"}
+    with start(two_counts(), checkpoint, servers=2, watch=watch) as query:
+        assert query.page == "https://example.org/?token=t"
+    with pytest.raises(weir.WeirError, match="watch= takes no 'prot'; did you mean 'port'"):
+        start(two_counts(), checkpoint, servers=2, watch={"prot": 1})
+
+
+# ---------------------------------------------------------------------- health
+
+
+def healthy(server, path="/health/ready"):
+    """Return the status and what is said, without a token."""
+    answer, text = ask(server, path, authorization=None)
+    return answer.status, json.loads(text)
+
+
+def test_a_query_is_ready_while_it_takes_batches_and_keeps_up(checkpoint):
+    query = start(two_counts(), checkpoint, servers=2)
+    with PageServer(checkpoint, port=0) as server:
+        nothing = {"ready": True, "state": "running", "batch": None, "lag": None, "why": ""}
+        assert healthy(server) == (200, nothing)
+        query.feed(posts(50, 0))
+        status, said = healthy(server, "/health/ready?lag=1000")
+        assert (status, said["batch"], said["lag"]) == (200, 0, query.progress.load.lag)
+        status, said = healthy(server, "/health/ready?lag=-1")
+        assert (status, said["ready"], "behind, more than -1 s" in said["why"]) == (503, False, True)
+        done = query._driver.ledger.fence.preparing("compiling")
+        assert healthy(server)[1]["why"] == "the query is being prepared"
+        done()
+        assert healthy(server)[0] == 200
+        query.stop()
+        assert healthy(server)[0] == 503
+        assert healthy(server)[1]["why"] == "the query is stopped"
+        assert healthy(server, "/health/live") == (200, {"live": True})
+        assert ask(server, "/health/live", host="evil.example", authorization=None)[0].status == 421
+        assert ask(server, "/healthy", authorization=None)[0].status == 401
+
+
+# ---------------------------------------------------------------------- several queries
+
+
+def test_an_overview_has_all_queries_of_a_folder_as_they_come(tmp_path):
+    def one(path):
+        return start(two_counts(), str(tmp_path / path), servers=2)
+
+    with one("clicks/ckpt") as clicks, one("posts/ckpt") as quiet:
+        clicks.feed(posts(50, 0))
+        with PageServer(str(tmp_path), port=0) as server:
+            now = json.loads(ask(server, "/api/now")[1])
+            assert {q["name"]: q["batch"] for q in now["queries"]} == {"clicks~ckpt": 0, "posts~ckpt": None}
+            assert now["queries"][0]["locality"] == clicks.progress.locality
+            alone = json.loads(ask(server, "/query/clicks~ckpt/api/now")[1])
+            assert (alone["rows"], alone["overview"]) == (50, True)
+            assert ask(server, "/query/nobody/api/now")[0].status == 404
+            assert ask(server, "/query/clicks~ckpt")[0].headers["location"] == "./clicks~ckpt/"
+            assert ask(server, "/query/clicks~ckpt/api/now", authorization=None)[0].status == 401
+            assert healthy(server)[0] == 200
+            with one("late"):
+                end = time.monotonic() + 20
+                while len(now["queries"]) < 3 and time.monotonic() < end:
+                    now = json.loads(ask(server, "/api/now")[1])
+            assert "late" in {q["name"] for q in now["queries"]}
+            assert healthy(server)[0] == 503  # one of them has stopped
+            text = ask(server, "/metrics")[1]
+            assert 'weir_last_batch{query="clicks~ckpt"} 0.0' in text
+            assert text.count("# TYPE weir_up gauge") == 1
+            clicks.feed(posts(70, 1))
+            assert 'weir_rows_total{query="clicks~ckpt"} 70.0' in ask(server, "/metrics")[1]
+        with PageServer([clicks.checkpoint, quiet.checkpoint], port=0) as server:
+            now = json.loads(ask(server, "/api/now")[1])
+            assert [q["name"] for q in now["queries"]] == ["clicks~ckpt", "posts~ckpt"]
+    (tmp_path / "clicks" / "ckpt" / "weir").write_text("damaged")
+    with PageServer(str(tmp_path), port=0) as server:
+        (broken,) = json.loads(ask(server, "/api/now")[1])["broken"]
+        assert broken["name"] == "clicks~ckpt"
+        assert "damaged" in broken["why"]

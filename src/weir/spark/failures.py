@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -12,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
-from weir.errors import EngineError, TopologyError, revived
+from weir.errors import EngineError, TopologyError, WeirError, revived
 from weir.graph.model import Declared
 from weir.operators.read import vanished
 
@@ -33,6 +34,14 @@ class Stopped(Exception):
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
         )
+
+
+def _is_said(record: logging.LogRecord) -> bool:
+    """Return whether what py4j logs is an end or an error that Weir has told of already."""
+    return bool(record.exc_info) and isinstance(record.exc_info[1], Stopped | WeirError)  # type: ignore[index]
+
+
+logging.getLogger("py4j.clientserver").addFilter(lambda record: not _is_said(record))
 
 
 def translated(error: PySparkException | Py4JJavaError) -> Exception:

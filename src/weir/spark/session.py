@@ -84,7 +84,9 @@ def quiet(master: str, name: str, **settings: str) -> SparkSession:
     # in a notebook PySpark's handler of Ctrl-C stays: it cancels what a cell has begun
     before = None if hasattr(sys, "ps1") else signal.getsignal(signal.SIGINT)
     session = _started(lambda: embedded(master, name, **settings))
-    if before is signal.default_int_handler and before is not signal.getsignal(signal.SIGINT):
+    if before is signal.SIG_IGN:  # a program in the background, as a shell starts it
+        signal.signal(signal.SIGINT, before)
+    elif before is signal.default_int_handler and before is not signal.getsignal(signal.SIGINT):
         signal.signal(signal.SIGINT, _interrupt)
     return session
 

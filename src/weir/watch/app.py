@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import ipaddress
 import logging
 import math
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from weir.engine.steering.requests import RECONFIGURE, SLOT_WAIT, await_answer, predict, submit
 from weir.engine.steering.requests import Request as Ask
 from weir.errors import EngineError, WeirError
 from weir.state.storage import Storage
+from weir.watch.guard import Access, Guard
+from weir.watch.health import health_of
 from weir.watch.keys import find_key, hottest_keys
-from weir.watch.metrics import Metrics
+from weir.watch.metrics import Metrics, Together
+from weir.watch.places import Places, places_of
 from weir.watch.reader import CheckpointReader
-from weir.watch.snapshot import Steering, decisions, snapshot, timeline
+from weir.watch.snapshot import Steering, brief, decisions, snapshot, timeline
 
 STATIC = Path(str(files("weir.watch") / "static"))
 POINTS = 1200  # of a time line: about as many as a screen has pixels for
+SCAN = 2.0  # seconds between two looks for new checkpoints in a folder
 ALIVE = 15.0  # seconds between two signs of life of a stream of events
 ANSWER_WAIT = 120.0  # seconds that the query has to take up a request
 
@@ -48,7 +48,8 @@ logger = logging.getLogger("weir.watch")
 class Page:
     """What the routes share: the reader, who listens, and what was asked of the query."""
 
-    def __init__(self, checkpoint: str | Storage, control: bool) -> None:
+    def __init__(self, checkpoint: str | Storage, control: bool, one_of_several: bool = False) -> None:
+        self._one_of_several = one_of_several
         self.metrics = Metrics()
         self.reader = CheckpointReader(checkpoint, self.metrics.add)
         self.metrics.reader = self.reader
@@ -101,7 +102,12 @@ class Page:
         """Return what the page shows of the present."""
         points = self.reader.points
         shown = {"steering": self._steering.of(points), "decisions": decisions(points, self.reader.marks)}
-        return {**snapshot(self.reader), "control": self.control, **shown}
+        about = {"control": self.control, "overview": self._one_of_several}
+        return {**snapshot(self.reader), **about, **shown}
+
+    def brief(self) -> dict[str, Any]:
+        """Return what an overview shows of the present."""
+        return brief(self.reader)
 
     def lines(self, begin: float, end: float) -> str:
         """Return time lines as JSON; pages that ask for the same share one answer."""
@@ -134,40 +140,55 @@ class Page:
 
 
 def make_app(
-    checkpoint: str | Storage,
+    checkpoint: str | Storage | Sequence[str],
+    access: Access,
     *,
-    token: str,
-    host: str,
-    port: int,
     control: bool = False,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Starlette:
     """Return the application; it is guarded by a token, and read-only unless ``control``.
 
-    ``stopping`` says whether the server is about to stop.
+    Several checkpoints, or a folder of them, have an overview, and a page each below ``query/NAME/``. ``stopping`` says
+    whether the server is about to stop.
     """
-    page = Page(checkpoint, control)
+    places = places_of(checkpoint)
+    pages = Pages(places, control) if isinstance(places, Places) else Page(places, control)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(page.follow()), asyncio.create_task(page.watch_for_the_end(stopping))]
+        tasks = [asyncio.create_task(pages.follow()), asyncio.create_task(pages.watch_for_the_end(stopping))]
         yield
         for task in tasks:
             task.cancel()
 
-    # those that are not async run on threads of their own
-    def index(request: Request) -> Response:
-        return Response((STATIC / "index.html").read_bytes(), media_type="text/html")
+    app = Starlette(
+        routes=overview_routes(pages) if isinstance(pages, Pages) else page_routes(pages),
+        lifespan=lifespan,
+        middleware=[
+            Middleware(Guard, access=access),
+            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=3),
+        ],
+        exception_handlers={WeirError: _refused},
+    )
+    app.router.redirect_slashes = False  # it would redirect to the name and path that a proxy asks for
+    return app
 
+
+def page_routes(page: Page) -> list[BaseRoute]:
+    """Return what is served of one query; the page names all of it relative to itself."""
+
+    # those that are not async run on threads of their own
     def now(request: Request) -> Response:
         page.reader.refresh()
         return _answer(page.now())
 
     async def events(request: Request) -> Response:
-        return StreamingResponse(page.events(), media_type="text/event-stream")
+        # nginx would hold back what it has not enough of
+        unbuffered = {"x-accel-buffering": "no"}
+        return StreamingResponse(page.events(), media_type="text/event-stream", headers=unbuffered)
 
     def lines(request: Request) -> Response:
-        begin, end = (_seconds(request, name, worst) for name, worst in (("from", 0.0), ("to", math.inf)))
+        begin, end = _seconds(request, "from", 0.0), _seconds(request, "to", math.inf)
         return Response(page.lines(begin, end), media_type="application/json")
 
     def keys(request: Request) -> Response:
@@ -191,10 +212,14 @@ def make_app(
 
     def metrics(request: Request) -> Response:
         page.reader.refresh()
-        return Response(page.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return _metrics(page.metrics)
 
-    routes = [
-        Route("/", index),
+    def ready(request: Request) -> Response:
+        page.reader.refresh()
+        return _ready([health_of(page.reader, _lag(request))])
+
+    return [
+        Route("/", _file("index.html")),
         Route("/api/now", now),
         Route("/api/events", events),
         Route("/api/timeline", lines),
@@ -203,17 +228,122 @@ def make_app(
         Route("/api/dry-run", dry_run, methods=["POST"]),
         Route("/api/steer", steer, methods=["POST"]),
         Route("/metrics", metrics),
+        Route("/health/live", _live),
+        Route("/health/ready", ready),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    return Starlette(
-        routes=routes,
-        lifespan=lifespan,
-        middleware=[
-            Middleware(Guard, token=token, host=host, port=port),
-            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=3),
-        ],
-        exception_handlers={WeirError: _refused},
+
+
+def overview_routes(pages: Pages) -> list[BaseRoute]:
+    """Return what is served of several queries."""
+
+    def now(request: Request) -> Response:
+        return _answer(pages.now())
+
+    def metrics(request: Request) -> Response:
+        open_pages = pages.refreshed()
+        return _metrics(Together({name: page.metrics for name, page in open_pages.items()}))
+
+    def ready(request: Request) -> Response:
+        return _ready([health_of(page.reader, _lag(request)) for page in pages.refreshed().values()])
+
+    async def to_page(request: Request) -> Response:
+        return RedirectResponse(f"./{quote(request.path_params['name'])}/", 303)
+
+    return [
+        Route("/", _file("overview.html")),
+        Route("/api/now", now),
+        Route("/metrics", metrics),
+        Route("/health/live", _live),
+        Route("/health/ready", ready),
+        Route("/query/{name}", to_page),
+        Mount("/query/{name}", pages),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+
+
+def _file(name: str) -> Callable[[Request], Response]:
+    return lambda request: Response((STATIC / name).read_bytes(), media_type="text/html")
+
+
+def _live(request: Request) -> Response:
+    """Answer: whoever can is alive."""
+    return _answer({"live": True})
+
+
+def _ready(told: list[dict[str, Any]]) -> Response:
+    ready = all(health["ready"] for health in told)
+    return Response(
+        _json(told[0] if len(told) == 1 else told), 200 if ready else 503, None, "application/json"
     )
+
+
+def _lag(request: Request) -> float | None:
+    lag = _seconds(request, "lag", math.inf)
+    return None if lag == math.inf else lag
+
+
+def _metrics(metrics: Metrics | Together) -> Response:
+    return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+class Pages:
+    """The pages of several checkpoints; new ones in a folder are found as they come."""
+
+    def __init__(self, places: Places, control: bool) -> None:
+        self._places, self._control = places, control
+        self._open: dict[str, tuple[Page, Router]] = {}
+        self._broken: dict[str, str] = {}  # what cannot be opened, and why
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closing = False
+        self._look()
+
+    async def follow(self) -> None:
+        """Follow all checkpoints, and look for new ones."""
+        while not self._closing:
+            await run_in_threadpool(self._look)
+            for name, (page, _) in self._open.items():
+                if name not in self._tasks:
+                    self._tasks[name] = asyncio.create_task(page.follow())
+            await asyncio.sleep(SCAN)
+
+    async def watch_for_the_end(self, stopping: Callable[[], bool]) -> None:
+        """End the streams of events when the server stops."""
+        while not stopping():
+            await asyncio.sleep(0.25)
+        self._closing = True
+        for page, _ in self._open.values():
+            await page.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for one of the queries."""
+        found = self._open.get(scope["path_params"]["name"])
+        missing = PlainTextResponse("No such query is watched here.", 404)
+        await (missing if found is None else found[1])(scope, receive, send)
+
+    def refreshed(self) -> dict[str, Page]:
+        """Return the pages, each with what its checkpoint says now."""
+        for page, _ in self._open.values():
+            page.reader.refresh()
+        return {name: page for name, (page, _) in self._open.items()}
+
+    def now(self) -> dict[str, Any]:
+        """Return what the overview shows."""
+        queries = [{"name": name, **page.brief()} for name, page in self.refreshed().items()]
+        broken = [{"name": name, "why": why} for name, why in self._broken.items()]
+        return {"queries": queries, "broken": broken, "place": self._places.about}
+
+    def _look(self) -> None:
+        for name, location in self._places.find().items():
+            if name in self._open:
+                continue
+            try:
+                page = Page(location, self._control, one_of_several=True)
+            except (WeirError, OSError) as error:
+                self._broken[name] = str(error)
+                continue
+            self._broken.pop(name, None)
+            self._open[name] = page, Router(page_routes(page), redirect_slashes=False)
 
 
 async def _asked(request: Request, page: Page) -> Ask:
@@ -247,101 +377,3 @@ def _seconds(request: Request, name: str, otherwise: float) -> float:
         return float(request.query_params.get(name, otherwise))
     except ValueError:
         raise HTTPException(400, f"{name}: expected seconds since 1970") from None
-
-
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",
-}
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine alone.
-
-    >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("example.org")
-    (True, True, False, False)
-    """
-    address = _address(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
-
-
-class Guard:
-    """Lets requests through that come from the right place with the right token; answers the others itself.
-
-    A token in the link keeps other users of the machine out. The ``Host`` header is compared with the names that the
-    page is served under, so that a foreign site whose name is made to point here gets nothing; the ``Origin`` of
-    whatever changes something is compared with the page's own.
-    """
-
-    def __init__(self, app: ASGIApp, *, token: str, host: str, port: int) -> None:
-        self.app, self._token, self._port = app, token, port
-        self._cookie = f"weir_{port}"  # browsers share cookies between the ports of a host
-        self._names = {"localhost", "127.0.0.1", "::1", host.lower()}
-        self._open = not is_loopback(host)
-        if self._open:
-            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        request = Request(scope)
-        answer = self._answer(request)
-        target = answer if answer is not None else self.app
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        return await target(scope, receive, guarded)
-
-    def _answer(self, request: Request) -> Response | None:
-        """Return the answer to a request that is not let through, None for one that is."""
-        if not self._known(request.headers.get("host", "")):
-            return PlainTextResponse("This name is not served here.", 421)
-        origin = request.headers.get("origin")
-        host = request.headers.get("host", "").lower()
-        if origin is not None and urlsplit(origin).netloc.lower() != host:
-            return PlainTextResponse("Requests from other sites are refused.", 403)
-        changes = request.method not in ("GET", "HEAD")
-        if changes and origin is None and "authorization" not in request.headers:
-            return PlainTextResponse("A request that changes something names its origin.", 403)
-        given = request.query_params.get("token")
-        if given is not None and self._right(given) and request.method == "GET":
-            answer = RedirectResponse(request.url.path, 303)  # to the same page: the token goes into a cookie
-            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path="/")
-            return answer
-        bearer = request.headers.get("authorization", "")
-        if self._right(request.cookies.get(self._cookie, "")) or self._right(bearer.removeprefix("Bearer ")):
-            return None
-        return PlainTextResponse("Open the link that `weir watch` printed: it has the token.", 401)
-
-    def _right(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._token.encode())
-
-    def _known(self, host: str) -> bool:
-        try:
-            parts = urlsplit(f"//{host}")
-            name, port = (parts.hostname or "").lower(), parts.port
-        except ValueError:
-            return False
-        if port not in (self._port, None):
-            return False
-        # no foreign name can be made to point here where a host is named by its address
-        return name in self._names or (self._open and _address(name) is not None)
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host)
-    return None

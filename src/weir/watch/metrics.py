@@ -6,7 +6,7 @@ the last batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
@@ -45,12 +45,12 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()
         self.reader: CheckpointReader | None = None
-        self._registry = CollectorRegistry()
-        self._registry.register(self)  # type: ignore[arg-type]
-        self._counters = {n: Counter(n, *about, registry=self._registry) for n, about in COUNTERS.items()}
+        self.registry = CollectorRegistry()
+        self.registry.register(self)  # type: ignore[arg-type]
+        self._counters = {n: Counter(n, *about, registry=self.registry) for n, about in COUNTERS.items()}
         about = "From a batch's plan to its end."
         self._durations = Histogram(
-            "weir_batch_duration_seconds", about, buckets=BUCKETS, registry=self._registry
+            "weir_batch_duration_seconds", about, buckets=BUCKETS, registry=self.registry
         )
 
     def add(self, commit: Commit) -> None:
@@ -89,7 +89,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is about the last batch: what the registry asks for."""
@@ -136,6 +136,28 @@ def _gauges(reader: CheckpointReader) -> Iterator[Metric]:
     for number, server in enumerate(did.servers):
         busy.add_metric([str(number), server.host], server.busy)
     yield busy
+
+
+class Together:
+    """Metrics of several queries, told apart by the label ``query``."""
+
+    def __init__(self, queries: Mapping[str, Metrics]) -> None:
+        self._queries = queries
+
+    def text(self) -> str:
+        """Return all of them as Prometheus reads them."""
+        registry = CollectorRegistry()
+        registry.register(self)  # type: ignore[arg-type]
+        return generate_latest(registry).decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric once, with the samples of all queries."""
+        families: dict[str, Metric] = {}
+        for query, metrics in self._queries.items():
+            for one in metrics.registry.collect():
+                family = families.setdefault(one.name, Metric(one.name, one.documentation, one.type))
+                family.samples += [s._replace(labels={"query": query, **s.labels}) for s in one.samples]
+        yield from families.values()
 
 
 def _by(name: str, text: str, label: str, values: dict[str, Any]) -> Metric:

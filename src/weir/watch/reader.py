@@ -107,21 +107,19 @@ class CheckpointReader:
                     return {"state": state, "since": end["time"], "text": end["error"] or ""}
         except CheckpointError as error:  # another driver has just taken over, or the document is damaged
             return {"state": "presumed running", "since": None, "text": str(error)}
-        who = f"process {driver['process']} on {driver['host']}"
+        who, waits = f"process {driver['process']} on {driver['host']}", None
         with contextlib.suppress(CheckpointError):
             name = self.layout.driver(turn, PREPARING)
             if self.storage.exists(name):
                 preparing = self.storage.read_document(name, "preparing")
-                who += f", {preparing['what']}"
+                waits = preparing["what"]
+                who += f", {waits}"
         if driver["host"] == host_name() and driver.get("began"):
             if began(driver["process"]) != driver["began"]:
                 return {"state": "gone", "since": None, "text": f"{who} is gone without having stopped"}
-            return {"state": "running", "since": driver["time"], "text": who}
-        return {
-            "state": "presumed running",
-            "since": driver["time"],
-            "text": f"{who}, out of sight from here",
-        }
+            return {"state": "running", "since": driver["time"], "text": who, "preparing": waits}
+        elsewhere = f"{who}, out of sight from here"
+        return {"state": "presumed running", "since": driver["time"], "text": elsewhere, "preparing": waits}
 
     def _read(self, name: str, first: bool) -> None:
         try:

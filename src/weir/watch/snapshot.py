@@ -64,6 +64,23 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
     }
 
 
+def brief(reader: CheckpointReader) -> dict[str, Any]:
+    """Return what an overview of several queries shows of one."""
+    now = snapshot(reader)
+    names = (
+        "checkpoint",
+        "status",
+        "batch",
+        "time",
+        "rows_per_s",
+        "locality",
+        "by_hash",
+        "lag",
+        "utilisation",
+    )
+    return {name: now.get(name) for name in (*names, "servers_count", "health")}
+
+
 def _graph(did: Progress) -> dict[str, Any]:
     """Return the operators of a commit of an earlier version, which says nothing of sources and sinks."""
     plain: dict[str, Any] = {"what": "", "key": [], "stateful": False}

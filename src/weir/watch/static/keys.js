@@ -23,7 +23,7 @@ export async function hottest(number) {
   if (!visible || shown === number || number === null) return;
   shown = number;
   try {
-    const keys = await get("/api/keys");
+    const keys = await get("api/keys");
     const names = Object.keys(keys);
     $("hottest").replaceChildren(
       ...(names.length ? names.map((name) => list(name, keys[name])) : [h("p", { class: "dim" }, "No keys counted yet. They are where homes are learnt, routing=weir.Locality(), a few batches after the start.")]),
@@ -50,7 +50,7 @@ async function find(text) {
   if (!text) return;
   $("key-answer").replaceChildren(h("p", { class: "dim" }, "Looking …"));
   try {
-    const homes = await get(`/api/key?${new URLSearchParams({ key: text })}`);
+    const homes = await get(`api/key?${new URLSearchParams({ key: text })}`);
     $("key-answer").replaceChildren(...(homes.length ? homes.map((home) => answer(text, home)) : [h("p", {}, `No operator has a key “${text}”.`)]));
   } catch (error) {
     $("key-answer").replaceChildren(h("p", { class: "alarm" }, error.message));

@@ -75,7 +75,7 @@ export async function load() {
     const query = new URLSearchParams();
     if (zoomed) [["from", zoomed[0]], ["to", zoomed[1]]].forEach(([name, at]) => query.set(name, at));
     else if (Number.isFinite(range) && data?.last) query.set("from", data.last - range);
-    data = await get(`/api/timeline?${query}`);
+    data = await get(`api/timeline?${query}`);
     render();
   } finally {
     pending = false;

@@ -8,9 +8,9 @@ import * as keys from "./keys.js";
 import * as lines from "./lines.js";
 import * as servers from "./servers.js";
 import * as steer from "./steer.js";
+import * as toggle from "./toggle.js";
 
 const MARKS = { good: "✓", warn: "!", bad: "✕", idle: "■" };
-const THEMES = ["auto", "light", "dark"];
 let now = null, seen = null;
 
 function tile(name, value, note, id) {
@@ -45,6 +45,7 @@ function header() {
   const { state, text } = now.status;
   $("name").textContent = now.checkpoint.split("/").slice(-1)[0];
   $("name").title = now.checkpoint;
+  $("all").hidden = !now.overview;
   document.title = `${state} · ${now.checkpoint.split("/").slice(-1)[0]} · Weir`;
   $("status").textContent = now.batch === null ? state : `${state === "gone" ? "stopped" : state} · batch ${now.batch}`;
   $("status").title = text ?? "";
@@ -84,26 +85,6 @@ function draw() {
 // Says when everything has been drawn for the first time, for those who measure.
 const drawn = () => requestAnimationFrame(() => (document.documentElement.dataset.drawn = performance.now() / 1000));
 
-function theme() {
-  const chosen = document.documentElement.dataset.theme ?? "auto";
-  $("theme").textContent = { auto: "◐ auto", light: "☀ light", dark: "☾ dark" }[chosen];
-  return chosen;
-}
-
-$("theme").addEventListener("click", () => {
-  const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
-  if (next === "auto") {
-    delete document.documentElement.dataset.theme;
-    localStorage.removeItem("weir-theme");
-  } else {
-    document.documentElement.dataset.theme = next;
-    localStorage.setItem("weir-theme", next);
-  }
-  theme();
-  lines.recolour();
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => lines.recolour());
-
 let narrow = innerWidth < 700;
 addEventListener("resize", () => {
   if (narrow !== innerWidth < 700 && now?.batch !== null && now) flow.draw(now);
@@ -113,14 +94,14 @@ setInterval(() => {
   if (now?.time) $("status").title = `${now.status.text}; last batch ${ago(now.time)}`;
 }, 5000);
 
-theme();
 flow.legend();
 lines.setUp();
+toggle.setUp(() => lines.recolour());
 servers.setUp();
 decisions.setUp();
 keys.setUp();
 
-const events = new EventSource("/api/events");
+const events = new EventSource("api/events");
 const first = new Promise((resolve) => {
   events.addEventListener("now", (event) => {
     now = JSON.parse(event.data);

@@ -15,7 +15,7 @@ export function setUp(control) {
   const run = async (ask, text) => {
     say(`${text} … the query's next batches take it up`, "dim");
     try {
-      const done = await post("/api/steer", ask);
+      const done = await post("api/steer", ask);
       if (done.state === "refused") say(`Refused: ${done.error}`, "alarm");
       else if (ask.operation === "reconfigure") say("A reconfiguration is being computed; it is adopted if it pays.", "good");
       else say(`Done: from ${done.from} to ${done.to} servers, ${done.moved_keys} keys moved with their state.`, "good");
@@ -26,7 +26,7 @@ export function setUp(control) {
   const plan = async (operation) => {
     const ask = { operation, servers: Number(servers.value), share_slots: true };
     try {
-      const told = await post("/api/dry-run", ask);
+      const told = await post("api/dry-run", ask);
       answer.replaceChildren(
         h("p", {}, `Would go from ${told.from} to ${told.to} servers. Nothing has changed yet.`),
         h("pre", {}, told.text),

@@ -218,6 +218,10 @@ def test_a_failed_query_says_why_until_a_batch_succeeds(checkpoint):
     reader.refresh()
     assert reader.status()["state"] == "running"
     query.stop()
+    with start(app, f"{checkpoint}-2", servers=2) as query, pytest.raises(weir.WeirError, match="bad place"):
+        query.feed([{"place": "bad"}])
+    early = snapshot(CheckpointReader(f"{checkpoint}-2"))
+    assert (early["batch"], early["health"]["level"], early["status"]["state"]) == (None, "bad", "failed")
 
 
 def test_a_checkpoint_of_another_host_is_presumed_to_run(checkpoint, monkeypatch):

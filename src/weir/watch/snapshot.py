@@ -33,7 +33,7 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
     }
     if commit is None or not commit.progress:
         waiting = {"level": "idle", "text": "No batch has been committed yet.", "details": [status["text"]]}
-        return {**about, "batch": None, "health": waiting}
+        return {**about, "batch": None, "health": _broken(status) or waiting}
     did = Progress.from_dict(commit.progress)
     span = max((did.seconds.waiting or 0.0) + did.seconds.plan + did.seconds.job, 1e-9)
     servers = _servers(did)
@@ -178,12 +178,17 @@ def _set_aside(did: Progress) -> list[str]:
     ]
 
 
+def _broken(status: dict[str, Any]) -> dict[str, Any] | None:
+    """Return how a query fares that ended without having been asked to, None for others."""
+    texts = {"failed": "The query has failed.", "gone": "The query has stopped: it was killed."}
+    text = texts.get(status["state"])
+    return None if text is None else {"level": "bad", "text": text, "details": [status["text"]]}
+
+
 def health(did: Progress, status: dict[str, Any], servers: list[Any], congested: list[str]) -> dict[str, Any]:
     """Return how a query fares: ``level`` (good, warn, bad, idle), one sentence, and what else to know."""
-    if status["state"] == "failed":
-        return {"level": "bad", "text": "The query has failed.", "details": [status["text"]]}
-    if status["state"] == "gone":
-        return {"level": "bad", "text": "The query has stopped: it was killed.", "details": [status["text"]]}
+    if broken := _broken(status):
+        return broken
     if status["state"] in ("stopped", "finished"):
         return {"level": "idle", "text": f"The query has {status['state']}.", "details": _set_aside(did)}
     details = []

@@ -13,6 +13,24 @@
 [2]
 """
 
-from weir.engine.batch.events import BatchCommitted, Event, Failed, RanAgain, Reconfigured, Scaled, Terminated
+from weir.engine.batch.events import (
+    BatchCommitted,
+    BatchDelivered,
+    Event,
+    Failed,
+    RanAgain,
+    Reconfigured,
+    Scaled,
+    Terminated,
+)
 
-__all__ = ["BatchCommitted", "Event", "Failed", "RanAgain", "Reconfigured", "Scaled", "Terminated"]
+__all__ = [
+    "BatchCommitted",
+    "BatchDelivered",
+    "Event",
+    "Failed",
+    "RanAgain",
+    "Reconfigured",
+    "Scaled",
+    "Terminated",
+]

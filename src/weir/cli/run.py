@@ -8,6 +8,7 @@ and may succeed when it is started again; 2, the command line, the configuration
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import inspect
 import logging
 import os
@@ -31,6 +32,7 @@ from weir.flow import Application, Stream, parts_of
 from weir.graph.declare import Assembly
 from weir.logs import about, handler
 from weir.options import Options, check_checkpoint
+from weir.otel import Telemetry
 from weir.state.storage import Storage
 
 REFUSED = 2  # the exit code where starting again would not help
@@ -91,15 +93,19 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         application, parts = _built(app, session)
         if _is_bounded(parts):
             query = application.run(checkpoint, options)
+            shutdown.done = True
         else:
             query = application.start(checkpoint, options)
             about.set({"query": query.checkpoint})
             logger.info("%s", _started(query, session))
+            if importlib.util.find_spec("opentelemetry") is not None:
+                query.add_listener(Telemetry())
             while query.is_active and not shutdown.asked.wait(POLL):
                 pass
             if shutdown.asked.is_set():
                 logger.info("%s: stops after the batch under way, within %g s", query.checkpoint, grace)
-                shutdown.done = query.stop(grace=grace)
+            # where it has ended by itself, nothing is cut off
+            shutdown.done = query.stop(grace=grace) if shutdown.asked.is_set() else True
             query.await_termination()  # raises what it has failed with
         cut_off = shutdown.asked.is_set() and not shutdown.done
         if cut_off:

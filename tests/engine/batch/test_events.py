@@ -9,7 +9,7 @@ import pytest
 import weir
 from support import posts, rows_of, two_counts
 from weir.errors import EngineError
-from weir.events import BatchCommitted, Failed, RanAgain, Reconfigured, Scaled, Terminated
+from weir.events import BatchCommitted, BatchDelivered, Failed, RanAgain, Reconfigured, Scaled, Terminated
 from weir.testing import start
 
 
@@ -44,10 +44,13 @@ def test_a_restart_keeps_its_listeners():
         query.add_listener(heard.append)
         query.feed(posts(100, 0))  # dies after the commit: nothing is told of it
         query.feed(posts(100, 1))
-        assert [event.progress.batch for event in heard] == [1]
+        assert [(type(event), event.progress.batch) for event in heard] == [
+            (BatchCommitted, 1),
+            (BatchDelivered, 1),
+        ]
         query.remove_listener(heard.append)
         query.feed(posts(100, 2))
-    assert len(heard) == 1
+    assert len(heard) == 2
     with pytest.raises(EngineError, match="is no listener"):
         query.remove_listener(heard.append)
 
@@ -82,7 +85,7 @@ def test_a_listener_that_fails_disturbs_nobody(caplog):
         query.add_listener(heard.append)
         query.feed(posts(100, 0))
         assert sum(row[1] for row in rows_of(query.state("places"))) == 100
-    assert kinds(heard) == [BatchCommitted, Terminated]
+    assert kinds(heard) == [BatchCommitted, BatchDelivered, Terminated]
     assert "a listener failed on BatchCommitted" in caplog.text
     with pytest.raises(EngineError, match="a listener is a function"):
         query.add_listener("no function")

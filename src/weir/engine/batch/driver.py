@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from weir.compiled import compile_all, declared
 from weir.engine.batch.delivery import Deliveries, Retry, Sinks
-from weir.engine.batch.events import Lifecycle
+from weir.engine.batch.events import BatchDelivered, Lifecycle
 from weir.engine.batch.ledger import STREAMING, Ledger, Terms
 from weir.engine.batch.restart_checks import check_names, check_next, check_source
 from weir.engine.batch.runner import Runner
@@ -290,6 +290,7 @@ class Driver:
             self.source_batching.reached(plan.input.positions, progress.seconds.batch)
         self.lifecycle.recent.append(progress)
         self.lifecycle.message = "waiting for data"
+        self.listeners.tell(BatchDelivered(self.storage.location, progress))
 
     def leave_open(self) -> None:
         """Let a stream go on from a bounded run, with windows as they are: one commit, after which it can.

@@ -36,6 +36,13 @@ class BatchCommitted(Event):
 
 
 @dataclass(frozen=True)
+class BatchDelivered(Event):
+    """The sinks have the rows of a batch: now its ``progress`` knows all its seconds."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True)
 class Reconfigured(Event):
     """Keys have new homes from this batch on. ``decision`` is an entry of ``query.decisions``."""
 
@@ -77,7 +84,12 @@ class Terminated(Event):
 
 
 Listener = Callable[[Event], Any]
-_LEVELS = {BatchCommitted: logging.DEBUG, RanAgain: logging.WARNING, Failed: logging.ERROR}
+_LEVELS = {
+    BatchCommitted: logging.DEBUG,
+    BatchDelivered: logging.DEBUG,
+    RanAgain: logging.WARNING,
+    Failed: logging.ERROR,
+}
 
 
 class Listeners:
@@ -104,7 +116,7 @@ class Listeners:
     def tell(self, event: Event) -> None:
         """Log an event and call all listeners with it, in the order in which they came."""
         told: dict[str, Any] = {"query": event.checkpoint}
-        if isinstance(event, BatchCommitted):
+        if isinstance(event, BatchCommitted | BatchDelivered):
             told |= {"batch": event.progress.batch, "rows": event.progress.rows}
         logger.log(_LEVELS.get(type(event), logging.INFO), "%s", _line(event), extra=told)
         for listener in list(self._all):
@@ -132,6 +144,8 @@ def _line(event: Event) -> str:
     match event:
         case BatchCommitted(progress=did):
             return f"{event.checkpoint}: batch {did.batch} committed, {did.rows:,} rows"
+        case BatchDelivered(progress=did):
+            return f"{event.checkpoint}: batch {did.batch} delivered"
         case Reconfigured():
             return f"{event.checkpoint}: batch {event.batch} moves {event.moved_keys:,} keys to new homes"
         case Scaled():

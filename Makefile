@@ -19,8 +19,8 @@ soak: setup            ## tests that take a minute or more each
 	@scripts/with-java $(BIN)/python -m pytest -m long
 
 check: setup           ## style, types, layers and the links of the documentation
-	@$(BIN)/ruff check src evaluation tests examples scripts
-	@$(BIN)/ruff format --check src evaluation tests examples scripts
+	@$(BIN)/ruff check src evaluation tests examples scripts deploy
+	@$(BIN)/ruff format --check src evaluation tests examples scripts deploy
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir $(VENV)/site

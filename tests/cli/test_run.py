@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -244,9 +245,14 @@ def test_a_signal_lets_the_batch_end_or_cuts_it_off_and_nothing_is_lost(tmp_path
         pq.write_table(rows, tmp_path / "posts" / f"{number}.parquet")
         os.utime(tmp_path / "posts" / f"{number}.parquet", (1_000_000 + number,) * 2)
 
+    @contextlib.contextmanager
     def service(*more):
         command = [sys.executable, "-m", "weir.cli.main", "run", "app.py:app", "--config", "weir.toml", *more]
-        return subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
+            try:
+                yield child
+            finally:
+                child.kill()
 
     def until_in_a_batch(child):
         while not (tmp_path / "reached").exists():

@@ -197,6 +197,9 @@ class _ShiftedTime:
     def time_ns(self) -> int:
         return time.time_ns() + self._injector.clock_offset
 
+    def time(self) -> float:
+        return self.time_ns() / 1e9
+
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
 

@@ -223,7 +223,7 @@ def test_the_command(checkpoint, tmp_path, monkeypatch, capsys):
     for arguments, says in (
         (["app.py:ap", "pairs=app.py:pairs"], "has no 'ap'; did you mean 'app'"),
         (["app.py:bad", "pairs=app.py:pairs"], "neither an Application nor a Stream"),
-        (["nowhere:app", "pairs=app.py:pairs"], "expected module:name or file.py:name"),
+        (["nowhere:app", "pairs=app.py:pairs"], "there is no module 'nowhere'"),
     ):
         assert main(["state", "migrate", checkpoint, *arguments]) == 1
         assert says in " ".join(capsys.readouterr().err.split())

@@ -7,14 +7,17 @@ sink. Each value knows where it came from, so an error says the file and the lin
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 import inspect
+import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
 
 import msgspec
@@ -201,20 +204,44 @@ def parsed(text: str) -> Any:
 
 
 def imported(path: str) -> Any:
-    """Return an object by ``package.module:name``."""
-    module, _, name = path.partition(":")
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # a module that this one needs
-        raise ConfigurationError(f"{path}: there is no module {module!r} to import") from None
+    """Return an object by ``package.module:name``, or by ``file.py:name``, whose neighbours can be imported, too."""
+    module, _, name = path.rpartition(":")
+    if not module:
+        raise ConfigurationError(f"{path}: expected app.py:NAME or package.module:NAME")
+    file = Path(module)
+    folder = str(file.resolve().parent) if file.suffix == ".py" else os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    if file.suffix == ".py":
+        found = _module_of(file)
+    else:
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # a module that this one needs
+            raise ConfigurationError(f"{path}: there is no module {module!r} to import") from None
     if not name or not hasattr(found, name):
         names = [
             n for n, value in vars(found).items() if not n.startswith("_") and not inspect.ismodule(value)
         ]
-        raise ConfigurationError(f"{path}: {module} has no {name!r}; {did_you_mean(name, names)}")
+        raise ConfigurationError(f"{path}: {found.__name__} has no {name!r}; {did_you_mean(name, names)}")
     return getattr(found, name)
+
+
+def _module_of(file: Path) -> ModuleType:
+    """Return a file as a module, run once however many of its objects are asked for."""
+    known = sys.modules.get(file.stem)
+    if known is not None and getattr(known, "__file__", None) == str(file.resolve()):
+        return known
+    if not file.is_file():
+        raise ConfigurationError(f"{file}: there is no such file")
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    found = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 def _read_file(told: Configuration, path: str) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import runpy
-import sys
 from typing import Any
 
 from rich.console import Console
 
+from weir.cli.configuration import imported
 from weir.cli.drawing import plural
-from weir.errors import ParameterError, did_you_mean
+from weir.errors import ParameterError
 from weir.flow import Application, Stream
 from weir.migration import migrate_state
 
@@ -38,8 +36,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     functions = {}
     for text in args.functions:
         operator, _, path = text.partition("=")
-        functions[operator] = loaded(path)
-    application = loaded(args.application)
+        functions[operator] = imported(path)
+    application = imported(args.application)
     if not isinstance(application, Application | Stream) and callable(application):
         application = application()
     if not isinstance(application, Application | Stream):
@@ -54,19 +52,3 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, rows in result.items():
         text = f"{name}: {plural(rows['before'], 'row', 'rows')} became {rows['after']}"
         console.print(text, highlight=False, markup=False)
-
-
-def loaded(path: str) -> Any:
-    """Return what ``module:name`` or ``file.py:name`` means, seen from here."""
-    where, _, name = path.rpartition(":")
-    try:
-        if where.endswith(".py"):
-            names = runpy.run_path(where)
-        else:
-            sys.path.insert(0, "")
-            names = vars(importlib.import_module(where))
-    except (OSError, ImportError, ValueError) as error:
-        raise ParameterError(f"{path}: expected module:name or file.py:name ({error})") from None
-    if name not in names:
-        raise ParameterError(f"{path}: {where} has no {name!r}; {did_you_mean(name, names)}")
-    return names[name]

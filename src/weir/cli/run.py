@@ -191,23 +191,15 @@ def _log(told: Configuration) -> None:
 
 def _application(path: str) -> Any:
     """Return what APP names: an object of a file, or of a module."""
-    module, colon, name = path.rpartition(":")
-    if not colon or not module:
-        raise ConfigurationError(f"{path}: expected app.py:NAME or package.module:NAME")
-    file = Path(module)
-    if file.suffix == ".py":
-        if not file.is_file():
-            raise ConfigurationError(f"{file}: there is no such file")
-        module = file.stem
-    # as `python app.py` would find its neighbours; Spark's workers on this machine do by the variable
+    found = imported(path)
+    file = Path(path.rpartition(":")[0])
+    # Spark's workers on this machine find the neighbours of a file by the variable
     folder = str(file.resolve().parent) if file.suffix == ".py" else os.getcwd()
-    sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-    found = imported(f"{module}:{name}")
     if file.suffix == ".py":
         from weir.spark.failures import send_by_value
 
-        send_by_value(sys.modules[module])  # hosts elsewhere do not have the file
+        send_by_value(sys.modules[file.stem])  # hosts elsewhere do not have the file
     if not isinstance(found, Application | Stream) and not callable(found):
         raise ConfigurationError(
             f"{path}: expected an application, or a function that takes a SparkSession and returns one, not "

@@ -354,17 +354,24 @@ def test_a_session_for_what_needs_spark(spark):
 
 
 def test_a_session_starts_quietly():
-    """Nothing but what the program prints, and later what the JVM has to say; Ctrl-C is a KeyboardInterrupt."""
+    """Nothing but what the program prints, and later what the JVM has to say; Ctrl-C is a KeyboardInterrupt.
+
+    It ends quietly, too, while a query runs on live servers.
+    """
     program = """
-import os, signal
+import os, signal, tempfile, time
 import weir.testing
-spark = weir.testing.local_spark("local[1]")
+spark = weir.testing.local_spark("local[2]")
 print("begun")
 spark._jvm.System.err.println("an error of Spark's")
 try:
     os.kill(os.getpid(), signal.SIGINT)
 except KeyboardInterrupt:
     print("interrupted")
+rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+query = weir.source(rows).count("value").start(tempfile.mkdtemp(), servers=1, execution="live")
+while query.status["batch"] is None:
+    time.sleep(0.1)
 spark.stop()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)

@@ -241,6 +241,15 @@ def _open(parts: Assembly, checkpoint: str, mode: str, options: Options) -> tupl
     return Query(driver, session), sources.united(driver.topology)
 
 
+def running(session: SparkSession) -> list[Query]:
+    """Return the queries of this program that run in the Spark of a session."""
+    return [
+        query
+        for query in _running.values()
+        if query._session.sparkContext is session.sparkContext and query.is_active
+    ]
+
+
 def _check_alone(checkpoint: str, options: Options) -> None:
     """Refuse a checkpoint that a query of this program runs on: Spark would stop that one without a word."""
     running = _running.get(Storage(checkpoint, options.storage_options).location)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -88,7 +89,17 @@ def quiet(master: str, name: str, **settings: str) -> SparkSession:
         signal.signal(signal.SIGINT, before)
     elif before is signal.default_int_handler and before is not signal.getsignal(signal.SIGINT):
         signal.signal(signal.SIGINT, _interrupt)
+    session.stop = functools.partial(_stop, session)
     return session
+
+
+def _stop(session: SparkSession) -> None:
+    """Stop a session after the queries that run in it, whose servers would fail with many lines otherwise."""
+    from weir.spark.query import running
+
+    for query in running(session):
+        query.stop()
+    SparkSession.stop(session)
 
 
 def service(settings: Mapping[str, str], name: str) -> SparkSession:

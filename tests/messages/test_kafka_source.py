@@ -114,7 +114,11 @@ def test_messages_that_cannot_be_decoded_are_diverted_or_named(brokers):
     good = [{"place": f"p{i}", "n": i} for i in range(50)]
     bad = [b"", b"{", b'{"place": 3}', b'{"place":"a"} {"place":"b"}', b"[1]", b"null", b"\xff"]
     brokers.send(topic, [*good[:20], *bad, *good[20:]])
-    source = {"servers": brokers.servers, "topic": topic, "schema": "place string, n long, kafka_offset long"}
+    source = {
+        "bootstrap_servers": brokers.servers,
+        "topic": topic,
+        "schema": "place string, n long, kafka_offset long",
+    }
     counts = weir.kafka(**source, on_error="divert").keyed("place", weir.Aggregate(at="max(kafka_offset)"))
     with weir.testing.start(counts, servers=2, dead_letters=lambda rows, batch: None) as query:
         query.feed()
@@ -174,7 +178,7 @@ def test_avro_and_arrow_payloads(brokers, tmp_path):
 def test_messages_that_the_brokers_have_deleted_stop_the_query_or_are_skipped(brokers, checkpoint):
     topic = brokers.topic(1)
     brokers.send(topic, [{"place": "first"}])
-    source = {"servers": brokers.servers, "topic": topic, "schema": "place string"}
+    source = {"bootstrap_servers": brokers.servers, "topic": topic, "schema": "place string"}
     with weir.testing.start(
         weir.kafka(**source).keyed("place", weir.Count()), checkpoint, servers=2
     ) as query:
@@ -388,7 +392,7 @@ def test_a_topic_that_is_not_there_is_an_error_and_not_waited_for(brokers):
 )
 def test_mistakes_are_told_when_the_source_is_declared(wrong, why):
     with pytest.raises(TopologyError, match=why):
-        weir.kafka(**{"servers": "nowhere", "topic": "t", "schema": "n long", **wrong})
+        weir.kafka(**{"bootstrap_servers": "nowhere", "topic": "t", "schema": "n long", **wrong})
 
 
 def test_event_time_stands_still_while_brokers_are_away_or_have_more(brokers, monkeypatch):

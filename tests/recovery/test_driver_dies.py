@@ -141,6 +141,7 @@ def test_whatever_dies_wherever_rows_go_the_answer_is_pythons(story):
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_killed_while_state_moves_and_after_a_server_has_come(tmp_path):
     batches = [[posts(150, 10 * part + batch) for part in range(4)] for batch in range(4)]
     for part in range(4):

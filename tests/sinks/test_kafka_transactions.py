@@ -54,7 +54,11 @@ def at(point, batch, action):
     ("servers_from", "faults"),
     [
         (None, ("delivery-started:0", "sink-staged:1", "sink-committed:2", "sink-delivered:2")),
-        (0, ("part-staged:1", "part-written:100", "parts-written:2", "sink-staged:3")),
+        pytest.param(
+            0,
+            ("part-staged:1", "part-written:100", "parts-written:2", "sink-staged:3"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_driver_that_is_really_killed_in_its_transactions(kafka, tmp_path, servers_from, faults):

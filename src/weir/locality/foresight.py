@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from weir.locality.counts import PairCounts
 from weir.locality.key_homes import LIGHT, KeyHomes, SeenBatch, ties_of
 
-ENOUGH = (
-    0.1  # of the rows that looking ahead could have kept on their servers, in two batches on end: it begins
-)
+# of the rows that looking ahead could have kept on their servers, in two batches on end: it begins
+ENOUGH = 0.1
 LITTLE = 0.05  # of the rows that it did keep there, on average of so many batches: it ends
 JUDGED = 4
 PAUSES = 8, 64  # batches until it may begin again: first, and at most; each time twice as many

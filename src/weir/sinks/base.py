@@ -16,10 +16,8 @@ from weir.faults import reach
 
 CHUNK_ROWS = 1 << 16
 BY_SERVERS = 1 << 17  # rows of a batch from which its parts are worth tasks of their own
-
-TARGET_BYTES = (
-    32 << 20
-)  # of a part, in memory: smaller ones are put together, where a table would have many files
+# of a part, in memory: smaller ones are put together, where a table would have many files
+TARGET_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,7 @@ class Delivery:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return all rows, some ten thousand at a time."""
-        for part in range(self.parts):
-            yield from self.read(part).to_batches(CHUNK_ROWS)
+        return Part(self.batch, 0, self.parts, self.schema, self.read).batches()
 
     def staged(self, write: Callable[[Part], Any], size: int = 0) -> list[Any]:
         """Let servers write the batch in parts, of ``size`` bytes at least where files are smaller.

@@ -32,6 +32,7 @@ ON_THIS_MACHINE = {
 SERVICE = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # between the JVM and its Python workers: no delayed acknowledgements, as TCP has them
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "weir.spark.workers",
 }
@@ -59,18 +60,13 @@ def embedded(master: str = "local[2]", name: str = "weir", **settings: str) -> S
         SparkSession.builder.master(master)
         .appName(name)
         .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.log.level", "ERROR")
-        # between the JVM and its Python workers: no delayed acknowledgements, as TCP has them
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.python.daemon.module", "weir.spark.workers")
     )
     if master.startswith("local"):
         settings = {**ON_THIS_MACHINE, **settings}
-    for key, value in settings.items():
+    for key, value in {**SERVICE, **settings}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

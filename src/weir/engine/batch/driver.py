@@ -48,7 +48,11 @@ from weir.state.segment import NEVER
 from weir.state.storage import Storage
 from weir.state.view import next_deadline
 
+CLEAN_EVERY = 10
+COMPILING = "compiling, once per installation"
 SECOND = 1_000_000  # µs
+
+logger = logging.getLogger("weir.engine")
 
 
 class DueTimers:
@@ -99,16 +103,9 @@ class DueTimers:
         event = next_deadline(self._storage, refs, mark) if node.declared.timed else NEVER
         timer = next_deadline(self._storage, refs, last.clock) if node.sets_timers else NEVER
         if node.ttl is not None and (end := next_deadline(self._storage, refs, expired_until)) != NEVER:
-            timer = min(
-                timer, end + min(max(node.ttl // 10, SECOND), 60 * SECOND)
-            )  # so that keys go together
+            # later by a part of the ttl, so that keys go together
+            timer = min(timer, end + min(max(node.ttl // 10, SECOND), 60 * SECOND))
         return event, timer
-
-
-CLEAN_EVERY = 10
-COMPILING = "compiling, once per installation"
-
-logger = logging.getLogger("weir.engine")
 
 
 class Drained(Exception):
@@ -492,9 +489,8 @@ class Driver:
             reach("keys-counted", batch)
         tables, version = (dict(last.tables), last.table_version) if last else ({}, 0)
         routing = learner.next_plan(batch, tables, version, coming)
-        counting = (
-            learner.counting and coming is None
-        )  # what is counted already, servers need not count again
+        # what is counted already, servers need not count again
+        counting = learner.counting and coming is None
         return ledger.plan(
             batch, replace(terms, routing=routing, hot=learner.hot, spare=learner.spare, counting=counting)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent import futures
 
 import pytest
@@ -131,16 +130,21 @@ def test_a_plan_does_not_wait_for_statistics_that_are_being_taken_in(monkeypatch
 
 def test_tables_change_while_the_statistics_of_later_batches_are_being_taken_in(monkeypatch):
     monkeypatch.setattr(learning, "AT_ONCE", 0)
+    planned = threading.Semaphore(0)
     real = learning.Learner._take_in
     monkeypatch.setattr(
-        learning.Learner, "_take_in", lambda self, parts: (time.sleep(0.3), real(self, parts))
+        learning.Learner, "_take_in", lambda self, parts: (planned.acquire(timeout=60), real(self, parts))
     )
-    tables = [posts(300, seed) for seed in range(12)]
+    fed = []
     with weir.testing.start(app(), servers=3, routing=weir.Locality(period=1)) as query:
-        for table in tables:
-            query.feed(table)  # one after the other: statistics of the batch before are never in by then
-        assert query.progress.table_version > 0
-        assert rows_of(query.state("topics")) == counts(tables, "topic")
+        while query.progress is None or not query.progress.table_version:
+            assert len(fed) < 500, "no table was adopted"
+            fed.append(posts(300, len(fed)))
+            query.feed(fed[-1])  # planned, while the statistics of the batch before wait to be taken in
+            planned.release()
+        for _ in fed:
+            planned.release()
+        assert rows_of(query.state("topics")) == counts(fed, "topic")
 
 
 def test_a_manager_that_fails_beside_the_batches_goes_on_from_the_tables_in_force(monkeypatch):

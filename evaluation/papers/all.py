@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from claims import once
-from figures import FIGURES, Figure
+from figures import FIGURES, FOLLOW_UPS, Figure
 from fingerprint import fingerprint
 
 HERE = Path(__file__).parent
@@ -146,15 +146,24 @@ def table(records: list[dict[str, Any]]) -> str:
         for one in r["why_not"]:
             why = f" *{one['why']}.*" if one["why"] else ""
             lines.append(f"- {r['paper']}, {r['figure']}: {one['claim']}. Here: {one['measured']}.{why}")
-    total = [r["holds"].split(" of ") for r in records if r["holds"]]
-    own = [r["ours"].split(" of ") for r in records if r["ours"]]
-    held, said = (sum(int(t[i]) for t in total) for i in (0, 1))
-    mine, made = (sum(int(t[i]) for t in own) for i in (0, 1))
+    later = [r for r in records if r["paper"] == FOLLOW_UPS]
+    four = [r for r in records if r["paper"] != FOLLOW_UPS]
+    held, said = _count(four, "holds")
+    mine, made = _count(records, "ours")
     head = (
         f"{held} of {said} claims of the papers hold, in the simulator or, where a figure needs a network, on hosts of "
         f"the lab; of {made} claims of our own, {mine}."
     )
+    if later:
+        head += " Of the follow-ups' headlines, {} of {} hold.".format(*_count(later, "holds"))
     return "\n".join([head, "", *lines])
+
+
+def _count(records: list[dict[str, Any]], what: str) -> tuple[int, int]:
+    """How many of the claims hold, and how many there are."""
+    found = [r[what].split(" of ") for r in records if r[what]]
+    held, said = (sum(int(one[i]) for one in found) for i in (0, 1))
+    return held, said
 
 
 def write(text: str) -> None:

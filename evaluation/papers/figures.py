@@ -1,4 +1,4 @@
-"""Every figure of the four papers: what the paper shows, the script that makes it, and what Spark has shown.
+"""Every figure of the four papers, and the headlines of their follow-ups: what the paper shows, the script that makes it, and what Spark has shown.
 
 ``spark`` is what was measured on real Spark, as written down in ``docs/results.md``; None where that was never run, and
 where the script runs on Spark itself, so that its claims say it.
@@ -8,6 +8,8 @@ where the script runs on Spark itself, so that its claims say it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+FOLLOW_UPS = "follow-ups"  # papers that came after the four, or that they are compared with; counted apart
 
 
 @dataclass(frozen=True)
@@ -215,5 +217,17 @@ FIGURES = (
         key="keeps the throughput",
         spark="100 % (31.7 → 31.8 rows/s), random 84 and 75 %",
         spark_command=ST_BENCH,
+    ),
+    Figure(
+        FOLLOW_UPS,
+        "FISH, Dalton",
+        "FISH: −87 % latency, −76 % at p99 against W-Choices; Dalton: 1.3 to 6.7 × the throughput",
+        "followup_groupings",
+    ),
+    Figure(
+        FOLLOW_UPS,
+        "DS2, Flink's autoscaler",
+        "at most three decisions, and no instance more than it takes",
+        "followup_scaling",
     ),
 )

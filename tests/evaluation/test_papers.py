@@ -39,7 +39,9 @@ def test_every_script_of_a_figure_is_in_the_table_and_exists(papers) -> None:
     from figures import FIGURES
 
     named = {f.script for f in FIGURES if f.script}
-    assert named == {p.stem for p in papers.glob("*_fig*.py")} | {"sq_batches"}
+    assert named == {p.stem for pattern in ("*_fig*.py", "followup_*.py") for p in papers.glob(pattern)} | {
+        "sq_batches"
+    }
 
 
 def test_claims_of_our_own_are_counted_apart_and_failures_explained(papers, tmp_path, monkeypatch) -> None:

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.hashing import mix
-from weir.routing.base import Grouping
+from weir.routing.base import Grouping, InstanceLoad
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
-from weir_evaluation.routing import RandomChoices
+from weir_evaluation.routing import Dalton, Fish, RandomChoices
 from weir_evaluation.routing.bounded_ring import BoundedRing
 from weir_evaluation.routing.d_choices import DChoices
 from weir_evaluation.routing.dkg import HeavyKeys
@@ -28,6 +28,8 @@ ALL: list[Grouping] = [
     DChoices(threshold=0.1),
     WChoices(threshold=0.1),
     HeavyKeys(),
+    Fish(epoch=100, counters=20),
+    Dalton(window=200, threshold=0.1, explore=0.05),
     Consistent(epsilon=0.05, virtual=3),
 ]
 names = [grouping.name for grouping in ALL]
@@ -190,6 +192,34 @@ def test_d_choices_balances_with_fewer_copies_than_w_choices() -> None:
     assert len(pairs(keys, sparing)) < len(pairs(keys, lavish))
 
 
+@given(keys=streams(), n=st.integers(2, 40), seed=seeds)
+@quick
+def test_fish_and_dalton_spread_hot_keys_only(keys, n, seed) -> None:
+    shares = np.unique(keys, return_counts=True)
+    for grouping, most in ((Fish(epoch=10_000, counters=4000), 2), (Dalton(window=10_000, threshold=0.9), 1)):
+        to = grouping.router(n, seed=seed).route(keys)
+        hot = (1 / (4 * n)) if most == 2 else 0.9
+        for key, count in zip(*shares, strict=True):
+            here = np.flatnonzero(keys == key)
+            ever_hot = (np.arange(2, count + 1) > hot * (here[1:] + 1)).any()
+            assert ever_hot or len(set(to[here].tolist())) <= most
+
+
+def test_fish_forgets_what_was_hot_and_avoids_slow_instances() -> None:
+    rng = np.random.default_rng(5)
+    cold = rng.integers(10, 50_000, 40_000)
+    keys = np.where(rng.random(40_000) < 0.5, np.repeat([1, 2], 20_000), cold).astype(np.uint64)
+    fish = Fish()
+    router = fish.router(10)
+    router.route(keys)
+    assert router.hot().tolist() == [2]
+    busy = np.where(np.arange(10) == 3, 4.0, 1.0)  # the fourth takes four times as long for a row
+    router.listen(fish.feedback(InstanceLoad(0, np.full(10, 4000.0), busy, np.zeros(10))))
+    hot = router.route(np.full(10_000, 2, np.uint64))
+    load = np.bincount(hot, minlength=10)
+    assert load[3] < 0.4 * np.delete(load, 3).mean()
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -198,6 +228,9 @@ def test_d_choices_balances_with_fewer_copies_than_w_choices() -> None:
         lambda: BoundedRing(epsilon=-1),
         lambda: WChoices(threshold=2),
         lambda: DChoices(epsilon=-1),
+        lambda: Fish(decay=2),
+        lambda: Fish(epoch=0),
+        lambda: Dalton(spread=2),
         lambda: Consistent(idle=0.9, busy=0.8),
         lambda: PartialKey().router(0),
     ],
@@ -208,7 +241,7 @@ def test_senseless_parameters_are_refused(make) -> None:
 
 
 def test_what_plans_are_checked_by() -> None:
-    splitting = {"PKG", "PoTC", "PoRC", "CH", "D-C", "W-C", "CG"}
+    splitting = {"PKG", "PoTC", "PoRC", "CH", "D-C", "W-C", "FISH", "Dalton", "CG"}
     assert {g.name for g in ALL if g.splits_keys} == splitting
     assert {g.name for g in ALL if not g.order_free} == splitting
     assert all(g.keyed for g in ALL)

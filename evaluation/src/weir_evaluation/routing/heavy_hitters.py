@@ -214,7 +214,13 @@ def _update(entries, runs, table, state, keys):  # type: ignore[no-untyped-def]
 
 @compiled(*SKETCH, "uint64[]", "int64[]", "int64[]")
 def _load(entries, runs, table, state, keys, counts, errors):  # type: ignore[no-untyped-def]
-    for i in range(len(keys)):
+    fill(entries, runs, table, state, keys, counts, errors, len(keys))
+
+
+@helper
+def fill(entries, runs, table, state, keys, counts, errors, used):  # type: ignore[no-untyped-def]
+    """Put ``used`` keys, the heaviest first, into the arrays of a :class:`Sketch` that is empty."""
+    for i in range(used):
         at = len(entries) - 1 - i
         entries[at, KEY] = np.int64(keys[i])
         entries[at, COUNT] = counts[i]
@@ -225,4 +231,29 @@ def _load(entries, runs, table, state, keys, counts, errors):  # type: ignore[no
             entries[at, RUN] = entries[at + 1, RUN]
         else:
             _start_run(entries, runs, state, at)
-    state[_USED] = len(keys)
+    state[_USED] = used
+
+
+@helper
+def decay(entries, runs, table, state, factor):  # type: ignore[no-untyped-def]
+    """Multiply all counts of a :class:`Sketch`, rounded down; keys of which nothing is left go."""
+    capacity = len(entries)
+    keys = np.empty(capacity, np.uint64)
+    counts = np.empty(capacity, np.int64)
+    errors = np.empty(capacity, np.int64)
+    used = 0
+    for at in range(capacity - 1, capacity - 1 - state[_USED], -1):
+        left = np.int64(entries[at, COUNT] * factor)
+        if left == 0:
+            break
+        keys[used] = np.uint64(entries[at, KEY])
+        counts[used] = left
+        errors[used] = np.int64(entries[at, ERROR] * factor)
+        used += 1
+    table[:] = -1
+    state[_USED] = 0
+    state[ROWS] = 0
+    state[_FREE_RUNS] = capacity
+    for run in range(capacity):
+        runs[run, _FREE] = run
+    fill(entries, runs, table, state, keys, counts, errors, used)

@@ -17,7 +17,7 @@ from weir_evaluation.simulate.measures import Result, imbalance, memory
 from weir_evaluation.simulate.network import SimulatedNetwork
 from weir_evaluation.simulate.pipeline import PipelineResult, PipelineStage, saturate
 from weir_evaluation.simulate.run import simulate
-from weir_evaluation.simulate.streams import Arrivals, SimulatedStream, page_views, words, zipf
+from weir_evaluation.simulate.streams import Arrivals, SimulatedStream, evolving, page_views, words, zipf
 
 __all__ = [
     "Arrivals",
@@ -27,6 +27,7 @@ __all__ = [
     "SimulatedCluster",
     "SimulatedNetwork",
     "SimulatedStream",
+    "evolving",
     "imbalance",
     "memory",
     "page_views",

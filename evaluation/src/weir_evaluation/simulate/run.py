@@ -10,7 +10,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.routing.base import Grouping, Router
+from weir.routing.base import Grouping, InstanceLoad, Router
 from weir.routing.consistent import Consistent, ConsistentRouter
 from weir.routing.weighted import Weighted, WeightedRouter
 from weir_evaluation.simulate.cluster import SimulatedCluster
@@ -40,7 +40,8 @@ def simulate(
 
     At the end of each slot every worker judges its utilisation, if the grouping listens
     (:class:`~weir.routing.consistent.Consistent`), and routers of :class:`~weir.routing.weighted.Weighted` learn
-    how long messages took. A source hears the workers that it has sent something
+    how long messages took. Other groupings that follow load hear what the slot's load makes of their ``feedback``.
+    A source hears the workers that it has sent something
     to in that slot, as signals travel with acknowledgements.
 
     Parameters
@@ -120,9 +121,16 @@ def simulate(
         with np.errstate(divide="ignore", invalid="ignore"):
             used[k] = np.where(count > 0, count / capacity[k], 0.0)
             felt = used[k] if sense == "assigned" else (count + before) / capacity[k]
+        served = np.minimum(count + before, capacity[k])
+        busy = slot * served / np.maximum(capacity[k], 1e-9)
+        heard = None
+        if grouping.follows_load and not isinstance(grouping, Consistent | Weighted):
+            heard = grouping.feedback(InstanceLoad(k, served, busy, waited))
         for router in routers:
             if isinstance(router, WeightedRouter):
                 router.observe(latency[k], slot=k, busy=np.minimum(used[k], 1.0) * slot)
+            elif heard is not None:
+                router.listen(heard)
         moves[k] = post.deliver(k, np.nan_to_num(felt, nan=0.0, posinf=np.inf), by_source)
 
     owned = routers[0].owned() if isinstance(routers[0], ConsistentRouter) else None

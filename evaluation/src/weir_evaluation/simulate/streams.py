@@ -59,6 +59,22 @@ def zipf(
     return SimulatedStream(f"zipf-{z:.1f}", _draw(weights, messages, seed), _hashes(keys, seed))
 
 
+def evolving(
+    messages: int = 5_000_000, keys: int = 100_000, z: float = 1.0, *, phases: int = 10, seed: int = 0
+) -> SimulatedStream:
+    """:func:`zipf`, except that in each phase other keys are the frequent ones.
+
+    >>> stream = evolving(100_000, 1000, z=1.0, phases=2, seed=1)
+    >>> first, second = (np.bincount(half).argmax() for half in np.split(stream.ids, 2))
+    >>> bool(first != second)
+    True
+    """
+    drawn = zipf(messages, keys, z, seed=seed)
+    dice = np.random.default_rng(seed)
+    parts = [dice.permutation(keys).astype(np.int32)[ranks] for ranks in np.array_split(drawn.ids, phases)]
+    return SimulatedStream(f"evolving-{z:.1f}", np.concatenate(parts), drawn.hashes)
+
+
 def page_views(
     messages: int = 22_000_000,
     keys: int = 2_900_000,

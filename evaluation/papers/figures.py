@@ -1,4 +1,4 @@
-"""Every figure of the four papers, and the headlines of their follow-ups: what the paper shows, the script that makes it, and what Spark has shown.
+"""Every figure of the four papers and the headlines of their follow-ups: what the paper shows, which script makes it.
 
 ``spark`` is what was measured on real Spark, as written down in ``docs/results.md``; None where that was never run, and
 where the script runs on Spark itself, so that its claims say it.

@@ -179,7 +179,7 @@ def test_steering_that_does_not_happen_says_why(tables, checkpoint, monkeypatch,
         query.feed(table)
         futures.wait([query._driver.learner._pool.submit(int)])
     said = query.progress.routing.stalled
-    banner = [text for text in snapshot(CheckpointReader(checkpoint))["health"]["details"] if "move" in text]
+    banner = [text for text in snapshot(CheckpointReader(checkpoint))["health"].details if "move" in text]
     if why is None:
         assert said is None
         assert banner == []

@@ -13,7 +13,6 @@ from support import POSTS, counts, posts, rows_of, two_counts
 from truth import told_time
 from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.local.in_process import InProcessRunner
-from weir.engine.metrics.progress import Progress
 from weir.faults import watching
 from weir.state.storage import Storage
 from weir.testing import run, start
@@ -142,9 +141,7 @@ def test_overflow_of_a_hot_key_is_dealt_out_by_weights():
 
 def sent(checkpoint, name):
     """Return who sent how many rows to whom, and with which weights, in a batch."""
-    progress = Progress.from_dict(
-        CheckpointLayout(Storage(str(checkpoint))).read_commit(f"commits/{name}").progress
-    )
+    progress = CheckpointLayout(Storage(str(checkpoint))).read_commit(f"commits/{name}").progress
     edge = progress.edges["spread → topics"]
     return edge.local, edge.remote, progress.weights, progress.operators["topics"].pairs
 

@@ -9,7 +9,6 @@ import pytest
 import weir
 from support import NOW, POSTS, counts, posts, rows_of, stream, write_batches
 from weir.engine.checkpoint import CheckpointLayout
-from weir.engine.metrics.progress import Progress
 from weir.faults import watching
 from weir.state.storage import Storage
 
@@ -18,9 +17,7 @@ SCALE = weir.Weighted().scale
 
 def sent(checkpoint, name):
     """Return who sent how many rows to whom, and with which weights, in a batch."""
-    progress = Progress.from_dict(
-        CheckpointLayout(Storage(str(checkpoint))).read_commit(f"commits/{name}").progress
-    )
+    progress = CheckpointLayout(Storage(str(checkpoint))).read_commit(f"commits/{name}").progress
     edge = progress.edges["spread → topics"]
     return edge.local, edge.remote, progress.weights, progress.operators["topics"].pairs
 

@@ -33,7 +33,7 @@ def commit():
 
 
 def numbered(commit, batch):
-    commit.progress["batch"] = batch
+    commit.progress.batch = batch
     return type(commit)(**{f: getattr(commit, f) for f in commit.__struct_fields__} | {"batch": batch})
 
 

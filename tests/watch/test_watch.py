@@ -19,7 +19,7 @@ from weir.testing import start
 from weir.watch.keys import find_key, hottest_keys
 from weir.watch.page_server import PageServer
 from weir.watch.reader import CheckpointReader
-from weir.watch.snapshot import Steering, decisions, snapshot, timeline
+from weir.watch.snapshot import Health, Steering, decisions, snapshot, timeline
 
 HERE = Path(__file__).parent
 
@@ -73,12 +73,12 @@ def test_the_present_is_what_progress_says(steered):
 def test_an_operator_that_is_mostly_idle_is_not_said_to_be_congested(steered):
     query, _ = steered
     reader = CheckpointReader(query.checkpoint)
-    reader.latest.progress["load"]["congested"] = ["topics"]
+    reader.latest.progress.load.congested = ["topics"]
     for busy, said in ((0.0, False), (1e6, True)):
-        reader.latest.progress["operators"]["topics"]["busy"] = busy
+        reader.latest.progress.operators["topics"].busy = busy
         now = snapshot(reader)
         assert now["operators"]["topics"]["congested"] == said
-        assert any("topics cannot keep up" in line for line in now["health"]["details"]) == said
+        assert any("topics cannot keep up" in line for line in now["health"].details) == said
 
 
 def test_time_lines_have_every_batch_and_may_be_cut(steered):
@@ -184,21 +184,18 @@ def test_a_killed_query_has_stopped_and_one_that_goes_on_runs(checkpoint):
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "fed\n"
     reader = CheckpointReader(checkpoint)
-    assert reader.status()["state"] == "running"
+    assert reader.status().state == "running"
     child.kill()
     child.wait()
     child.stdin.close()
     child.stdout.close()
-    assert reader.status()["state"] == "gone"
-    assert snapshot(reader)["health"] == {
-        "level": "bad",
-        "text": "The query has stopped: it was killed.",
-        "details": [reader.status()["text"]],
-    }
+    assert reader.status().state == "gone"
+    killed = Health("bad", "The query has stopped: it was killed.", [reader.status().text])
+    assert snapshot(reader)["health"] == killed
     with start(two_counts(), checkpoint, servers=2) as query:
-        assert reader.status()["state"] == "running"
+        assert reader.status().state == "running"
         query.feed(posts(50, 1))
-    assert reader.status()["state"] == "stopped"
+    assert reader.status().state == "stopped"
 
 
 def test_a_failed_query_says_why_until_a_batch_succeeds(checkpoint):
@@ -213,15 +210,15 @@ def test_a_failed_query_says_why_until_a_batch_succeeds(checkpoint):
     with pytest.raises(weir.WeirError, match="bad place"):
         query.feed([{"place": "bad"}])
     reader = CheckpointReader(checkpoint)
-    assert (reader.status()["state"], "bad place" in reader.status()["text"]) == ("failed", True)
+    assert (reader.status().state, "bad place" in reader.status().text) == ("failed", True)
     query.feed([{"place": "US"}])
     reader.refresh()
-    assert reader.status()["state"] == "running"
+    assert reader.status().state == "running"
     query.stop()
     with start(app, f"{checkpoint}-2", servers=2) as query, pytest.raises(weir.WeirError, match="bad place"):
         query.feed([{"place": "bad"}])
     early = snapshot(CheckpointReader(f"{checkpoint}-2"))
-    assert (early["batch"], early["health"]["level"], early["status"]["state"]) == (None, "bad", "failed")
+    assert (early["batch"], early["health"].level, early["status"].state) == (None, "bad", "failed")
 
 
 def test_a_checkpoint_of_another_host_is_presumed_to_run(checkpoint, monkeypatch):
@@ -233,8 +230,8 @@ def test_a_checkpoint_of_another_host_is_presumed_to_run(checkpoint, monkeypatch
         query.feed(posts(50, 0))
     assert reader.refresh() is True
     assert reader.refresh() is False
-    assert reader.status()["state"] == "presumed running"
-    assert "on elsewhere" in reader.status()["text"]
+    assert reader.status().state == "presumed running"
+    assert "on elsewhere" in reader.status().text
     query.stop()
 
 

@@ -16,7 +16,7 @@ from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.steering.requests import Request, await_answer, predict, submit
 from weir.errors import CheckpointError, EngineError, WeirError
 from weir.state.storage import Storage
-from weir.watch.reader import CheckpointReader
+from weir.watch.reader import RUNS, CheckpointReader
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.dry_run:
         return predict(commit, request)
     status = CheckpointReader(storage).status()
-    if not status["state"].endswith("running"):
+    if status.state not in RUNS:
         raise EngineError(
-            f"{storage.root}: no query runs there ({status['text'] or status['state']}). For another number of servers "
+            f"{storage.root}: no query runs there ({status.text or status.state}). For another number of servers "
             "at its next start, say servers=; --dry-run tells what scaling would do"
         )
     name = submit(storage, request)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from weir.engine.metrics.progress import Progress
 from weir.graph.model import Signature
 from weir.operators.instance import OperatorReport
 from weir.state.segment import SegmentRef
@@ -251,7 +252,7 @@ class Commit(msgspec.Struct, kw_only=True):
     manager: FileRef | None = None  # what the locality manager remembers
     outputs: dict[str, list[FileRef]] = {}
     sinks: dict[str, int] = {}  # operator → how many sinks are to have its outputs
-    progress: dict[str, object] = {}
+    progress: Progress | None = None  # None: of a migration by an earlier version, or of an initial state
     end_of_input: bool = False
     layout: Layout | None = None
     # operators whose owners follow from layout and tables, see engine.task.ownership
@@ -282,13 +283,15 @@ def commit_of(document: dict[str, Any]) -> Commit:
 def _renamed(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document of any version with the names of this one.
 
-    Version 0.1 kept what routers hear under two names, one for Consistent and one for Weighted.
+    Version 0.1 kept what routers hear under two names, one for Consistent and one for Weighted. A commit without
+    progress had an empty one.
 
-    >>> _renamed({"batch": 3, "signals": {"a": [[12, [1, -1]]]}, "times": {}})
-    {'batch': 3, 'feedback': {'a': [[12, [1, -1]]]}}
+    >>> _renamed({"batch": 3, "signals": {"a": [[12, [1, -1]]]}, "times": {}, "progress": {}})
+    {'batch': 3, 'progress': None, 'feedback': {'a': [[12, [1, -1]]]}}
     """
-    if "signals" not in document and "times" not in document:
-        return document
-    heard = {**document.get("signals", {}), **document.get("times", {})}
-    others = {name: value for name, value in document.items() if name not in ("signals", "times")}
-    return {**others, "feedback": heard}
+    for name in ("signals", "times"):
+        if name in document:
+            document["feedback"] = {**document.get("feedback", {}), **document.pop(name)}
+    if document.get("progress") == {}:
+        document["progress"] = None
+    return document

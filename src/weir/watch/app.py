@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -29,11 +30,10 @@ from weir.engine.steering.requests import Request as Ask
 from weir.errors import EngineError, WeirError
 from weir.state.storage import Storage
 from weir.watch.guard import Access, Guard
-from weir.watch.health import health_of
 from weir.watch.keys import find_key, hottest_keys
 from weir.watch.metrics import Metrics, Together
 from weir.watch.places import Places, places_of
-from weir.watch.reader import CheckpointReader
+from weir.watch.reader import CheckpointReader, Readiness, Status
 from weir.watch.snapshot import Steering, brief, decisions, snapshot, timeline
 
 STATIC = Path(str(files("weir.watch") / "static"))
@@ -59,7 +59,7 @@ class Page:
         self.listeners = 0
         self._version = 0
         self._message = ""
-        self._status: dict[str, Any] = {}
+        self._status: Status | None = None
         self._changed = asyncio.Condition()
         self._closing = False
 
@@ -88,13 +88,8 @@ class Page:
             self._message = ""
             self._changed.notify_all()
 
-    async def watch_for_the_end(self, stopping: Callable[[], bool]) -> None:
-        """End the streams of events when the server stops; it waits for them."""
-        while not stopping():
-            await asyncio.sleep(0.25)
-        await self.close()
-
     async def close(self) -> None:
+        """End the streams of events: a server that stops waits for them."""
         self._closing = True
         await self._tell()
 
@@ -104,10 +99,6 @@ class Page:
         shown = {"steering": self._steering.of(points), "decisions": decisions(points, self.reader.marks)}
         about = {"control": self.control, "overview": self._one_of_several}
         return {**snapshot(self.reader), **about, **shown}
-
-    def brief(self) -> dict[str, Any]:
-        """Return what an overview shows of the present."""
-        return brief(self.reader)
 
     def lines(self, begin: float, end: float) -> str:
         """Return time lines as JSON; pages that ask for the same share one answer."""
@@ -154,9 +145,14 @@ def make_app(
     places = places_of(checkpoint)
     pages = Pages(places, control) if isinstance(places, Places) else Page(places, control)
 
+    async def close_at_the_end() -> None:
+        while not stopping():
+            await asyncio.sleep(0.25)
+        await pages.close()
+
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(pages.follow()), asyncio.create_task(pages.watch_for_the_end(stopping))]
+        tasks = [asyncio.create_task(pages.follow()), asyncio.create_task(close_at_the_end())]
         yield
         for task in tasks:
             task.cancel()
@@ -212,11 +208,11 @@ def page_routes(page: Page) -> list[BaseRoute]:
 
     def metrics(request: Request) -> Response:
         page.reader.refresh()
-        return _metrics(page.metrics)
+        return _metrics(page.metrics.registry)
 
     def ready(request: Request) -> Response:
         page.reader.refresh()
-        return _ready([health_of(page.reader, _lag(request))])
+        return _ready([page.reader.readiness(_seconds(request, "lag", math.inf))])
 
     return [
         Route("/", _file("index.html")),
@@ -241,11 +237,13 @@ def overview_routes(pages: Pages) -> list[BaseRoute]:
         return _answer(pages.now())
 
     def metrics(request: Request) -> Response:
-        open_pages = pages.refreshed()
-        return _metrics(Together({name: page.metrics for name, page in open_pages.items()}))
+        registry = CollectorRegistry()
+        registry.register(Together({name: page.metrics for name, page in pages.refreshed().items()}))  # type: ignore[arg-type]
+        return _metrics(registry)
 
     def ready(request: Request) -> Response:
-        return _ready([health_of(page.reader, _lag(request)) for page in pages.refreshed().values()])
+        lag = _seconds(request, "lag", math.inf)
+        return _ready([page.reader.readiness(lag) for page in pages.refreshed().values()])
 
     async def to_page(request: Request) -> Response:
         return RedirectResponse(f"./{quote(request.path_params['name'])}/", 303)
@@ -271,20 +269,13 @@ def _live(request: Request) -> Response:
     return _answer({"live": True})
 
 
-def _ready(told: list[dict[str, Any]]) -> Response:
-    ready = all(health["ready"] for health in told)
-    return Response(
-        _json(told[0] if len(told) == 1 else told), 200 if ready else 503, None, "application/json"
-    )
+def _ready(told: list[Readiness]) -> Response:
+    code = 200 if all(one.ready for one in told) else 503
+    return Response(_json(told[0] if len(told) == 1 else told), code, media_type="application/json")
 
 
-def _lag(request: Request) -> float | None:
-    lag = _seconds(request, "lag", math.inf)
-    return None if lag == math.inf else lag
-
-
-def _metrics(metrics: Metrics | Together) -> Response:
-    return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+def _metrics(registry: CollectorRegistry) -> Response:
+    return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 class Pages:
@@ -307,10 +298,7 @@ class Pages:
                     self._tasks[name] = asyncio.create_task(page.follow())
             await asyncio.sleep(SCAN)
 
-    async def watch_for_the_end(self, stopping: Callable[[], bool]) -> None:
-        """End the streams of events when the server stops."""
-        while not stopping():
-            await asyncio.sleep(0.25)
+    async def close(self) -> None:
         self._closing = True
         for page, _ in self._open.values():
             await page.close()
@@ -329,7 +317,7 @@ class Pages:
 
     def now(self) -> dict[str, Any]:
         """Return what the overview shows."""
-        queries = [{"name": name, **page.brief()} for name, page in self.refreshed().items()]
+        queries = [{"name": name, **brief(page.reader)} for name, page in self.refreshed().items()]
         broken = [{"name": name, "why": why} for name, why in self._broken.items()]
         return {"queries": queries, "broken": broken, "place": self._places.about}
 

@@ -193,9 +193,7 @@ class Guard:
         if given is not None and self._right(given) and not changes:
             # to the same page, wherever a proxy has put it: the token goes into a cookie
             answer = RedirectResponse(f"./{path.rsplit('/', 1)[-1]}", 303)
-            framed = (
-                bool(self._access.frame_ancestors) and asked.secure
-            )  # a frame of another site needs "none"
+            framed = self._access.frame_ancestors and asked.secure  # a frame of another site needs "none"
             answer.set_cookie(
                 self._cookie,
                 self._access.token,
@@ -207,25 +205,14 @@ class Guard:
             return answer
         if not changes and (path == HEALTH or path.startswith(f"{HEALTH}/")):
             return None
-        return None if self.is_allowed(request) else self._unknown()
-
-    def is_allowed(self, request: Request) -> bool:
-        """Return whether a request carries the token."""
-        bearer = request.headers.get("authorization", "")
-        return self._right(request.cookies.get(self._cookie, "")) or self._right(
-            bearer.removeprefix("Bearer ")
-        )
-
-    def _unknown(self) -> Response:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self._right(request.cookies.get(self._cookie, "")) or self._right(bearer):
+            return None
         return PlainTextResponse("Open the link that `weir watch` printed: it has the token.", 401)
 
     def _asked(self, request: Request) -> _Asked:
-        told = request.headers
-        host, secure, root = (
-            told.get("host", ""),
-            (self._origin or "").startswith("https:"),
-            self._access.root,
-        )
+        told, root = request.headers, self._access.root
+        host, secure = told.get("host", ""), (self._origin or "").startswith("https:")
         peer = _address(request.client.host) if request.client else None
         if peer is not None and any(peer in network for network in self._proxies):
             # the last one is what the proxy itself has seen

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from weir.engine.checkpoint import load_arrays, read_table
 from weir.engine.documents import Commit, TableRef
 from weir.engine.inspect.inspection import described_operator, readable_state
+from weir.engine.metrics.progress import Progress
 from weir.errors import ParameterError
 from weir.graph.model import OperatorSignature
 from weir.hashing import hash_columns
@@ -136,8 +137,7 @@ def _since(storage: Storage, table: TableRef | None, key_hash: int) -> dict[str,
 
 
 def _host(commit: Commit, server: int) -> str:
-    places: Any = commit.progress.get("places") or []
-    servers: Any = commit.progress.get("servers") or []
-    if server < len(places):
-        return str(places[server]["host"])
-    return str(servers[server]["host"]) if server < len(servers) else ""
+    did = commit.progress or Progress()
+    if server < len(did.places):
+        return did.places[server]["host"]
+    return did.servers[server].host if server < len(did.servers) else ""

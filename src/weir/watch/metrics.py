@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from weir.engine.documents import Commit
 from weir.engine.metrics.progress import Progress, Seconds
-from weir.watch.reader import CheckpointReader
+from weir.watch.reader import RUNS, CheckpointReader
 
 Labels = tuple[str, ...]
 BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # seconds
@@ -55,7 +55,7 @@ class Metrics:
 
     def add(self, commit: Commit) -> None:
         """Count a commit."""
-        did = Progress.from_dict(commit.progress)
+        did = commit.progress or Progress()
         self._add("weir_batches", 1)
         self._add("weir_rows", did.rows)
         self._add("weir_moved_keys", (did.moved_keys or 0) + (did.scaled or {}).get("moved_keys", 0))
@@ -87,10 +87,6 @@ class Metrics:
         counter = self._counters[name]
         (counter.labels(*labels) if labels else counter).inc(value)
 
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus's format."""
-        return generate_latest(self.registry)
-
     def collect(self) -> Iterator[Metric]:
         """Yield what is about the last batch: what the registry asks for."""
         if self.reader is not None:
@@ -99,11 +95,11 @@ class Metrics:
 
 def _gauges(reader: CheckpointReader) -> Iterator[Metric]:
     status, commit = reader.status(), reader.latest
-    up = float(status["state"] in ("running", "presumed running"))
+    up = float(status.state in RUNS)
     yield GaugeMetricFamily("weir_up", "Whether the query runs, as far as can be told.", value=up)
-    if commit is None or not commit.progress:
+    if commit is None or commit.progress is None:
         return
-    did = Progress.from_dict(commit.progress)
+    did = commit.progress
     plain = {
         "weir_last_commit_timestamp_seconds": ("When the last batch was committed.", did.time),
         "weir_last_batch": ("Number of the last batch.", commit.batch),
@@ -143,12 +139,6 @@ class Together:
 
     def __init__(self, queries: Mapping[str, Metrics]) -> None:
         self._queries = queries
-
-    def text(self) -> str:
-        """Return all of them as Prometheus reads them."""
-        registry = CollectorRegistry()
-        registry.register(self)  # type: ignore[arg-type]
-        return generate_latest(registry).decode()
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric once, with the samples of all queries."""

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
+import msgspec
+
 from weir.engine.batch.fence import began
 from weir.engine.batch.history import (
     Chunk,
@@ -27,10 +29,30 @@ from weir.engine.task.batch_context import host_name
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 
+RUNS = ("running", "presumed running")
 RECENT = 1000  # points of commits that are held before those that the history has are dropped
 LOCAL_POLL, REMOTE_POLL = 0.5, 2.0  # seconds between two looks at the checkpoint
 
 logger = logging.getLogger("weir.watch")
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Whether a query runs: its ``state``, since when and, where there is more to say, ``text``."""
+
+    state: str
+    since: int | None = None
+    text: str = ""
+    preparing: str | None = None  # what keeps it from its first batch
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether a query is ``ready``, for supervisors and load balancers; if not, ``why``."""
+
+    ready: bool
+    state: str
+    batch: int | None
+    lag: float | None
+    why: str
 
 
 class CheckpointReader:
@@ -87,15 +109,28 @@ class CheckpointReader:
                 *chain.from_iterable(self._marks.values()),
             ]
 
-    def status(self) -> dict[str, Any]:
-        """Return whether the query runs: ``state``, ``since`` and, where there is more to say, ``text``.
+    def readiness(self, lag: float) -> Readiness:
+        """Return whether a driver takes batches, the last of which was no more than ``lag`` seconds behind."""
+        status, commit = self.status(), self.latest
+        behind = None if commit is None or commit.progress is None else commit.progress.load.lag
+        why = ""
+        if status.state not in RUNS:
+            why = f"the query is {status.state}"
+        elif status.preparing:
+            why = "the query is being prepared"
+        elif behind is not None and behind > lag:
+            why = f"the last batch was {behind:.1f} s behind, more than {lag:g} s"
+        return Readiness(not why, status.state, None if commit is None else commit.batch, behind, why)
+
+    def status(self) -> Status:
+        """Return whether the query runs.
 
         A driver on this machine is looked for by its process. Of one elsewhere it is only known that it has not
         said that it ended.
         """
         turn = max(self.layout.turns(), default=0)
         if not turn:
-            return {"state": "stopped", "since": None, "text": "nobody has driven it yet"}
+            return Status("stopped", text="nobody has driven it yet")
         try:
             driver = self.storage.read_document(self.layout.driver(turn), "driver")
             ended = self.layout.driver(turn, ENDED)
@@ -104,9 +139,9 @@ class CheckpointReader:
                 if end["batch"] >= self.last:  # otherwise a batch has succeeded since
                     state = "finished" if end.get("finished") else "stopped"
                     state = state if end["error"] is None else "failed"
-                    return {"state": state, "since": end["time"], "text": end["error"] or ""}
+                    return Status(state, end["time"], end["error"] or "")
         except CheckpointError as error:  # another driver has just taken over, or the document is damaged
-            return {"state": "presumed running", "since": None, "text": str(error)}
+            return Status("presumed running", text=str(error))
         who, waits = f"process {driver['process']} on {driver['host']}", None
         with contextlib.suppress(CheckpointError):
             name = self.layout.driver(turn, PREPARING)
@@ -116,10 +151,9 @@ class CheckpointReader:
                 who += f", {waits}"
         if driver["host"] == host_name() and driver.get("began"):
             if began(driver["process"]) != driver["began"]:
-                return {"state": "gone", "since": None, "text": f"{who} is gone without having stopped"}
-            return {"state": "running", "since": driver["time"], "text": who, "preparing": waits}
-        elsewhere = f"{who}, out of sight from here"
-        return {"state": "presumed running", "since": driver["time"], "text": elsewhere, "preparing": waits}
+                return Status("gone", text=f"{who} is gone without having stopped")
+            return Status("running", driver["time"], who, waits)
+        return Status("presumed running", driver["time"], f"{who}, out of sight from here", waits)
 
     def _read(self, name: str, first: bool) -> None:
         try:

@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,12 +14,32 @@ from weir.engine.batch.history import PHASES, Point, downsample
 from weir.engine.documents import Commit
 from weir.engine.metrics.progress import OperatorProgress, Progress
 from weir.engine.metrics.traffic import NAMES
-from weir.watch.reader import CheckpointReader
+from weir.watch.reader import CheckpointReader, Status
 
 UNEVEN = 2.0  # times the average of all servers from which a server stands out
 SLOW = 2.0  # times the median seconds per row
 NOTABLE = 0.1  # share of a batch's seconds below which a slow server delays nobody
 BUSY = 0.25  # share of the time that an operator works, below which it has time enough to keep up
+
+
+class Health(msgspec.Struct):
+    """How a query fares: ``level`` (good, warn, bad, idle), one sentence, and what else to know."""
+
+    level: str
+    text: str
+    details: list[str] = []
+
+
+class ServerNow(msgspec.Struct):
+    """A server in the last batch: what it did, and its load and pace by operator over the usual."""
+
+    host: str
+    rack: str
+    rows: int
+    busy: float
+    load: dict[str, float | None]
+    pace: dict[str, float | None]
+    moved: bool
 
 
 def snapshot(reader: CheckpointReader) -> dict[str, Any]:
@@ -31,10 +52,10 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
         "created": reader.head["created"],
         "status": status,
     }
-    if commit is None or not commit.progress:
-        waiting = {"level": "idle", "text": "No batch has been committed yet.", "details": [status["text"]]}
+    if commit is None or commit.progress is None:
+        waiting = Health("idle", "No batch has been committed yet.", [status.text])
         return {**about, "batch": None, "health": _broken(status) or waiting}
-    did = Progress.from_dict(commit.progress)
+    did = commit.progress
     span = max((did.seconds.waiting or 0.0) + did.seconds.plan + did.seconds.job, 1e-9)
     servers = _servers(did)
     operators = {name: _operator(name, op, did, commit, span) for name, op in did.operators.items()}
@@ -67,18 +88,9 @@ def snapshot(reader: CheckpointReader) -> dict[str, Any]:
 def brief(reader: CheckpointReader) -> dict[str, Any]:
     """Return what an overview of several queries shows of one."""
     now = snapshot(reader)
-    names = (
-        "checkpoint",
-        "status",
-        "batch",
-        "time",
-        "rows_per_s",
-        "locality",
-        "by_hash",
-        "lag",
-        "utilisation",
-    )
-    return {name: now.get(name) for name in (*names, "servers_count", "health")}
+    about = ("checkpoint", "status", "batch", "time", "health")
+    figures = ("rows_per_s", "locality", "by_hash", "lag", "utilisation", "servers_count")
+    return {name: now.get(name) for name in (*about, *figures)}
 
 
 def _graph(did: Progress) -> dict[str, Any]:
@@ -134,7 +146,7 @@ def _edges(did: Progress, commit: Commit) -> list[dict[str, Any]]:
     return out
 
 
-def _servers(did: Progress) -> list[dict[str, Any]]:
+def _servers(did: Progress) -> list[ServerNow]:
     """Return each server with its place, and its load by operator: rows over the average of the operator."""
     loads: dict[str, list[float | None]] = {}
     slow: dict[str, list[float | None]] = {}
@@ -151,17 +163,9 @@ def _servers(did: Progress) -> list[dict[str, Any]]:
     out = []
     for i, server in enumerate(did.servers):
         place = did.places[i] if i < len(did.places) else {}
-        out.append(
-            {
-                "host": place.get("host") or server.host,
-                "rack": place.get("rack", ""),
-                "rows": server.rows,
-                "busy": server.busy,
-                "load": {name: load[i] for name, load in loads.items()},
-                "pace": {name: pace[i] for name, pace in slow.items()},
-                "moved": i in did.moved_servers,
-            }
-        )
+        load, pace = ({name: values[i] for name, values in of.items()} for of in (loads, slow))
+        host, rack = place.get("host") or server.host, place.get("rack", "")
+        out.append(ServerNow(host, rack, server.rows, server.busy, load, pace, i in did.moved_servers))
     return out
 
 
@@ -178,30 +182,30 @@ def _set_aside(did: Progress) -> list[str]:
     ]
 
 
-def _broken(status: dict[str, Any]) -> dict[str, Any] | None:
+def _broken(status: Status) -> Health | None:
     """Return how a query fares that ended without having been asked to, None for others."""
     texts = {"failed": "The query has failed.", "gone": "The query has stopped: it was killed."}
-    text = texts.get(status["state"])
-    return None if text is None else {"level": "bad", "text": text, "details": [status["text"]]}
+    text = texts.get(status.state)
+    return None if text is None else Health("bad", text, [status.text])
 
 
-def health(did: Progress, status: dict[str, Any], servers: list[Any], congested: list[str]) -> dict[str, Any]:
-    """Return how a query fares: ``level`` (good, warn, bad, idle), one sentence, and what else to know."""
+def health(did: Progress, status: Status, servers: list[ServerNow], congested: list[str]) -> Health:
+    """Return how a query fares."""
     if broken := _broken(status):
         return broken
-    if status["state"] in ("stopped", "finished"):
-        return {"level": "idle", "text": f"The query has {status['state']}.", "details": _set_aside(did)}
+    if status.state in ("stopped", "finished"):
+        return Health("idle", f"The query has {status.state}.", _set_aside(did))
     details = []
     for name in congested:
         rates = did.load.rates.get(name, [0.0, 0.0])
         can, wants = f"{rates[1]:,.0f}", f"{rates[0]:,.0f}"
         details.append(f"{name} cannot keep up: {wants} rows/s want in, {can} get through.")
     for name, operator in did.operators.items():
-        loads = [server["load"].get(name) or 0.0 for server in servers]
+        loads = [server.load.get(name) or 0.0 for server in servers]
         if loads and max(loads) >= UNEVEN:
             busiest = int(np.argmax(loads))
             details.append(f"Server {busiest} gets {loads[busiest]:.1f} × the average of {name}.")
-        paces = [server["pace"].get(name) or 0.0 for server in servers]
+        paces = [server.pace.get(name) or 0.0 for server in servers]
         slowest = int(np.argmax(paces)) if paces else 0
         if paces and paces[slowest] >= SLOW:
             took = (operator.execution[slowest] or 0.0) * operator.rows_by_server[slowest]
@@ -215,10 +219,12 @@ def health(did: Progress, status: dict[str, Any], servers: list[Any], congested:
     if did.ran_again:
         details.append(f"The last batch had to run twice: {did.ran_again}")
     if congested:
-        return {"level": "warn", "text": "The stream is faster than the query.", "details": details}
-    if details:
-        return {"level": "warn", "text": "It runs, with something to look at.", "details": details}
-    return {"level": "good", "text": "All is well.", "details": []}
+        return Health("warn", "The stream is faster than the query.", details)
+    return (
+        Health("warn", "It runs, with something to look at.", details)
+        if details
+        else Health("good", "All is well.")
+    )
 
 
 DECISIONS = 200  # the latest, on the page

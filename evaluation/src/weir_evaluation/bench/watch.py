@@ -28,6 +28,7 @@ from weir.cli.drawing import size, table
 from weir.engine.batch.history import add
 from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import Commit
+from weir.engine.metrics.progress import Seconds
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
 from weir_evaluation.bench.watch_pictures import record, take_pictures
@@ -125,11 +126,12 @@ def _checkpoint(folder: str, batches: int, servers: int) -> tuple[Storage, Commi
 
 def _numbered(commit: Commit, batch: int, begin: float, rng: np.random.Generator) -> Commit:
     """Return a commit as that of another batch, with other numbers."""
-    progress: Any = dict(commit.progress)
-    factor = float(rng.uniform(0.8, 1.2))
-    progress |= {"batch": batch, "time": begin + batch, "rows": round(progress["rows"] * factor)}
-    progress["seconds"] = {"waiting": 0.1, "plan": 0.05, "job": 0.7 * factor}
-    progress["before"] = {**progress["seconds"], "commit": 0.02, "deliver": 0.01}
+    did, factor = commit.progress, float(rng.uniform(0.8, 1.2))
+    assert did is not None
+    seconds = Seconds(waiting=0.1, plan=0.05, job=0.7 * factor)
+    before = msgspec.structs.replace(seconds, commit=0.02, deliver=0.01)
+    numbers = {"batch": batch, "time": begin + batch, "rows": round(did.rows * factor)}
+    progress = msgspec.structs.replace(did, **numbers, seconds=seconds, before=before)
     return msgspec.structs.replace(commit, batch=batch, progress=progress)
 
 

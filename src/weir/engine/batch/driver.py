@@ -153,7 +153,7 @@ class Driver:
         self._servers_before = topology.servers
         self._before: Manifest | None = None  # the state by the servers' old numbers, while these change
         if ledger.last is not None and ledger.last.progress:
-            self.lifecycle.recent.append(Progress.from_dict(ledger.last.progress))
+            self.lifecycle.recent.append(ledger.last.progress)
 
     # ------------------------------------------------------------------ the loop
 
@@ -458,10 +458,8 @@ class Driver:
         assert last is not None
         assert plan.origin is not None
         restart = self.ledger.needs_change
-        self._servers_before, self._before = (
-            last.servers,
-            last.manifest if plan.moves or plan.rewrites else None,
-        )
+        self._servers_before = last.servers
+        self._before = last.manifest if plan.moves or plan.rewrites else None
         if layout is not None and not restart:
             self.topology = self._build(layout.servers, layout.placements)
         self.ledger.adopt(self.topology, plan)

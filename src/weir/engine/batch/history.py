@@ -85,7 +85,7 @@ class ChunkName(NamedTuple):
 
 def point(commit: Commit, seconds: Seconds | None = None) -> Point:
     """Return what a time line shows of a batch; ``seconds`` if more is known of them than the commit says."""
-    did = Progress.from_dict(commit.progress)
+    did = commit.progress or Progress()
     took = seconds or did.seconds
     ages = [p for p in did.sinks.values() if p] or [o.latency for o in did.operators.values() if o.latency]
     segments = (s for servers in commit.manifest.values() for server in servers for s in server)
@@ -108,7 +108,7 @@ def point(commit: Commit, seconds: Seconds | None = None) -> Point:
 
 def marks(commit: Commit) -> list[dict[str, Any]]:
     """Return what happened with a batch beside its rows: each with ``kind``, ``batch``, ``time`` and details."""
-    did = Progress.from_dict(commit.progress)
+    did = commit.progress or Progress()
     at = {"batch": commit.batch, "time": round(did.time or commit.clock / 1e6, 3)}
     out: list[dict[str, Any]] = []
     if did.restarted:
@@ -126,7 +126,7 @@ def marks(commit: Commit) -> list[dict[str, Any]]:
 
 def seconds_of(commit: Commit, after: Commit) -> Seconds | None:
     """Return the seconds of a batch as the commit of the next one knows them."""
-    return Progress.from_dict(after.progress).before if after.batch == commit.batch + 1 else None
+    return after.progress.before if after.progress and after.batch == commit.batch + 1 else None
 
 
 def merge(points: Sequence[Point]) -> Point:

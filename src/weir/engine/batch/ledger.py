@@ -350,7 +350,7 @@ class Ledger:
             manager=manager or (self.last.manager if self.last else None),
             outputs=added([{}, *(report.outputs for report in reports)]),
             sinks=self.sinks,
-            progress=progress.to_dict(),
+            progress=progress,
             end_of_input=plan.end_of_input,
             layout=plan.layout,
             ranged=ranged(self.topology, plan.layout),

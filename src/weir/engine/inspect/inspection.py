@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,23 +17,34 @@ from numpy.typing import NDArray
 
 from weir.engine.checkpoint import COMMITS, PLANS, CheckpointLayout, files_of
 from weir.engine.documents import BatchPlan, Commit, FileRef
+from weir.engine.metrics.progress import Progress
 from weir.engine.task.tables import load_table
 from weir.errors import CheckpointError, EngineError, ParameterError, did_you_mean
 from weir.graph.model import HELD, OperatorSignature, Topology
 from weir.hashing import hash_columns
 from weir.operators.base import Operator
+from weir.operators.instance import hashes_of
 from weir.operators.saved import readable_entries, readable_values
 from weir.operators.timers import TIMER, states_in
 from weir.operators.windows import WINDOW_END, WINDOW_START, described_window
-from weir.state.segment import DEAD, H1, H2, SegmentRef
+from weir.state.segment import DEAD, H1, H2, SegmentRef, newest
 from weir.state.storage import FORMAT, Option, Storage
 from weir.state.view import StateView
 
-_COUNTERS = ("rows", "rows_local", "rows_exchanged", "bytes_exchanged", "locality")
+_COUNTERS = (
+    "rows",
+    "rows_local",
+    "rows_exchanged",
+    "bytes_exchanged",
+    "locality",
+    "distance",
+    "table_version",
+)
 
 Ref = SegmentRef | FileRef
 Hashes = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 Damage = list[dict[str, str]]  # file and problem of each damaged file
+Document = TypeVar("Document", Commit, BatchPlan)
 
 
 def inspect(
@@ -53,9 +64,11 @@ def inspect(
     storage = open_checkpoint(checkpoint)
     layout = CheckpointLayout(storage)
     head = layout.head()
-    commits, damaged = _read_commits(layout)
-    latest = commits[-1] if commits else None
-    plans = _read_plans(layout, damaged)
+    latest = layout.latest_commit()  # it names the files that count: without it there is nothing to report
+    did = None if latest is None else latest.progress
+    damaged: Damage = []
+    commits = _readable(layout.documents(COMMITS), layout.read_commit, damaged)
+    plans = _readable(layout.documents(PLANS), layout.read_plan, damaged)
     files = _Files(storage, latest, verify, advance)
     damaged += files.damaged
     return {
@@ -69,7 +82,7 @@ def inspect(
         "epoch": latest.epoch if latest else 0,
         "batches": _batches(commits, last),
         "operators": files.operators,
-        "edges": dict((latest.progress.get("edges") or {}) if latest else {}),  # type: ignore[call-overload]
+        "edges": {n: edge.to_dict() for n, edge in did.edges.items()} if did else {},
         "tables": _tables(storage, latest, verify),
         "table_version": latest.table_version if latest else 0,
         "health": {
@@ -99,30 +112,15 @@ def open_checkpoint(location: str, options: Mapping[str, Option] | None = None) 
     )
 
 
-def _read_commits(layout: CheckpointLayout) -> tuple[list[Commit], Damage]:
-    """Return the readable commits, oldest first, and the damaged ones; raise if the latest is damaged."""
-    names = layout.documents(COMMITS)
-    commits: list[Commit] = []
-    damaged: Damage = []
+def _readable(names: Sequence[str], read: Callable[[str], Document], damaged: Damage) -> list[Document]:
+    """Return the readable documents, and add the others to ``damaged``."""
+    documents = []
     for name in names:
         try:
-            commits.append(layout.read_commit(name))
-        except CheckpointError as error:
-            if name == names[-1]:
-                raise  # the latest commit names the files that count: without it there is nothing to report
-            damaged.append({"file": name, "problem": str(error)})
-    return commits, damaged
-
-
-def _read_plans(layout: CheckpointLayout, damaged: Damage) -> list[BatchPlan]:
-    """Return the readable plans, and add the others to ``damaged``."""
-    plans = []
-    for name in layout.documents(PLANS):
-        try:
-            plans.append(layout.read_plan(name))
+            documents.append(read(name))
         except CheckpointError as error:
             damaged.append({"file": name, "problem": str(error)})
-    return plans
+    return documents
 
 
 class _Files:
@@ -222,14 +220,8 @@ def _live_keys(refs: list[SegmentRef], segments: list[pa.Table | None]) -> Hashe
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     parts = [table.select([H1, H2, DEAD]) for table in segments if table is not None]
     own = [part.filter(ref.holds(part[H1].to_numpy())) for ref, part in zip(refs, parts, strict=True)]
-    table = pa.concat_tables(own)
-    key_hash, key_check, dead = (table[column].to_numpy() for column in (H1, H2, DEAD))
-    order = np.lexsort((key_check, key_hash))  # stable: of equal keys the newest comes last
-    key_hash, key_check, dead = key_hash[order], key_check[order], dead[order]
-    newest = np.ones(len(key_hash), np.bool_)
-    newest[:-1] = (key_hash[1:] != key_hash[:-1]) | (key_check[1:] != key_check[:-1])
-    alive = newest & ~dead
-    return key_hash[alive], key_check[alive]
+    table = newest(pa.concat_tables(own))
+    return hashes_of(table.filter(pa.compute.invert(table[DEAD])))
 
 
 def _batches(commits: list[Commit], last: int) -> list[dict[str, Any]]:
@@ -237,28 +229,21 @@ def _batches(commits: list[Commit], last: int) -> list[dict[str, Any]]:
 
     A migration repeats the number of its batch and has no progress, so it is left out.
     """
-    by_number = {commit.batch: commit for commit in commits if commit.progress}
+    by_number = {commit.batch: commit.progress for commit in commits if commit.progress is not None}
     numbers = sorted(by_number)[-last:] if last > 0 else []
-    return [_batch(number, by_number[number].progress) for number in numbers]
+    return [_batch(number, by_number[number]) for number in numbers]
 
 
-def _batch(number: int, progress: dict[str, Any]) -> dict[str, Any]:
-    operators: dict[str, Any] = progress.get("operators", {})
-    seconds = [s for phase, s in progress.get("seconds", {}).items() if phase in ("plan", "job")]
-
-    def total(counter: str) -> int:
-        return sum(operator.get(counter, 0) for operator in operators.values())
-
+def _batch(number: int, did: Progress) -> dict[str, Any]:
+    operators, dropped = did.operators, ("null_keys", "late", "ahead", "diverted")
     return {
         "batch": number,
-        **{name: progress.get(name) for name in _COUNTERS},
-        "distance": progress.get("distance", {}),
-        "latency": progress.get("sinks", {}),
-        "imbalance": {name: operator.get("imbalance") for name, operator in operators.items()},
-        **{name: total(name) for name in ("null_keys", "late", "ahead", "diverted")},
-        "table_version": progress.get("table_version", 0),
-        "moved_keys": progress.get("moved_keys", 0),
-        "seconds": sum(seconds) if seconds else None,
+        **{name: getattr(did, name) for name in _COUNTERS},
+        "latency": did.sinks,
+        "imbalance": {name: operator.imbalance for name, operator in operators.items()},
+        **{name: sum(getattr(operator, name) for operator in operators.values()) for name in dropped},
+        "moved_keys": did.moved_keys or 0,
+        "seconds": did.seconds.plan + did.seconds.job or None,
     }
 
 

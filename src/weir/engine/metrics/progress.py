@@ -258,8 +258,3 @@ class Progress(Record):
         )
         heads = ["operator", "rows in", "rows out", "keys", "busy s", "busiest / average"]
         return table(about) + table(operators, heads)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Progress:
-        """Return the progress that a commit keeps."""
-        return msgspec.convert(data, cls)

@@ -18,7 +18,6 @@ from weir.elasticity.decision import Decision, Situation, Strategy, text
 from weir.elasticity.stela import Stela
 from weir.engine.checkpoint import DECISION, DONE, CheckpointLayout
 from weir.engine.documents import Commit
-from weir.engine.metrics.progress import Progress
 from weir.engine.steering.load import situation
 from weir.errors import CheckpointError, EngineError, did_you_mean
 from weir.state.storage import Storage
@@ -73,8 +72,8 @@ def decide(request: Request, now: Situation, hosts: Sequence[str] = ()) -> Decis
 
 def predict(commit: Commit, request: Request) -> dict[str, Any]:
     """Return what a query would decide on a request if the load of its last batch were the present one."""
-    progress = Progress.from_dict(commit.progress)
-    if not progress.load.rates:
+    progress = commit.progress
+    if progress is None or not progress.load.rates:
         raise EngineError(
             f"batch {commit.batch}, the last one, had no rows, so there is nothing to decide by"
         )

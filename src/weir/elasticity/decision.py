@@ -25,9 +25,8 @@ class Situation:
     distinct: bool = False  # whether an operator may have at most one instance on a machine
     # operators that live on every machine: theirs come and go with the machines and take no slot
     everywhere: frozenset[str] = frozenset()
-    speeds: Mapping[Machine, float] = field(
-        default_factory=dict
-    )  # of machines that are slower or faster than usual
+    # of machines that are slower or faster than usual
+    speeds: Mapping[Machine, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, given in (("rates", self.rates), ("instances", self.placement.instances)):

@@ -1,28 +1,6 @@
 """Where everything is in a checkpoint, what a commit names, what may be thrown away; and its Arrow files.
 
-============================  ======================================================================
-``weir``                      written once: the checkpoint's identity and mode
-``plans/B-E``                 what batch B will do (E is that of the commit before it)
-``commits/B-E``               what batch B did: names every file of the state from then on; of several E the last counts
-``delivered/B``               the sinks have had batch B
-``state/OPERATOR/B/…``        segments; those that no commit names don't count
-``outputs/OPERATOR/B/…``      rows for sinks, dead letters included
-``tables/OPERATOR/B/…``       where keys live: learnt routing tables (bases and patches), and key groups of
-                              keys once scaling has moved some
-``routers/B/…``               counters of routers that have some
-``side/OPERATOR/B/…``         side inputs, as of batch B
-``moves/OPERATOR/B/…``        which keys' state moves where at the beginning of batch B
-``manager/B/…``               what the locality manager remembers
-``read/SOURCE/B/…``            which files a run has read that left its state open for a stream
-``requests/ID``               what ``weir scale`` asks of the running query
-``answers/ID…``               its answer: accepted or withdrawn, the decision, what came of it
-``drivers/N``                 who drives: the driver with the highest number
-``history/LEVEL-FIRST-LAST``  what commits that are deleted leave behind, see :mod:`weir.engine.batch.history`
-``source/``                   Spark's own record of the source's offsets (streaming queries only)
-``forking``                   there until a fork is complete, see :mod:`weir.engine.batch.fork`
-============================  ======================================================================
-
-Names of batches have twelve digits, so that they sort.
+``docs/architecture.md`` has a table of all paths. Names of batches have twelve digits, so that they sort.
 """
 
 from __future__ import annotations
@@ -44,16 +22,8 @@ PLANS, COMMITS, DELIVERED, HISTORY = "plans", "commits", "delivered", "history"
 REQUESTS, ANSWERS, DRIVERS, SOURCE = "requests", "answers", "drivers", "source"
 STATE, OUTPUTS, TABLES, ROUTERS = "state", "outputs", "tables", "routers"
 SIDE, MOVES, MANAGER, READ = "side", "moves", "manager", "read"
-DATA = (
-    STATE,
-    OUTPUTS,
-    TABLES,
-    ROUTERS,
-    MOVES,
-    MANAGER,
-    SIDE,
-    READ,
-)  # files that count if a commit names them
+# files that count if a commit names them
+DATA = (STATE, OUTPUTS, TABLES, ROUTERS, MOVES, MANAGER, SIDE, READ)
 ENDED, PREPARING, DECISION, DONE = "-ended", "-preparing", "-decision", "-done"
 _FILES = (SegmentRef, FileRef)
 _PLAIN = {"progress", "graph", "signature", "counts", "feedback"}  # fields without files, some of them long

@@ -7,29 +7,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from weir.errors import EngineError
 from weir.operators.aggregate import Aggregate
 from weir.operators.aggregate.aggregate_functions import FUNCTIONS
 from weir.operators.base import Operator
 from weir.operators.instance import one_array
 from weir.operators.process.parts import PART, STATE, whole_states
 from weir.operators.process.state_types import JSON_TYPES, properties_of
-
-
-def operator_of(signature: dict[str, Any]) -> Operator:
-    """Return an operator that merges saved states as the one with this signature did.
-
-    >>> operator_of({"kind": "Aggregate", "values": [["total", "sum", "n"]]}).describe()
-    'Aggregate(total=sum(n))'
-    """
-    own = signature["kind"] == "Aggregate" and any(f not in FUNCTIONS for _, f, _ in signature["values"])
-    if signature["kind"] != "Aggregate" or own:
-        raise EngineError(
-            f"partial states of a {signature['kind']} wait to be merged, which only the application's own code can; "
-            "read its state from the running query, or when all are merged"
-        )
-    values: dict[str, Any] = {n: f if c is None else f"{f}({c})" for n, f, c in signature["values"]}
-    return Aggregate(**values)
 
 
 def readable_entries(signature: dict[str, Any], table: pa.Table) -> pa.Table:
@@ -52,13 +35,11 @@ def readable_values(
         return {spec.name: column for spec, column in zip(operator.specs, values, strict=True)}
     if signature["kind"] == "Aggregate":
         out: dict[str, Any] = {}
-        for value in signature["values"]:
-            name, function, _ = value
+        for name, function, arguments in signature["values"]:
             if function not in FUNCTIONS:  # the user's own: only its states can be shown
                 out |= {c: states[c] for c in states.column_names if c == name or c.startswith(f"{name}.")}
                 continue
-            aggregate = operator_of({"kind": "Aggregate", "values": [value]})
-            assert isinstance(aggregate, Aggregate)
+            aggregate = Aggregate(**{name: function if arguments is None else f"{function}({arguments})"})
             columns = [name + suffix for suffix in aggregate.specs[0].rule.suffixes]
             (out[name],) = aggregate.finish([one_array(states[c]) for c in columns])
         return out

@@ -107,13 +107,8 @@ def from_micros(micros: int) -> datetime:
 
 
 def second_hash(key_check: Hashes, *others: NDArray[np.int64]) -> Hashes:
-    """Return the second hash of an entry that a key has for each of several values, e.g. starts of windows."""
+    """Return the second hash of an entry that a key has for each of several values: starts of windows, timers."""
     return hash_columns([pa.array(key_check.view(np.int64)), *map(pa.array, others)], SECOND_SEED)
-
-
-def timer_hash(key_check: Hashes, clock: NDArray[np.int64], at: NDArray[np.int64]) -> Hashes:
-    """Return the second hash of timers, from that of the entries that they belong to."""
-    return second_hash(key_check, clock, at)
 
 
 def timer_entries(

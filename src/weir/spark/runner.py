@@ -94,13 +94,8 @@ class SparkRunner:
         host_handoff: bool = True,
         session: SparkSession | None = None,
     ) -> None:
-        self.storage, self.mode, self.sources, self.room, self.host_handoff = (
-            storage,
-            mode,
-            sources,
-            room,
-            host_handoff,
-        )
+        self.storage, self.mode, self.sources = storage, mode, sources
+        self.room, self.host_handoff = room, host_handoff
         self.tasks = self.machines = self
         self._own_session = session
         self.query = uuid.uuid4().hex

@@ -110,7 +110,7 @@ def _take_files(source: Storage, target: Storage, commit: Commit) -> bool:
 def _take_offsets(source: Storage, target: Storage, commit: Commit) -> str:
     """Take over what Spark has noted of the source, up to a commit, under a new id of its query; return that id.
 
-    Of a batch that Spark has planned since, the fork knows nothing: it plans its own. What a source itself has listed
+    Of a batch that Spark has planned since, the fork knows nothing: it plans its own.
     """
     names = source.files("")
     last = f"offsets/{commit.handed_over}"

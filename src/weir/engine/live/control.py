@@ -110,10 +110,7 @@ class LoadAggregator:
         self._tell, self._lock = tell, threading.Lock()  # reports come in several threads
         self._nodes = followed(job.topology)
         self._loads: dict[int, tuple[float, ServerLoad]] = {}
-        self._published, self._due = (
-            0.0,
-            np.inf,
-        )  # when reports were passed on last, and when they will be next
+        self._published, self._due = 0.0, np.inf  # when reports were passed on last, and will be next
 
     def hear(self, server: int, data: bytes, at: float) -> None:
         """Take in the report of a server; pass it on at once if it is time for that, else as soon as it is."""

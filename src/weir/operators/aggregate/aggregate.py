@@ -34,7 +34,6 @@ from weir.operators.timers import (
     second_hash,
     states_in,
     timer_entries,
-    timer_hash,
     timers_in,
 )
 from weir.operators.windows import WINDOW_END, WINDOW_START, Times, Window, merge_sessions, timely
@@ -492,9 +491,8 @@ class WindowedAggregate(AggregateInstance):
             self.report.keys_delta += touched.num_rows - before.num_rows
         ended = self._deadlines(touched) <= mark
         due = states_in(view.due(since, mark)).select(self._wire.names)
-        due = due.filter(
-            pa.array(~among(due, *hashes_of(before)))
-        )  # saved windows that this batch has not changed
+        # saved windows that this batch has not changed
+        due = due.filter(pa.array(~among(due, *hashes_of(before))))
         closed = pa.concat_tables([due, touched.filter(pa.array(ended))]).combine_chunks()
         written.append(self._tombstones(closed))
         self.report.keys_delta -= closed.num_rows
@@ -540,7 +538,7 @@ class WindowedAggregate(AggregateInstance):
         if told.num_rows and context.want_updates:
             context.to_sink(self._out(told, False))
         clock, at = np.full(len(key_hash), EARLY), np.zeros(len(key_hash), np.int64)
-        timers = timer_hash(key_check, clock, at)
+        timers = second_hash(key_check, clock, at)
         new = ~now & (view.find(key_hash, timers)[0] < 0)
         fresh = touched.filter(pa.array(new))
         heads = [one_array(fresh[name]) for name in self.schema.names[: self.width]]

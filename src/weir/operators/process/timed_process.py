@@ -21,8 +21,8 @@ from weir.operators.timers import (
     Timer,
     Timers,
     from_micros,
+    second_hash,
     timer_entries,
-    timer_hash,
     timers_in,
 )
 from weir.state.index import group_rows, positions_among
@@ -132,7 +132,7 @@ class TimedProcess(ProcessInstance):
             return []
         number, wanted = np.array(changes[0]), np.array(changes[2])
         clock, at = np.ascontiguousarray(np.array(changes[1], np.int64).T)
-        key_hash, timers = keys.key_hash[number], timer_hash(keys.key_check[number], clock, at)
+        key_hash, timers = keys.key_hash[number], second_hash(keys.key_check[number], clock, at)
         there = self.context.view().find(key_hash, timers)[0] >= 0
         if len(self._changed[2]):
             earlier = positions_among(key_hash, timers, *self._changed[:2])

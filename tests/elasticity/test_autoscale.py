@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.elasticity import Autoscale, AutoscaleWatcher
+from weir.elasticity.autoscale import Autoscale, AutoscaleWatcher
 from weir.errors import TopologyError
 
 

@@ -7,7 +7,7 @@ from elasticity_worlds import graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.elasticity import Graph, etp
+from weir.elasticity.graph import Graph, etp
 
 
 @st.composite

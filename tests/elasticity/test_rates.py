@@ -6,7 +6,8 @@ import pytest
 from elasticity_worlds import situations
 from hypothesis import given
 
-from weir.elasticity import Graph, Meter, Rates, Sample, Situation, congested, propagate
+from weir.elasticity import Graph, Rates, Situation
+from weir.elasticity.rates import Meter, Sample, congested, propagate
 from weir.errors import ParameterError
 
 

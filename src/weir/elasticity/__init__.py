@@ -15,32 +15,9 @@ Reference: L. Xu, B. Peng, I. Gupta, "Stela: Enabling Stream Processing Systems 
 IC2E 2016.
 """
 
-from weir.elasticity.autoscale import Autoscale, AutoscaleWatcher
-from weir.elasticity.decision import Decision, Row, Situation, Step, Strategy, drawing, text
-from weir.elasticity.graph import Graph, Placement, etp
-from weir.elasticity.keys import regroup, spread
-from weir.elasticity.rates import Meter, Rates, Sample, congested, propagate
+from weir.elasticity.decision import Decision, Situation, Step, Strategy
+from weir.elasticity.graph import Graph, Placement
+from weir.elasticity.rates import Rates
 from weir.elasticity.stela import Stela
 
-__all__ = [
-    "Autoscale",
-    "AutoscaleWatcher",
-    "Decision",
-    "Graph",
-    "Meter",
-    "Placement",
-    "Rates",
-    "Row",
-    "Sample",
-    "Situation",
-    "Stela",
-    "Step",
-    "Strategy",
-    "congested",
-    "drawing",
-    "etp",
-    "propagate",
-    "regroup",
-    "spread",
-    "text",
-]
+__all__ = ["Decision", "Graph", "Placement", "Rates", "Situation", "Stela", "Step", "Strategy"]

@@ -6,20 +6,6 @@
 * :mod:`~weir.network.locator`: the process, host and rack of every server of a query, as servers move, and as a tree
 """
 
-from weir.network.distance import Distance, Place, distances
-from weir.network.locator import Locator, Tree, tree_of
-from weir.network.profile import PAPER, Profile, initial_weights
-from weir.network.racks import Racks
+from weir.network.profile import PAPER, Profile
 
-__all__ = [
-    "PAPER",
-    "Distance",
-    "Locator",
-    "Place",
-    "Profile",
-    "Racks",
-    "Tree",
-    "distances",
-    "initial_weights",
-    "tree_of",
-]
+__all__ = ["PAPER", "Profile"]

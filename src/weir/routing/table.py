@@ -29,32 +29,25 @@ _META = b"weir.table"
 _RESERVED = {HASH, SERVER}
 
 
-def write_table(
-    table: pa.Table, about: dict[str, Any], path: str | Path, filesystem: pafs.FileSystem | None = None
-) -> None:
+def write_table(table: pa.Table, about: dict[str, Any], path: str | Path) -> None:
     """Write the columns of a table, with ``about`` in the metadata; a local file is renamed into place."""
     about = {"format": FORMAT, **about}
     about["checksum"] = _checksum(table, about)
     table = table.replace_schema_metadata({_META: msgspec.json.encode(about)})
-    files, place = _open(path, filesystem)
+    files, place = _open(path)
     part = place + ".part"
     with files.open_output_stream(part) as sink, pa.ipc.new_file(sink, table.schema) as out:
         out.write_table(table)
     files.move(part, place)
 
 
-def read_table(
-    path: str | Path,
-    *,
-    n: int | None = None,
-    filesystem: pafs.FileSystem | None = None,
-) -> tuple[pa.Table, pa.Table | None, dict[str, Any]]:
+def read_table(path: str | Path, *, n: int | None = None) -> tuple[pa.Table, pa.Table | None, dict[str, Any]]:
     """Return the hashes and homes of a table, its readable keys if it has any, and its metadata.
 
     Raises :class:`~weir.errors.CheckpointError` for a file that is missing, damaged or too new, and
     :class:`~weir.errors.CheckpointMismatch` for one of another number of servers.
     """
-    files, place = _open(path, filesystem)
+    files, place = _open(path)
     try:
         with files.open_input_file(place) as source:
             table = pa.ipc.open_file(source).read_all()
@@ -83,9 +76,7 @@ def read_table(
     return table.select([HASH, SERVER]), table.select(readable) if readable else None, about
 
 
-def _open(path: str | Path, filesystem: pafs.FileSystem | None) -> tuple[pafs.FileSystem, str]:
-    if filesystem is not None:
-        return filesystem, str(path)
+def _open(path: str | Path) -> tuple[pafs.FileSystem, str]:
     return pafs.FileSystem.from_uri(str(path) if "://" in str(path) else str(Path(path).resolve()))
 
 
@@ -206,8 +197,6 @@ class Table(Grouping):
         types: Sequence[pa.DataType] | None = None,
         *,
         n: int | None = None,
-        operator: str = "",
-        version: int = 0,
     ) -> Table:
         """Make a table from ``{key: instance}``; a key of several columns is a tuple.
 
@@ -222,7 +211,7 @@ class Table(Grouping):
                 for i, values in enumerate(zip(*keys, strict=True))
             ]
             hashes = hash_columns(columns)
-        return cls(hashes, np.array(list(homes.values()), np.int32), n, operator, version)
+        return cls(hashes, np.array(list(homes.values()), np.int32), n)
 
     @classmethod
     def from_keys(
@@ -246,15 +235,9 @@ class Table(Grouping):
         return cls(hash_columns(keys.columns), homes, n, operator, version, keys)
 
     @classmethod
-    def from_file(
-        cls,
-        path: str | Path,
-        *,
-        n: int | None = None,
-        filesystem: pafs.FileSystem | None = None,
-    ) -> Table:
-        """Read a saved table; with ``n``, only one made for that number of servers."""
-        entries, keys, about = read_table(path, n=n, filesystem=filesystem)
+    def from_file(cls, path: str | Path, *, n: int | None = None) -> Table:
+        """Read a saved table, from a path or a URI; with ``n``, only one made for that number of servers."""
+        entries, keys, about = read_table(path, n=n)
         return cls(
             entries.column(HASH).to_numpy(),
             entries.column(SERVER).to_numpy(),
@@ -264,10 +247,10 @@ class Table(Grouping):
             keys,
         )
 
-    def save(self, path: str | Path, filesystem: pafs.FileSystem | None = None) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the table as one Arrow file, whole or not at all (local files are renamed into place)."""
         about = {name: getattr(self, name) for name in ("n", "operator", "version")}
-        write_table(self.to_arrow(), about, path, filesystem)
+        write_table(self.to_arrow(), about, path)
 
     def to_arrow(self) -> pa.Table:
         """Return the readable key columns where known, then ``hash`` and ``server``."""

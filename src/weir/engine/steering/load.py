@@ -3,7 +3,7 @@
 Stela asks for input and processing rates. In a batch engine every operator processes all that a batch brings, so
 neither can be read off directly:
 
-* The **processing rate** comes from busy time (:class:`~weir.elasticity.Meter`): rows per second of work, times
+* The **processing rate** comes from busy time (:class:`~weir.elasticity.rates.Meter`): rows per second of work, times
   the seconds that its instances could have worked. Operators that share a server leave each other less.
 * The **input rate** is what wants to come in. While the stream leaves the servers time to rest, that is rows per
   second of wall clock. When batch follows on batch, and some server is busy, more wants to come in than gets

@@ -296,7 +296,7 @@ def test_servers_come_and_go(routing):
     query.scale_in(3)
     query.feed(TABLES[2])
     assert [len(p.servers) for p in query.recent_progress] == [2, 4, 1]
-    assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 4), (4, 1)]
+    assert [(s.before, s.to) for s in query.scalings] == [(2, 4), (4, 1)]
     check(query)
     query.stop()
     with pytest.raises(EngineError, match="only a running"):

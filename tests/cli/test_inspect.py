@@ -29,7 +29,7 @@ def finished(tmp_path_factory):
             query.feed(posts(1500, seed))
             query.reconfigure(wait=True)
     # an error while tables are computed does not stop a query: without this, tests would only miss the tables
-    assert [d["error"] for d in query.decisions if d.get("error")] == []
+    assert [d.error for d in query.decisions if d.error] == []
     assert query.progress.table_version > 0, query.decisions
     keys = {name: query.state(name).num_rows for name in ("places", "topics")}
     return checkpoint, keys, query.progress

@@ -197,9 +197,9 @@ def test_moving_costs_what_states_were_seen_to_weigh():
         query.feed(pa.table(columns))
         query.reconfigure(wait=True)
     decided = [one for p in query.recent_progress for one in p.routing.new]
-    told = next(one["forecast"] for one in decided if one["forecast"]["moved"])
-    assert told["bytes"] / told["moved"] != 100  # which is taken before anything is measured
-    assert 10 < told["bytes"] / told["moved"] < 500
+    told = next(one.forecast for one in decided if one.forecast.moved)
+    assert told.bytes / told.moved != 100  # which is taken before anything is measured
+    assert 10 < told.bytes / told.moved < 500
 
 
 def run_of(speeds, batches, seconds=1, rows=3000, seed=0):

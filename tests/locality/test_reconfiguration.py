@@ -54,9 +54,9 @@ def test_locality_rises_results_stay_right_and_every_key_has_one_home(tables, ch
             query.routing_table(name).route(hashes), [homes[int(h)] for h in hashes]
         )
         assert query.progress.state_keys[name] == len(homes)
-    adopted = [d for d in query.decisions if d["adopted"]]
+    adopted = [d for d in query.decisions if d.adopted]
     assert adopted
-    assert adopted[-1]["outcome"]["batches"] >= 1
+    assert adopted[-1].outcome["batches"] >= 1
 
 
 def test_order_sensitive_state_behind_a_stateless_operator_and_a_branch_move_too(tables, checkpoint):

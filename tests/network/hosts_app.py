@@ -143,7 +143,7 @@ def main(data, folder):
                 "topics": sorted(map(list, query.state("topics").collect())),
                 "progress": [progress.to_dict() for progress in query.recent_progress],
                 "tree": query._driver.learner.manager._tree,
-                "scalings": query.scalings,
+                "scalings": [scaling.to_dict() for scaling in query.scalings],
             }
             print(json.dumps(answer), flush=True)
 

@@ -72,7 +72,7 @@ def cluster(data: str, checkpoint: str) -> None:
         "keys": plain.count(),
         "differ": differ,
         "killers": sorted(map(list, query.state("killers").collect())),
-        "scalings": query.scalings,
+        "scalings": [scaling.to_dict() for scaling in query.scalings],
         "state_keys": [p.state_keys["counts"] for p in query.recent_progress],
     }
     print(json.dumps(answer))
@@ -106,7 +106,7 @@ def executors(data: str, checkpoint: str) -> None:
     answer = {
         "living": living,
         "refused": refused,
-        "scalings": query.scalings,
+        "scalings": [scaling.to_dict() for scaling in query.scalings],
         "servers": [len(p.servers) for p in query.recent_progress],
         "places": sorted(map(list, query.state("places").collect())),
     }

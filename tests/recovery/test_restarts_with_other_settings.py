@@ -134,13 +134,13 @@ def test_a_failing_partitioner_does_not_stop_the_stream(monkeypatch):
         query.feed(tables[1])
         query.reconfigure(wait=True)
         query.feed(tables[2])
-        assert "no room for the graph" in query.decisions[-1]["error"]
+        assert "no room for the graph" in query.decisions[-1].error
         monkeypatch.undo()
         query.reconfigure(wait=True)  # one that fails may still be under way
         query.feed(tables[3])
         query.reconfigure(wait=True)
         query.feed(tables[4])
-        assert query.decisions[-1]["error"] is None
+        assert query.decisions[-1].error is None
         check(query, tables)
 
 

@@ -109,13 +109,13 @@ def test_servers_come_and_go_asked_for_here_and_from_another_terminal(
             feed()
         terminal.join()
         assert answers == {"code": 0}
-        assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 3)]
+        assert [(s.before, s.to) for s in query.scalings] == [(2, 3)]
         assert len(query.progress.servers) == 3
         query.scale_in(1)
         feed()
         feed()
-        assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 3), (3, 2)]
-        assert query.scalings[-1]["moved_keys"] > 0
+        assert [(s.before, s.to) for s in query.scalings] == [(2, 3), (3, 2)]
+        assert query.scalings[-1].moved_keys > 0
         assert len(query.progress.servers) == 2
         assert min(s.rows for s in query.progress.servers) > 0
         check(query, checkpoint, fed)

@@ -137,7 +137,7 @@ def test_marks_tell_of_moves_scalings_and_refusals(checkpoint):
         query.feed(posts(400, 3))
     marks = CheckpointReader(checkpoint).marks
     moved = [m for m in marks if m["kind"] == "reconfigured"]
-    assert moved[0]["forecast"]["moved"] == query.decisions[0]["forecast"]["moved"] > 0
+    assert moved[0]["forecast"]["moved"] == query.decisions[0].forecast.moved > 0
     (scaled,) = [m for m in marks if m["kind"] == "scaled"]
     assert (scaled["batch"], scaled["from"], scaled["to"]) == (3, 2, 3)
     assert "scale out" in scaled["why"]

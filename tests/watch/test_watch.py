@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import weir
@@ -66,7 +67,7 @@ def test_the_present_is_what_progress_says(steered):
     assert sum(now["servers"][i]["load"]["places"] for i in range(4)) == pytest.approx(4, abs=0.01)
     assert now["graph"]["sources"] == ["source"]
     moved = [d for d in now["decisions"] if d["kind"] == "reconfigured"]
-    assert moved[-1]["forecast"] == query.decisions[0]["forecast"]
+    assert moved[-1]["forecast"] == msgspec.to_builtins(query.decisions[0].forecast)
     assert moved[-1]["after"]["locality"] > moved[-1]["before"]["locality"]
 
 

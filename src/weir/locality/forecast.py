@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,8 +61,7 @@ class Sizes:
         return cls({(a, b): size for a, b, size in saved[0]}, dict(saved[1]))
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(msgspec.Struct, frozen=True):
     """What a table would gain, measured on recent rows that it was not made from."""
 
     locality_now: float  # share of held-out rows whose next key is on the same server, with the present table
@@ -72,14 +72,13 @@ class Forecast:
     bytes: float  # what moving them costs
     seconds: float
     gain: float  # bytes per batch that no longer leave their server
-    break_even: float  # batches until the gain has paid for the move; infinite if it never does
+    break_even: float | None  # batches until the gain has paid for the move; None: it never does
     deviations: float  # the gain in standard deviations of pure chance
     pays: bool  # the verdict
     why: str
 
 
-@dataclass
-class Reconfiguration:
+class Reconfiguration(msgspec.Struct):
     """One reconfiguration that was considered: its forecast, whether it was adopted, and its outcome.
 
     ``outcome`` is filled in by the batches that follow: their mean locality and their number.
@@ -91,7 +90,7 @@ class Reconfiguration:
     adopted: bool
     forecast: Forecast | None
     seconds: float
-    outcome: dict[str, float] = field(default_factory=dict)
+    outcome: dict[str, float] = {}
     error: str | None = None  # why it could not be computed, if it could not
 
     def record(self, locality: float) -> None:
@@ -99,22 +98,6 @@ class Reconfiguration:
         n = self.outcome.get("batches", 0.0)
         self.outcome["locality"] = (self.outcome.get("locality", 0.0) * n + locality) / (n + 1)
         self.outcome["batches"] = n + 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        out = asdict(self)
-        if out["forecast"] and not math.isfinite(out["forecast"]["break_even"]):
-            out["forecast"]["break_even"] = None
-        return out
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Reconfiguration:
-        """Return what :meth:`to_dict` was called on."""
-        saved = data["forecast"]
-        if saved is None:
-            return cls(**data)
-        break_even = math.inf if saved["break_even"] is None else saved["break_even"]
-        return cls(**{**data, "forecast": Forecast(**{**saved, "break_even": break_even})})
 
 
 @dataclass(frozen=True)
@@ -193,7 +176,7 @@ def forecast(
     between = held_out.operator[tail], held_out.operator[held_out.indices]
     gain = float((saved * sizes.of_rows(held_out.operators, costs)[between]).sum()) / max(batches, 1e-9)
     weight = moved * (costs.state_bytes or STATE_BYTES) if moving.bytes is None else moving.bytes
-    break_even = weight / gain if gain > 0 else (0.0 if moved == 0 else math.inf)
+    break_even = weight / gain if gain > 0 else (0.0 if moved == 0 else None)
     deviations = (won - lost) / math.sqrt(won + lost) if won + lost > 0 else 0.0
     floor = np.maximum(judged_by.alpha, balance.floor(n, shares))
     excess_before, excess_after = np.maximum(before / floor - 1, 0), np.maximum(after / floor - 1, 0)
@@ -215,7 +198,7 @@ def forecast(
         pays, why = False, "the gain may be chance"
     elif rows and (won - lost) / rows < costs.min_gain * moved / max(1, moving.keys):
         pays, why = False, "gains too little for so much to move"
-    elif break_even > costs.horizon * period:
+    elif break_even is None or break_even > costs.horizon * period:
         pays, why = False, "moving costs more than it gains within the horizon"
     else:
         pays, why = True, "gains more than it costs"

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -601,7 +602,7 @@ class LocalityManager:
                 "budget": [self.budget.clock, self.budget.changes],
                 "locality": self.locality,
                 "imbalance": self.imbalance,
-                "decisions": [d.to_dict() for d in self.decisions],
+                "decisions": msgspec.to_builtins(list(self.decisions)),
             }
         }
         if self.shares is not None:
@@ -634,7 +635,7 @@ class LocalityManager:
         self._schedule.last, self._schedule.count = about["last"], about["reconfigurations"]
         self._schedule.requested, self._schedule.resized = about["asked"], about.get("resized", False)
         self.locality, self.imbalance = about["locality"], list(about["imbalance"])
-        self.decisions = deque((Reconfiguration.from_dict(d) for d in about["decisions"]), maxlen=_DECISIONS)
+        self.decisions = deque(msgspec.convert(about["decisions"], list[Reconfiguration]), maxlen=_DECISIONS)
         for o, homes in enumerate(self._homes):
             homes.resize(self.servers)
             start = f"keys.{o}."

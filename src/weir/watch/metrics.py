@@ -66,7 +66,7 @@ class Metrics:
         if did.restarted:
             self._add("weir_restarts", 1)
         for decision in did.routing.new if did.routing else []:
-            self._add("weir_reconfigurations", 1, "adopted" if decision["adopted"] else "refused")
+            self._add("weir_reconfigurations", 1, "adopted" if decision.adopted else "refused")
         for name, op in did.operators.items():
             self._add("weir_operator_rows", op.rows_in, name, "in")
             self._add("weir_operator_rows", op.rows_out, name, "out")

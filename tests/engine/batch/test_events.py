@@ -31,7 +31,7 @@ def test_a_listener_hears_batches_moves_scalings_and_the_end():
     assert committed[-1] is query.progress
     (moved,) = [event for event in heard if isinstance(event, Reconfigured)][:1]
     assert (moved.batch, moved.moved_keys) == (1, committed[1].moved_keys)
-    assert moved.decision["forecast"] == query.decisions[0]["forecast"]
+    assert moved.decision.forecast == query.decisions[0].forecast
     (scaled,) = [event for event in heard if isinstance(event, Scaled)]
     assert (scaled.batch, scaled.before, scaled.after) == (2, 2, 3)
     assert heard[-1] == Terminated(query.checkpoint, None)

@@ -63,8 +63,8 @@ def test_out_and_in_again(tables, checkpoint, routing):
     query = start(two_counts(), checkpoint, servers=2, routing=routing)
     scaled(query, tables, {1: out(2), 3: into(1)})
     assert sizes(query) == [2, 2, 4, 4, 3, 3]
-    assert [(s["from"], s["to"]) for s in query.scalings] == [(2, 4), (4, 3)]
-    assert all(s["moved_keys"] > 0 for s in query.scalings)
+    assert [(s.before, s.to) for s in query.scalings] == [(2, 4), (4, 3)]
+    assert all(s.moved_keys > 0 for s in query.scalings)
     for name, column in (("places", "place"), ("topics", "topic")):
         assert rows_of(query.state(name)) == counts(tables, column)
         homes = homes_of(checkpoint, name)
@@ -81,13 +81,13 @@ def test_learnt_homes_are_kept_until_a_reconfiguration_uses_the_new_servers(tabl
     learn = lambda query: query.reconfigure(wait=True)  # noqa: E731
     scaled(query, tables[:3], {0: learn, 1: out(2)})
     assert len(query.routing_table("topics")) > 300
-    assert query.scalings[0]["moved_keys"] < 40  # only keys that nobody has placed yet
+    assert query.scalings[0].moved_keys < 40  # only keys that nobody has placed yet
     scaled(query, tables[3:5], {3: learn, 4: into(1)})
     assert min(s.rows for s in query.progress.servers) > 0
     assert set(homes_of(checkpoint, "topics").values()) == {0, 1, 2, 3}
     scaled(query, tables[5:], {})
     assert sizes(query) == [2, 2, 4, 4, 4, 3]
-    assert query.scalings[1]["moved_keys"] > 0
+    assert query.scalings[1].moved_keys > 0
     for name, column in (("places", "place"), ("topics", "topic")):
         assert rows_of(query.state(name)) == counts(tables, column)
         homes = homes_of(checkpoint, name)
@@ -135,7 +135,7 @@ def test_as_few_keys_move_as_must(tables, checkpoint):
     scaled(query, tables, {4: look_and_grow})
     after = {name: homes_of(checkpoint, name) for name in before}
     moved = {n: sum(after[n][h] != s for h, s in before[n].items()) for n in before}
-    assert query.scalings[-1]["moved_keys"] == pytest.approx(sum(moved.values()), rel=0.1)
+    assert query.scalings[-1].moved_keys == pytest.approx(sum(moved.values()), rel=0.1)
     # key groups of keys move, so it is exact in key groups and nearly so in keys
     assert moved["topics"] <= 1.2 * least(before["topics"], 4) + 10
     assert all(after["topics"][h] == 3 for h, s in before["topics"].items() if after["topics"][h] != s)

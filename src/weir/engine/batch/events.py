@@ -16,6 +16,7 @@ from typing import Any
 from weir.engine.batch.ledger import Ledger
 from weir.engine.metrics.progress import Progress
 from weir.errors import EngineError
+from weir.locality.forecast import Reconfiguration
 
 logger = logging.getLogger("weir.engine")
 RECENT = 100  # batches whose progress is kept at hand
@@ -48,7 +49,7 @@ class Reconfigured(Event):
 
     batch: int
     moved_keys: int
-    decision: dict[str, Any]
+    decision: Reconfiguration
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Listeners:
         if progress.ran_again:
             self.tell(RanAgain(checkpoint, batch, progress.ran_again))
         for decision in progress.routing.new if progress.routing else []:
-            if decision["adopted"]:
+            if decision.adopted:
                 self.tell(Reconfigured(checkpoint, batch, progress.moved_keys or 0, decision))
         if progress.scaled:
             scaled = progress.scaled

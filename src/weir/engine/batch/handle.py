@@ -10,11 +10,12 @@ from weir.elasticity.decision import Decision, Situation, Strategy, text
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.events import Listener
 from weir.engine.documents import Commit
-from weir.engine.metrics.progress import Progress
+from weir.engine.metrics.progress import Progress, Scaling
 from weir.engine.steering.requests import SLOT_WAIT, Request
 from weir.engine.task.tables import table_in_force
 from weir.errors import EngineError, did_you_mean, renamed
 from weir.graph.model import Topology
+from weir.locality.forecast import Reconfiguration
 from weir.notebook import share, table
 from weir.routing.table import Table
 
@@ -153,10 +154,10 @@ class QueryHandle(ABC):
         self._driver.learner.request(wait)
 
     @property
-    def decisions(self) -> list[dict[str, Any]]:
+    def decisions(self) -> list[Reconfiguration]:
         """Every reconfiguration that was considered: what was forecast, what was done, what came of it."""
         learner = self._driver.learner
-        return [] if learner is None else [d.to_dict() for d in learner.manager.decisions]
+        return [] if learner is None else list(learner.manager.decisions)
 
     def routing_table(self, name: str) -> Table:
         """Return the table in force for an operator."""
@@ -259,6 +260,6 @@ class QueryHandle(ABC):
         print(text(decision, self.situation()))
 
     @property
-    def scalings(self) -> list[dict[str, Any]]:
+    def scalings(self) -> list[Scaling]:
         """Every change of servers since this start, those refused in automatic mode included."""
-        return [scaling.to_dict() for scaling in self._driver.scaler.history]
+        return list(self._driver.scaler.history)

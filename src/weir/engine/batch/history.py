@@ -116,9 +116,8 @@ def marks(commit: Commit) -> list[dict[str, Any]]:
     if did.ran_again:
         out.append({**at, "kind": "ran again", "why": did.ran_again})
     for decision in did.routing.new if did.routing else []:
-        out.append(
-            {**at, "kind": "reconfigured" if decision["adopted"] else "not reconfigured", **decision} | at
-        )
+        kind = "reconfigured" if decision.adopted else "not reconfigured"
+        out.append({"kind": kind, **msgspec.to_builtins(decision), **at})
     for one in did.scalings or []:
         out.append({**at, "kind": "scaled" if one.refused is None else "not scaled", **one.to_dict()})
     return out

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NoReturn
 import msgspec
 
 from weir.errors import EngineError
+from weir.locality.forecast import Reconfiguration
 from weir.notebook import share, table
 
 
@@ -42,7 +43,7 @@ def _plain(value: Any) -> Any:
         return {k: v if v.__class__ in _SCALAR else _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [v if v.__class__ in _SCALAR else _plain(v) for v in value]
-    return value
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
 
 
 _SCALAR = frozenset({int, float, str, bool, type(None)})  # most values, some for every server and operator
@@ -119,8 +120,8 @@ class RoutingProgress(Record):
     """What locality-aware routing has decided so far; ``new`` is what was decided for this batch."""
 
     decisions: int = 0
-    new: list[dict[str, Any]] = []
-    last_decision: dict[str, Any] | None = None
+    new: list[Reconfiguration] = []
+    last_decision: Reconfiguration | None = None
     stalled: str | None = None  # why no decision comes, where one should
     tables: dict[str, int] = {}  # operator → listed keys
     # operator → share of rows whose keys were not too rare to be reported, last time
@@ -136,13 +137,9 @@ class RoutingProgress(Record):
     def lines(self) -> list[str]:
         """Return what was decided and why, in sentences."""
         out = []
-        if self.last_decision is not None:
-            verdict = "adopted" if self.last_decision["adopted"] else "refused"
-            why = (
-                (self.last_decision["forecast"] or {}).get("why")
-                or self.last_decision["error"]
-                or "asked for"
-            )
+        if (last := self.last_decision) is not None:
+            verdict = "adopted" if last.adopted else "refused"
+            why = last.error or "asked for" if last.forecast is None else last.forecast.why
             out.append(f"tables: {sum(self.tables.values()):,} keys; the last proposal was {verdict}: {why}")
         if self.speeds is not None:
             speeds = ", ".join(f"{speed:.2g}" for speed in self.speeds)

@@ -420,8 +420,8 @@ class Learner:
         self._told = decisions[-1] if decisions else None
         return RoutingProgress(
             decisions=len(decisions),
-            new=[one.to_dict() for one in new],
-            last_decision=decisions[-1].to_dict() if decisions else None,
+            new=new,
+            last_decision=self._told,
             stalled=self._check_stalled(),
             tables={
                 name: self._listed.get(name, 0) if name in self.learnt else len(load_table(self.storage, ref))

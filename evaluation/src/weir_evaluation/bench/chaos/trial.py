@@ -166,7 +166,7 @@ class Story:
             fed += 1
             learner = self.query._driver.learner
             futures.wait([learner._pool.submit(int)])  # it computes as fast as batches come
-        if not any(decision["batch"] >= before for decision in self.query.decisions):
+        if not any(decision.batch >= before for decision in self.query.decisions):
             self.result.stalls.append(
                 f"no decision in {fed} batches: {learner.manager.stalled() or 'no reason given'}"
             )

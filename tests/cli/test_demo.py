@@ -10,7 +10,7 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from weir.cli.demo.command import Posts, Topic, Trending
+from weir.cli.demo import Posts, Topic, Trending
 from weir.engine.inspect.inspection import inspect
 
 

@@ -30,7 +30,7 @@ from weir.extras import DISTRIBUTION
 
 COMMANDS = {
     "demo": (
-        "weir.cli.demo.command",
+        "weir.cli.demo",
         "the main job: a stream of posts through two keyed operators, on this machine",
     ),
     "run": ("weir.cli.run", "run an application as a service, told by a configuration"),

@@ -74,7 +74,7 @@ def _measure(args: argparse.Namespace, folder: Path, cache: Path) -> dict[str, f
 def _application(terms: dict[str, Any]) -> dict[str, float]:
     """Run the demo's application until the first table is in force; return when that was, after the first batch."""
     import weir
-    from weir.cli.demo.command import SCHEMA, Posts, application
+    from weir.cli.demo import SCHEMA, Posts, application
     from weir.spark.session import embedded
 
     work, servers = Path(terms["folder"]), terms["servers"]

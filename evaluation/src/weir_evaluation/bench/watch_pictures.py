@@ -17,7 +17,7 @@ from rich.console import Console
 
 import weir
 import weir.testing
-from weir.cli.demo.command import SCHEMA, Posts, application
+from weir.cli.demo import SCHEMA, Posts, application
 from weir.watch.page_server import PageServer
 from weir_evaluation.browser import DRAWN, browser
 

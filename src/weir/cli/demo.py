@@ -1,4 +1,10 @@
-"""The command ``weir demo``: a made-up stream, by hash at first, then with homes that are learnt, and a check."""
+"""``weir demo``: the main job, on a stream of posts that the demo makes up itself.
+
+People in some places post about topics. Most posts about a topic come from one place. This changes with time:
+topics move to other places, old topics end, new ones appear, and now and then one explodes. The job counts posts per
+place, then finds the topics that trend; both operators keep state per key, on every server. A post goes to the server
+of its place, then to the server of its topic, and is sent over only if the two are not the same.
+"""
 
 from __future__ import annotations
 
@@ -246,7 +252,7 @@ class Demo:
         self.stream = Posts(args.rows, seed=args.seed)
         self.posts, self.checkpoint = work / "posts", str(work / "checkpoint")
         self.posts.mkdir()
-        self.batches: list[dict[str, Any]] = []
+        self.batches: list[Progress] = []
         self.trending: list[dict[str, Any]] = []
         self.page: str | None = None  # the link to the page, once it is served
         self._doing, self._shown = "", 0  # what was printed last, and how many of the trending topics
@@ -259,16 +265,16 @@ class Demo:
             while len(self.batches) < self.args.batches and time.perf_counter() < self.end:
                 self._learn(query)
                 self._process(query, min(len(self.batches) + PERIOD, self.args.batches))
-        if not self.batches or (learns and not any(batch["table_version"] for batch in self.batches)):
+        if not self.batches or (learns and not any(batch.table_version for batch in self.batches)):
             missing = "no homes were learnt" if self.batches else "no batch was finished"
             raise EngineError(f"{missing} within {self.args.seconds:.0f} s; give the demo more --seconds")
         summary = {
-            "hash": _mean([batch for batch in self.batches if not batch["table_version"]]),
-            "learnt": _mean([batch for batch in self.batches if batch["table_version"]]),
-            "rows_per_s": statistics.median(batch["rows_per_s"] for batch in self.batches),
+            "hash": _mean([batch for batch in self.batches if not batch.table_version]),
+            "learnt": _mean([batch for batch in self.batches if batch.table_version]),
+            "rows_per_s": statistics.median(map(_speed, self.batches)),
         }
-        rows = sum(batch["rows"] for batch in self.batches)
-        shown = {"batches": self.batches, "trending": self.trending}
+        rows = sum(batch.rows for batch in self.batches)
+        shown = {"batches": list(map(_brief, self.batches)), "trending": self.trending}
         return {"servers": self.args.servers, "rows": rows, "summary": summary, **shown}
 
     def compare(self) -> dict[str, Any]:
@@ -328,15 +334,15 @@ class Demo:
 
     def _report(self, query: Any) -> None:
         """Print the batches that have ended since the last call, and the topics that trend."""
-        latest, trending = self.batches[-1]["batch"] if self.batches else -1, self.trending.copy()
-        for batch in [_brief(p) for p in query.recent_progress if p.batch > latest]:
+        latest, trending = self.batches[-1].batch if self.batches else -1, self.trending.copy()
+        for batch in [p for p in query.recent_progress if p.batch > latest]:
             self.batches.append(batch)
-            version = f"v{batch['table_version']}" if batch["table_version"] else "hash"
+            version = f"v{batch.table_version}" if batch.table_version else "hash"
             self._print(
                 Text.assemble(
-                    f"batch {batch['batch']:3}  {batch['rows_per_s']:9,.0f} posts/s  stayed on server ",
-                    share_bar(batch["locality"], 12),
-                    f"  busiest server {busiest(batch):.2f} × average  table {version}",
+                    f"batch {batch.batch:3}  {_speed(batch):9,.0f} posts/s  stayed on server ",
+                    share_bar(batch.locality, 12),
+                    f"  busiest server {max(_imbalance(batch).values()):.2f} × average  table {version}",
                 )
             )
         for alarm in trending[self._shown :]:
@@ -354,24 +360,32 @@ class Demo:
         self.console.print(line, highlight=False, soft_wrap=True)
 
 
-def _brief(progress: Progress) -> dict[str, Any]:
-    """Return what the demo shows of a batch."""
-    seconds = progress.seconds.batch or progress.seconds.plan + progress.seconds.job
-    imbalance = {name: operator.imbalance for name, operator in progress.operators.items()}
-    shown = {name: getattr(progress, name) for name in _SHOWN} | {"moved_keys": progress.moved_keys or 0}
-    return {**shown, "rows_per_s": progress.rows / seconds, "imbalance": imbalance}
+def _speed(did: Progress) -> float:
+    """Return the rows per second of a batch."""
+    return did.rows / (did.seconds.batch or did.seconds.plan + did.seconds.job)
 
 
-def _mean(batches: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _imbalance(did: Progress) -> dict[str, float]:
+    """Return the load of the busiest server over the average, by operator."""
+    return {name: operator.imbalance or 0.0 for name, operator in did.operators.items()}
+
+
+def _brief(did: Progress) -> dict[str, Any]:
+    """Return what ``--json`` says of a batch."""
+    shown = {name: getattr(did, name) for name in _SHOWN} | {"moved_keys": did.moved_keys or 0}
+    return {**shown, "rows_per_s": _speed(did), "imbalance": _imbalance(did)}
+
+
+def _mean(batches: list[Progress]) -> dict[str, Any] | None:
     """Return averages over batches; None if there are none."""
     if not batches:
         return None
-    mean, names = statistics.mean, batches[0]["imbalance"]
+    mean = statistics.mean
     return {
         "batches": len(batches),
-        "locality": mean(batch["locality"] for batch in batches),
-        "imbalance": {name: mean(batch["imbalance"][name] for batch in batches) for name in names},
-        "bytes_exchanged_per_row": mean(batch["bytes_exchanged"] / batch["rows"] for batch in batches),
+        "locality": mean(batch.locality or 0.0 for batch in batches),
+        "imbalance": {n: mean(_imbalance(batch)[n] for batch in batches) for n in batches[0].operators},
+        "bytes_exchanged_per_row": mean(batch.bytes_exchanged / batch.rows for batch in batches),
     }
 
 
@@ -381,11 +395,6 @@ With your own data:
   [bold]app = weir.source(df).count("place", emit="rows").count("topic")[/]
   [bold]app.start("ckpt", servers=4, routing=weir.Locality(), watch=True).page[/]
 """
-
-
-def busiest(batch: dict[str, Any]) -> float:
-    """Return the load of the busiest server over the average."""
-    return max(value for value in batch["imbalance"].values() if value is not None)
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -419,13 +428,13 @@ def _paragraphs(result: dict[str, Any]) -> list[str]:
         said.append(
             f"[bold]By hash[/] ({plural(hashed['batches'], 'batch', 'batches')}), homes are chosen at random: "
             f"{100 * hashed['locality']:.0f} % of posts stayed on their server (1 in {servers} does by chance). "
-            f"The busiest server had {busiest(hashed):.2f} × the average."
+            f"The busiest server had {max(hashed['imbalance'].values()):.2f} × the average."
         )
     if learnt:
         said.append(
             f"[bold]With homes learnt from the stream[/] ({plural(learnt['batches'], 'batch', 'batches')}): "
             f"[bold green]{100 * learnt['locality']:.0f} %[/] stayed, although topics kept moving to other places. "
-            f"The busiest server had {busiest(learnt):.2f} × the average."
+            f"The busiest server had {max(learnt['imbalance'].values()):.2f} × the average."
         )
     if hashed and learnt:
         before, after = hashed["bytes_exchanged_per_row"], learnt["bytes_exchanged_per_row"]

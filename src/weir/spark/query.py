@@ -23,10 +23,9 @@ from weir.spark.failures import Stopped, check_sendable, translated
 from weir.spark.live_runner import LiveRunner, free_servers, require_live
 from weir.spark.runner import SparkRunner
 from weir.spark.session import encrypts_files, own_session
-from weir.spark.sources import SparkRows
+from weir.spark.sources import SparkRows, frames_of, started_stream
 from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
-from weir.spark.topics import frames_of, started_stream
 from weir.state.storage import Storage
 from weir.watch.page_server import page_of
 

@@ -10,24 +10,21 @@ from hypothesis import strategies as st
 from weir.elasticity.keys import SLACK, spread
 from weir.errors import GroupingError, ParameterError
 from weir.hashing import key_group, mix
-from weir.routing.key_groups import KeyGroups
-from weir.routing.table import Table
+from weir.routing.table import NO_TABLE, Table, finer
 
 
-def rescaled(rule: KeyGroups, n: int, load: np.ndarray, listed_load: np.ndarray | None = None) -> KeyGroups:
-    """KeyGroups and listed keys balanced together."""
-    listed = rule.listed or Table(np.empty(0, np.uint64), np.empty(0, np.int32))
-    more = np.ones(len(listed)) if listed_load is None else listed_load
-    homes = np.concatenate([rule.homes, listed.instances])
+def rescaled(rule: Table, n: int, load: np.ndarray, listed_load: np.ndarray | None = None) -> Table:
+    """Key groups and listed keys balanced together."""
+    more, groups = np.ones(len(rule)) if listed_load is None else listed_load, len(rule.key_groups)
+    homes = np.concatenate([rule.key_groups, rule.instances])
     after = spread(homes, n, weights=np.concatenate([load, more]))
-    own = Table(listed.hashes, after[len(rule.homes) :])
-    return KeyGroups(after[: len(rule.homes)], own if len(own) else None)
+    return Table(rule.hashes, after[groups:]).with_key_groups(after[:groups])
 
 
-def per_group(rule: KeyGroups, keys: np.ndarray) -> np.ndarray:
+def per_group(rule: Table, keys: np.ndarray) -> np.ndarray:
     """Return the keys in each key group, without those that have a home of their own."""
-    own = np.zeros(len(keys), bool) if rule.listed is None else rule.listed.find(keys) >= 0
-    return np.bincount(key_group(keys[~own], len(rule.homes)), minlength=len(rule.homes))
+    own, groups = rule.find(keys) >= 0, len(rule.key_groups)
+    return np.bincount(key_group(keys[~own], groups), minlength=groups)
 
 
 def least_moves(homes: np.ndarray, n: int, weights: np.ndarray, slack: float = SLACK) -> int:
@@ -108,7 +105,7 @@ def test_a_key_heavier_than_its_share_stays_and_the_rest_makes_room() -> None:
 
 def test_a_million_keys_from_two_to_four_to_three_in_a_few_kilobytes() -> None:
     keys = some_keys(1_000_000)
-    rule = KeyGroups.like_hash(2)
+    rule = NO_TABLE.with_key_groups(finer(range(2)))
     here = rule.router(2).route(keys)
     assert np.array_equal(here, key_group(keys, 2)), "to speak of key groups moves nothing"
     for n in (4, 3):
@@ -118,7 +115,7 @@ def test_a_million_keys_from_two_to_four_to_three_in_a_few_kilobytes() -> None:
         load = np.bincount(there, minlength=n)
         assert load.max() <= 1.04 * load.mean()
         here = there
-    assert rule.homes.nbytes <= 65_536
+    assert rule.key_groups.nbytes <= 65_536
 
 
 @settings(deadline=None, max_examples=25)
@@ -126,15 +123,15 @@ def test_a_million_keys_from_two_to_four_to_three_in_a_few_kilobytes() -> None:
 def test_buckets_name_only_instances_that_exist(sizes: list[int], seed: int) -> None:
     keys = some_keys(5000, seed)
     heavy = Table(keys[:5], np.zeros(5, np.int32))
-    rule = KeyGroups.like_hash(sizes[0], 256).with_listed(heavy)
+    rule = heavy.with_key_groups(finer(range(sizes[0]), 256))
     for n in sizes:
         rule = rescaled(rule, n, per_group(rule, keys), listed_load=np.full(5, 50.0))
         home = rule.router(n).route(keys)
         assert 0 <= home.min() <= home.max() < n
-        assert rule.listed is not None
-        assert np.array_equal(home[:5], rule.listed.find(keys[:5]))
-    assert rule == KeyGroups(rule.homes.copy(), rule.listed)
-    assert hash(rule) == hash(KeyGroups(rule.homes.copy(), rule.listed))
+        assert np.array_equal(home[:5], rule.find(keys[:5]))
+    again = Table(rule.hashes, rule.instances).with_key_groups(rule.key_groups.copy())
+    assert rule == again
+    assert hash(rule) == hash(again)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
@@ -147,6 +144,6 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ParameterError, match="negative"):
         spread([0], 1, weights=[-1])
     with pytest.raises(GroupingError, match="only 2"):
-        KeyGroups.like_hash(4).router(2)
+        NO_TABLE.with_key_groups(finer(range(4))).router(2)
     with pytest.raises(GroupingError, match="home each"):
-        KeyGroups(np.empty(0, np.int32))
+        NO_TABLE.with_key_groups([])

@@ -36,8 +36,7 @@ from weir.locality.proposal import Proposal, Snapshot
 from weir.locality.schedule import Budget, Schedule
 from weir.locality.stats import BatchStats, Edge
 from weir.network.locator import Tree, check_tree, closeness
-from weir.routing.locality_aware import NO_TABLE
-from weir.routing.table import Moves, Patch, Table
+from weir.routing.table import NO_TABLE, Moves, Patch, Table
 
 STALLED = 3  # periods without a decision
 # a key is split over servers where it is heavier than this many fair shares; with or without affinity to lose by it

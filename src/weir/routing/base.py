@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from weir.errors import ParameterError
 
 if TYPE_CHECKING:
-    from weir.routing.key_groups import KeyGroups
     from weir.routing.table import Table
 
 Keys = NDArray[np.uint64]
@@ -64,9 +63,8 @@ class InstanceLoad:
 class PlannedRouting:
     """What a batch's plan says about the routing of one operator."""
 
-    table: Table | None = None  # the learnt table in force; None if there is none
-    # where unlisted keys live, once scaling has taken that from their plain hash
-    key_groups: KeyGroups | None = None
+    # the table in force, with key groups once scaling has taken homes of unlisted keys from their plain hash
+    table: Table | None = None
     hot: Keys | None = None  # hashes of keys that are too heavy for one server
     spare: float = 0.0  # part of all keys, by hash, whose rows may go to other servers than their home
 
@@ -206,9 +204,9 @@ class Grouping(ABC):
 
     def in_force(self, planned: PlannedRouting) -> Grouping:
         """Return the grouping of a batch: with what its plan says, where that decides."""
-        if planned.key_groups is not None and self.scales_by_key_group:
-            return planned.key_groups.with_listed(planned.table)
-        return self
+        table = planned.table
+        scaled = table is not None and table.key_groups is not None and self.scales_by_key_group
+        return table if table is not None and scaled else self
 
     def for_operator(self, operator: OperatorTraits) -> Grouping:
         """Return the grouping that stands for this one in front of an operator."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from weir.hashing import mix
+from weir.hashing import hash_home, mix
 from weir.routing.base import (
     Counters,
     Feedback,
@@ -22,10 +22,8 @@ from weir.routing.base import (
     RoutingRule,
 )
 from weir.routing.hash import Hash
-from weir.routing.key_groups import KeyGroups
-from weir.routing.table import Table
+from weir.routing.table import NO_TABLE, Table
 
-NO_TABLE = Table(np.empty(0, np.uint64), np.empty(0, np.int32))
 _SPARE = np.uint64(0x5BA2E)  # makes which keys are spare independent of where they live
 
 
@@ -45,7 +43,6 @@ class LocalityAware(Grouping):
     """
 
     table: Table = NO_TABLE
-    key_groups: KeyGroups | None = None  # where unlisted keys live, if no longer simply by their hash
     settings: Any = field(default=None, compare=False, repr=False)
 
     name: ClassVar[str] = "LAR"
@@ -53,12 +50,12 @@ class LocalityAware(Grouping):
     scales_by_key_group: ClassVar[bool] = True
 
     @property
-    def home_rule(self) -> Table | KeyGroups:
+    def home_rule(self) -> Table:
         """The rule by which every key has its one home."""
-        return self.table if self.key_groups is None else self.key_groups.with_listed(self.table)
+        return self.table
 
     def in_force(self, planned: PlannedRouting) -> LocalityAware:
-        return replace(self, table=planned.table or NO_TABLE, key_groups=planned.key_groups)
+        return replace(self, table=NO_TABLE if planned.table is None else planned.table)
 
     def make_router(self, context: RouterContext) -> Router:
         return self.home_rule.make_router(context)
@@ -114,8 +111,7 @@ class LocalityAwareSplit(LocalityAware):
     def in_force(self, planned: PlannedRouting) -> LocalityAwareSplit:
         return replace(
             self,
-            table=planned.table or NO_TABLE,
-            key_groups=planned.key_groups,
+            table=NO_TABLE if planned.table is None else planned.table,
             hot=self.hot if planned.hot is None else np.sort(planned.hot),
             spare=planned.spare,
             overflow=None if self.overflow is None else self.overflow.in_force(planned),
@@ -145,7 +141,6 @@ class SplitRouter(Router):
         self._local = local
         self.overflow = overflow
         self.spare = 0.0 if overflow is None else grouping.spare
-        self._unlisted = (grouping.key_groups or Hash()).router(n)
 
     @property
     def _deals(self) -> bool:
@@ -158,7 +153,8 @@ class SplitRouter(Router):
                 home = np.where(home < 0, self._local, home)
             if len(self._grouping.hot) and self.overflow is None:
                 home = np.where(np.isin(keys, self._grouping.hot), self._local, home)
-        out = np.where(home < 0, self._unlisted.route(keys), home).astype(np.int32)
+        unlisted = hash_home(keys, self.n, self._grouping.table.key_groups)
+        out = np.where(home < 0, unlisted, home).astype(np.int32)
         if self.overflow is not None and self._deals:
             dealt = np.isin(keys, self._grouping.hot)
             dealt |= mix(keys, _SPARE) < np.uint64(self.spare * (2**64 - 2**11))

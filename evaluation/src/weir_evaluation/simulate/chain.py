@@ -159,7 +159,7 @@ class _Chain:
             grouping = self.declared[o]
             if self.manager is not None:
                 hot, spare = self.manager.hot.get(o), self.manager.spare.get(o, 0.0)
-                grouping = grouping.in_force(PlannedRouting(self.manager.table(o), None, hot, spare))
+                grouping = grouping.in_force(PlannedRouting(self.manager.table(o), hot, spare))
             for s in range(self.sources if o == 0 else self.n):
                 far = self.far[s] if o and self.far is not None and grouping.uses_distances else None
                 local = -1 if o == 0 else s

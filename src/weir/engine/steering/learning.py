@@ -149,12 +149,8 @@ class Learner:
             self.agree(tables)
 
     def _key_groups(self, layout: Layout | None) -> dict[int, NDArray[np.int32]]:
-        homes = {}
-        for o, name in enumerate(self.names):
-            key_groups = key_groups_in_force(self.storage, layout, name)
-            if key_groups is not None:
-                homes[o] = key_groups.homes
-        return homes
+        homes = {o: key_groups_in_force(self.storage, layout, name) for o, name in enumerate(self.names)}
+        return {o: groups for o, groups in homes.items() if groups is not None}
 
     def weights(self, name: str, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Recent rows of an operator's keys; each counts for a row at least."""

@@ -5,7 +5,7 @@ may come with other servers, placements or groupings. Here either becomes a :cla
 carries out: state changes its owner by reference (:mod:`weir.engine.task.ownership`). Nothing has happened until the
 plan is written; from then on a restart completes it.
 
-Scaling moves as few key groups (:class:`~weir.routing.key_groups.KeyGroups`) as balance needs. Keys with an entry in a
+Scaling moves as few key groups as balance needs. Keys with an entry in a
 table keep their home unless its server goes; those of learning operators are then placed by the next reconfiguration,
 which is asked for at once.
 """
@@ -28,7 +28,7 @@ from weir.engine.task.tables import load_table, whole_table
 from weir.errors import EngineError
 from weir.graph.model import HELD, Node, Topology
 from weir.routing.base import Grouping
-from weir.routing.locality_aware import NO_TABLE
+from weir.routing.table import NO_TABLE
 from weir.state.storage import Storage
 
 Build = Callable[[int, Mapping[str, Sequence[int]] | None], Topology]

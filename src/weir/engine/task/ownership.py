@@ -30,9 +30,7 @@ from weir.engine.task.tables import grouping_in_force, homes_of, key_groups_in_f
 from weir.graph.model import HELD, Node, Topology
 from weir.hashing import group_starts, key_group
 from weir.routing.base import Grouping, Keys
-from weir.routing.key_groups import KeyGroups
-from weir.routing.locality_aware import NO_TABLE
-from weir.routing.table import Table
+from weir.routing.table import NO_TABLE, Table, finer
 from weir.state.merge import living
 from weir.state.move import Moves
 from weir.state.segment import H1, SYSTEM, SegmentRef, stored_schema
@@ -92,12 +90,12 @@ def owners(
     rule = None if grouping is None or grouping.splits_keys else grouping.rule(len(places))
     key_groups = key_groups_in_force(storage, layout, name)
     if key_groups is None:
-        key_groups = KeyGroups.like_hash(len(places)) if rule is None else KeyGroups.of_rule(rule)
+        key_groups = finer(np.arange(len(places)) if rule is None else rule.homes)
     if table is not None:
         listed = load_table(storage, table)
     else:
         listed = NO_TABLE if rule is None else Table(rule.listed, rule.instances)
-    return Owners(places[key_groups.homes], Table(listed.hashes, places[listed.instances]))
+    return Owners(places[key_groups], Table(listed.hashes, places[listed.instances]))
 
 
 def owners_before(storage: Storage, last: Commit, node: Node, grouping: Grouping) -> Owners | None:

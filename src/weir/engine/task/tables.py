@@ -17,18 +17,16 @@ from numpy.typing import NDArray
 from weir.engine.checkpoint import SIDE, TABLES, CheckpointLayout, load_arrays, read_table, write_table
 from weir.engine.documents import BatchPlan, Commit, FileRef, Layout, SideRef, TableRef
 from weir.graph.model import Node, Topology
-from weir.routing.base import Grouping, PlannedRouting
-from weir.routing.hash import Hash
-from weir.routing.key_groups import KeyGroups
-from weir.routing.locality_aware import NO_TABLE
-from weir.routing.table import Patch, Table
+from weir.hashing import hash_home
+from weir.routing.base import Grouping, Instances, PlannedRouting
+from weir.routing.table import NO_TABLE, Patch, Table
 from weir.state.cache import BYTES
 from weir.state.storage import Storage
 
 PATCHES_AT_MOST = 32
 
 _loaded: OrderedDict[tuple[str, str, int], Table] = OrderedDict()
-_key_groups: OrderedDict[tuple[str, str, int], KeyGroups] = OrderedDict()
+_key_groups: OrderedDict[tuple[str, str, int], Instances] = OrderedDict()
 
 
 def changed_table(
@@ -90,9 +88,9 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
 def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared: Grouping) -> Grouping:
     """Return the grouping of an operator in a batch: with what the plan says, where that decides."""
     ref, hot = plan.tables.get(operator), plan.hot.get(operator)
+    table = NO_TABLE if ref is None else load_table(storage, ref)
     planned = PlannedRouting(
-        table=None if ref is None else load_table(storage, ref),
-        key_groups=key_groups_in_force(storage, plan.layout, operator),
+        table=table.with_key_groups(key_groups_in_force(storage, plan.layout, operator)),
         hot=None if hot is None else np.array(hot, np.uint64),
         spare=plan.spare.get(operator, 0.0),
     )
@@ -100,24 +98,25 @@ def grouping_in_force(storage: Storage, plan: BatchPlan, operator: str, declared
 
 
 def homes_of(
-    node: Node, grouping: Grouping, key_hash: NDArray[np.uint64], key_groups: KeyGroups | None = None
+    node: Node, grouping: Grouping, key_hash: NDArray[np.uint64], key_groups: Instances | None = None
 ) -> NDArray[np.int32]:
     """Return the server on which each key's state lives, also where its rows are worked on elsewhere.
 
     ``grouping`` is the one in force; ``key_groups`` say where keys live that a grouping splits.
     """
-    rule = grouping.home_rule or key_groups or Hash()
-    return np.asarray(node.placement, np.int32)[rule.router(len(node.placement)).route(key_hash)]
+    rule, n = grouping.home_rule, len(node.placement)
+    homes = hash_home(key_hash, n, key_groups) if rule is None else rule.router(n).route(key_hash)
+    return np.asarray(node.placement, np.int32)[homes]
 
 
-def key_groups_in_force(storage: Storage, layout: Layout | None, operator: str) -> KeyGroups | None:
+def key_groups_in_force(storage: Storage, layout: Layout | None, operator: str) -> Instances | None:
     """Return where unlisted keys of an operator live, if scaling has taken that from their plain hash."""
     ref = layout.key_groups.get(operator) if layout is not None else None
     if ref is None:
         return None
     key = (storage.location, ref.name, ref.crc)
     if key not in _key_groups:
-        _key_groups[key] = KeyGroups(load_arrays(storage, ref)["homes"])
+        _key_groups[key] = load_arrays(storage, ref)["homes"].astype(np.int32)
         while len(_key_groups) > 16:
             _key_groups.popitem(last=False)
     return _key_groups[key]
@@ -128,14 +127,14 @@ def table_in_force(storage: Storage, last: Commit | None, node: Node) -> Table:
     ref = last.tables.get(node.name) if last else None
     table = NO_TABLE if ref is None else load_table(storage, ref)
     places = np.asarray(node.placement, np.int32)
-    rule = key_groups_in_force(storage, last.layout, node.name) if last else None
+    groups = key_groups_in_force(storage, last.layout, node.name) if last else None
     return Table(
         table.hashes,
         places[table.instances],
         last.servers if last else len(places),
         node.name,
         0 if ref is None else ref.version,
-        key_groups=None if rule is None else places[rule.homes],
+        key_groups=None if groups is None else places[groups],
     )
 
 

@@ -309,7 +309,7 @@ class Table(Grouping):
         ``n`` is the number that the table was made for, if it is not given.
         """
         count = self.n if n is None else n
-        if count is None:
+        if count is None and self.key_groups is None:
             raise GroupingError(
                 "where unlisted keys live depends on the number of instances, which this table doesn't say: "
                 "make it with n=…, or ask route(hashes, n)"
@@ -317,7 +317,7 @@ class Table(Grouping):
         homes = self.find(hashes)
         missing = np.flatnonzero(homes < 0)
         if len(missing):
-            homes[missing] = hash_home(hashes[missing], count, self.key_groups)
+            homes[missing] = hash_home(hashes[missing], count or 0, self.key_groups)
         return homes
 
     def __getstate__(self) -> dict[str, Any]:

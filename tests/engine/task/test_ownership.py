@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.engine.task.ownership import Owners, Transfer
+from weir.engine.task.ownership import Transfer
 from weir.hashing import mix
 from weir.routing.table import Table
 from weir.state.merge import merge_segments
@@ -32,9 +32,9 @@ def layouts(draw: st.DrawFn) -> tuple[int, list[int], dict[int, int]]:
     return servers, groups, draw(st.dictionaries(st.integers(0, len(KEYS) - 1), server, max_size=10))
 
 
-def owners(groups: list[int], listed: dict[int, int]) -> Owners:
+def owners(groups: list[int], listed: dict[int, int]) -> Table:
     hashes = KEYS[list(listed)] if listed else np.empty(0, np.uint64)
-    return Owners(np.array(groups, np.int32), Table(hashes, np.array(list(listed.values()), np.int32)))
+    return Table(hashes, np.array(list(listed.values()), np.int32)).with_key_groups(groups)
 
 
 # what happens between two changes: keys that get a value, or go (None), and whether segments are merged
@@ -58,7 +58,7 @@ def test_every_key_is_with_its_owner_and_nowhere_else(first, story) -> None:
             manifest[server].append(write_segment(storage, f"state/{number}", newest(table)))
 
     for (changes, merges), (after_servers, groups, listed), random in story:
-        homes = now.find(KEYS)
+        homes = now.route(KEYS)
         for server in range(servers):
             mine = {k: v for k, v in changes.items() if homes[k] == server and (v is not None or k in truth)}
             living = [k for k, v in mine.items() if v is not None]
@@ -94,7 +94,7 @@ def test_every_key_is_with_its_owner_and_nowhere_else(first, story) -> None:
             for key, value in zip(table[H1].to_pylist(), table["value"].to_pylist(), strict=True):
                 assert key not in found
                 found[key] = server, value
-        homes = now.find(KEYS)
+        homes = now.route(KEYS)
         assert found == {int(KEYS[k]): (int(homes[k]), v) for k, v in truth.items()}
         for k in range(len(KEYS)):  # looked up, too
             view = StateView(storage, manifest[homes[k]], SCHEMA)

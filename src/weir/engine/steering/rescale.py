@@ -134,7 +134,7 @@ def change(
                 )
             continue
         before = owners_before(storage, last, node, grouping) if node.name in last.manifest else None
-        listed = NO_TABLE if before is None else before.listed
+        listed = NO_TABLE if before is None else before
         if before is None and grouping.learnt and node.name in tables:
             listed = listed_before(storage, last, node)
         if len(listed) and (grouping.learnt or layout is not None):
@@ -151,7 +151,7 @@ def change(
             continue
         if layout is not None and (grouping.scales_by_key_group or grouping.splits_keys):
             name = CheckpointLayout.new_file(TABLES, batch, "key-groups", node.name)
-            groups = regroup(instance[before.groups], k)
+            groups = regroup(instance[before.rule(1).homes], k)
             layout.key_groups[node.name] = save_arrays(storage, name, {"homes": groups})
         owners = transfer(storage, last, layout, tables, origin, node, topology)
         moved_keys += owners.moved_keys(last.keys.get(node.name, 0))

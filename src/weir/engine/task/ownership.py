@@ -15,7 +15,6 @@ until this batch's commit nothing has moved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
@@ -29,7 +28,7 @@ from weir.engine.task.batch_context import BatchContext
 from weir.engine.task.tables import grouping_in_force, homes_of, key_groups_in_force, load_table
 from weir.graph.model import HELD, Node, Topology
 from weir.hashing import group_starts, key_group
-from weir.routing.base import Grouping, Keys
+from weir.routing.base import Grouping
 from weir.routing.table import NO_TABLE, Table, finer
 from weir.state.merge import living
 from weir.state.move import Moves
@@ -37,19 +36,6 @@ from weir.state.segment import H1, SYSTEM, SegmentRef, stored_schema
 from weir.state.storage import Storage
 
 LAST = (1 << 64) - 1
-
-
-@dataclass(frozen=True)
-class Owners:
-    """The server of each key group of an operator, and of each key that is listed."""
-
-    groups: NDArray[np.int32]
-    listed: Table
-
-    def find(self, hashes: Keys) -> NDArray[np.int32]:
-        """Return the server of each key."""
-        home = self.listed.find(hashes)
-        return np.where(home < 0, self.groups[key_group(hashes, len(self.groups))], home).astype(np.int32)
 
 
 def known(grouping: Grouping, n: int) -> bool:
@@ -81,8 +67,8 @@ def owners(
     name: str,
     layout: Layout | None,
     table: TableRef | None,
-) -> Owners:
-    """Return the owners of an operator's keys: by a layout and a table, where there are such, else by its grouping.
+) -> Table:
+    """Return the servers that own keys: by a layout and a table, where there are such, else by the operator's grouping.
 
     Without a grouping, keys that no table lists are spread evenly.
     """
@@ -95,10 +81,10 @@ def owners(
         listed = load_table(storage, table)
     else:
         listed = NO_TABLE if rule is None else Table(rule.listed, rule.instances)
-    return Owners(places[key_groups], Table(listed.hashes, places[listed.instances]))
+    return Table(listed.hashes, places[listed.instances]).with_key_groups(places[key_groups])
 
 
-def owners_before(storage: Storage, last: Commit, node: Node, grouping: Grouping) -> Owners | None:
+def owners_before(storage: Storage, last: Commit, node: Node, grouping: Grouping) -> Table | None:
     """Return the owners of an operator's keys as of a commit; None if it does not tell."""
     saved = last.signature.operators[node.name]
     if last.ranged is None:
@@ -121,22 +107,23 @@ def listed_before(storage: Storage, last: Commit, node: Node) -> Table:
 class Transfer:
     """What a change of owners does to the state of an operator.
 
-    ``origin`` has for each server after the change its number before, −1 for a new one.
+    Owners are tables of servers, with key groups. ``origin`` has for each server after the change its number before,
+    −1 for a new one.
 
     >>> half, whole = np.array([0, 0, 0, 1, 1, 1], np.int32), np.array([0, 0, 2, 1, 1, 2], np.int32)
-    >>> change = Transfer(Owners(half, NO_TABLE), Owners(whole, NO_TABLE), [0, 1, -1])
+    >>> change = Transfer(*map(NO_TABLE.with_key_groups, (half, whole)), [0, 1, -1])
     >>> after = change.slices([[SegmentRef("a", 9, 0, 0)], [SegmentRef("b", 9, 0, 0)]])
     >>> [[(ref.name, round(ref.share, 2)) for ref in refs] for refs in after]
     [[('a', 0.67)], [('b', 0.67)], [('a', 0.33), ('b', 0.33)]]
     """
 
-    def __init__(self, before: Owners, after: Owners, origin: Sequence[int]) -> None:
+    def __init__(self, before: Table, after: Table, origin: Sequence[int]) -> None:
         self.before, self.after, self.origin = before, after, list(origin)
-        self._starts = np.union1d(group_starts(len(before.groups)), group_starts(len(after.groups)))
-        self._old = before.groups[key_group(self._starts, len(before.groups))]
-        self._new = after.groups[key_group(self._starts, len(after.groups))]
+        groups = [owners.rule(1).homes for owners in (before, after)]
+        self._starts = np.union1d(*(group_starts(len(homes)) for homes in groups))
+        self._old, self._new = (homes[key_group(self._starts, len(homes))] for homes in groups)
         self._width = np.diff(np.append(self._starts, np.uint64(LAST))).astype(np.float64)
-        highest = max(int(self._old.max()), int(before.listed.instances.max(initial=0)), *self.origin)
+        highest = max(int(self._old.max()), int(before.instances.max(initial=0)), *self.origin)
         self._number = np.full(highest + 1, -1, np.int32)
         for new, old in enumerate(self.origin):
             if old >= 0:
@@ -172,17 +159,17 @@ class Transfer:
     def moved_keys(self, keys: int) -> float:
         """Return how many of an operator's keys change their owner, about: nobody counts them in a range."""
         moved = self._number[self._old] != self._new
-        listed = self.before.listed
-        elsewhere = self._number[listed.instances] != self.after.find(listed.hashes)
+        listed = self.before
+        elsewhere = self._number[listed.instances] != self.after.route(listed.hashes)
         unlisted = max(0, keys - len(listed))
         return float(elsewhere.sum() + unlisted * self._width[moved].sum() / self._width.sum())
 
     @cached_property
     def moves(self) -> Moves:
         """Listed keys that do not follow their slice."""
-        keys = np.union1d(self.before.listed.hashes, self.after.listed.hashes)
+        keys = np.union1d(self.before.hashes, self.after.hashes)
         at = np.searchsorted(self._starts, keys, "right") - 1
-        source, target = self.before.find(keys), self.after.find(keys)
+        source, target = self.before.route(keys), self.after.route(keys)
         holder = self._holder(source, at)
         moved = holder != target
         return Moves(keys[moved], source[moved], target[moved], holder[moved])

@@ -7,7 +7,7 @@ applies one small patch to get the next.
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ from weir.graph.model import Node, Topology
 from weir.hashing import hash_home
 from weir.routing.base import Grouping, Instances, PlannedRouting
 from weir.routing.table import NO_TABLE, Patch, Table
-from weir.state.cache import BYTES
+from weir.state.cache import BYTES, Bounded
 from weir.state.storage import Storage
 
 PATCHES_AT_MOST = 32
 
-_loaded: OrderedDict[tuple[str, str, int], Table] = OrderedDict()
-_key_groups: OrderedDict[tuple[str, str, int], Instances] = OrderedDict()
+_loaded: Bounded[Table] = Bounded(16)
+_key_groups: Bounded[Instances] = Bounded(16)
 
 
 def changed_table(
@@ -73,15 +73,13 @@ def load_table(storage: Storage, ref: TableRef) -> Table:
     keys = [(storage.location, file.name, file.crc) for file in ref.files]
     start, table = 0, NO_TABLE
     for i in range(len(keys), 0, -1):
-        if keys[i - 1] in _loaded:
-            start, table = i, _loaded[keys[i - 1]]
+        if (known := _loaded.get(keys[i - 1])) is not None:
+            start, table = i, known
             break
     for key, file in zip(keys[start:], ref.files[start:], strict=True):
         data = read_table(storage, file)
         table = table.patch(Patch(data["hash"].to_numpy(), data["instance"].to_numpy()))
-        _loaded[key] = table
-        while len(_loaded) > 16:
-            _loaded.popitem(last=False)
+        _loaded.put(key, table, 1)
     return table
 
 
@@ -114,12 +112,8 @@ def key_groups_in_force(storage: Storage, layout: Layout | None, operator: str) 
     ref = layout.key_groups.get(operator) if layout is not None else None
     if ref is None:
         return None
-    key = (storage.location, ref.name, ref.crc)
-    if key not in _key_groups:
-        _key_groups[key] = load_arrays(storage, ref)["homes"].astype(np.int32)
-        while len(_key_groups) > 16:
-            _key_groups.popitem(last=False)
-    return _key_groups[key]
+    key, load = (storage.location, ref.name, ref.crc), partial(load_arrays, storage, ref)
+    return _key_groups.get_or_make(key, lambda: load()["homes"].astype(np.int32), lambda _: 1)
 
 
 def table_in_force(storage: Storage, last: Commit | None, node: Node) -> Table:

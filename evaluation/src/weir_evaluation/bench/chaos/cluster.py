@@ -1,4 +1,7 @@
-"""Queries on ``local-cluster`` whose processes are killed for real: Python workers, executors, drivers."""
+"""Queries on ``local-cluster`` whose processes are killed for real: Python workers, executors, drivers.
+
+Servers come or go in every one of them, and kills come more often while a batch changes them.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from weir_evaluation.bench.chaos.compare import Truth, compare, compare_deliveri
 from weir_evaluation.bench.chaos.draw import Drawn, draw, rows
 
 APP = "weir_evaluation.bench.chaos.cluster_app"
+SCALED = "scaled-"  # what files beside deliveries begin with that say in which batch servers came or went
 BATCHES = 12
 ROWS = 400
 KINDS = ("worker", "executor", "driver")
@@ -34,7 +38,7 @@ def run(seed: int, kills: int, end: float, console: Console) -> dict[str, Any]:
     """Run queries until so many of their processes were killed."""
     killed: Counter[str] = Counter()
     recovery: list[float] = []
-    out: dict[str, Any] = {"runs": 0, "lost": 0, "doubled": 0, "failures": []}
+    out: dict[str, Any] = {"runs": 0, "scalings": 0, "lost": 0, "doubled": 0, "failures": []}
     while sum(killed.values()) < kills and time.monotonic() < end:
         with tempfile.TemporaryDirectory(prefix="weir-chaos-", ignore_cleanup_errors=True) as folder:
             attack = Attack(seed, Path(folder), min(PER_RUN, kills - sum(killed.values())))
@@ -48,8 +52,11 @@ def run(seed: int, kills: int, end: float, console: Console) -> dict[str, Any]:
             killed += attack.killed
             recovery += attack.recovery
             out["runs"] += 1
+            out["scalings"] += attack.scalings
             if states is not None:
                 lost, doubled, wrong = attack.judge(states)
+                if not attack.scalings:
+                    wrong.append("no servers came or went")
                 out["lost"] += lost
                 out["doubled"] += doubled
                 if wrong:
@@ -81,6 +88,11 @@ class Attack:
             path = folder / "data" / f"{batch:03d}.parquet"
             pq.write_table(table, path)
             os.utime(path, (1_700_000_000 + batch,) * 2)  # Spark reads files in order of age
+
+    @property
+    def scalings(self) -> int:
+        """How many batches have changed the servers."""
+        return len(list((self.folder / "deliveries").glob(f"{SCALED}*")))
 
     def play(self) -> dict[str, list[Any]]:
         """Start the query as often as it takes; return the states it prints in the end."""
@@ -139,7 +151,12 @@ class Attack:
 
     def _moment(self) -> float:
         """Return how long after a plan or a commit the next kill comes, in seconds; mostly none for a while."""
-        return self.rng.uniform(0, 1.5) if self.rng.random() < 0.35 else float("inf")
+        often = 0.35
+        plans = sorted((self.folder / "checkpoint" / "plans").glob("[0-9]*-[0-9]*"))
+        with contextlib.suppress(OSError, ValueError):  # it is being written, or has just been deleted
+            if plans and json.loads(plans[-1].read_text().split("\n", 1)[1]).get("origin") is not None:
+                often = 0.7
+        return self.rng.uniform(0, 1.5) if self.rng.random() < often else float("inf")
 
     def _happened(self) -> tuple[int, int]:
         """Return how many plans and commits there are."""

@@ -1,7 +1,8 @@
 """A query to be killed: python -m weir_evaluation.bench.chaos.cluster_app SEED DATA CHECKPOINT DELIVERIES
 
 Runs the application of a seed on ``local-cluster`` over the files in DATA, one per batch, and changes its tables and
-servers on the way. Every delivery becomes a file of its own. In the end it prints the state of every keyed operator.
+servers on the way. Every delivery becomes a file of its own, and so does every change of servers, since a query that
+was killed does not know of those before. In the end it prints the state of every keyed operator.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from weir.flow import parts_of
 from weir.spark import live_runner
 from weir.spark.session import embedded
 from weir_evaluation.bench.chaos.cases import SCHEMA, Keyed
+from weir_evaluation.bench.chaos.cluster import SCALED
 from weir_evaluation.bench.chaos.draw import Drawn, draw
 
 # two executors; slots for live servers and a source, also after servers have come
 CLUSTER = "local-cluster[2,4,1024]"
+MOST = 5  # servers
 SETTINGS = {
     "spark.task.maxFailures": "12",
     "spark.stage.maxConsecutiveAttempts": "20",
@@ -53,7 +56,12 @@ def main(seed: str, data: str, checkpoint: str, deliveries: str) -> None:
             os.replace(path.with_suffix(".tmp"), path.with_suffix(".json"))
             ready.wait(60)
             if steers:
-                _steer(holder["query"], drawn, random.Random(f"{seed}/{batch}"))
+                query, folder = holder["query"], Path(deliveries)
+                last = query._driver.ledger.last  # the commit that is being delivered
+                if last.progress.get("scaled"):
+                    (folder / f"{SCALED}{last.batch}").touch()
+                scaled = any(folder.glob(f"{SCALED}*"))
+                _steer(query, drawn, random.Random(f"{seed}/{batch}"), scaled)
 
         return deliver
 
@@ -69,17 +77,20 @@ def main(seed: str, data: str, checkpoint: str, deliveries: str) -> None:
     spark.stop()
 
 
-def _steer(query: Any, drawn: Drawn, rng: random.Random) -> None:
-    """Let the next batch move keys, or change the servers, now and then."""
-    what = rng.choice(["reconfigure", "out", "in", "nothing"])
+def _steer(query: Any, drawn: Drawn, rng: random.Random, scaled: bool) -> None:
+    """Let the next batch move keys, or change the servers: now and then, but until they have changed once always."""
+    servers = query.topology.servers
+    what = rng.choice(["reconfigure", "out", "in", "nothing"] if scaled else ["out", "in"])
+    if not scaled and not 1 < servers < MOST:
+        what = "out" if servers == 1 else "in"
     try:
         if what == "reconfigure" and drawn.routing != "hash":
             query.reconfigure(wait=True)
-        elif what == "out" and query.topology.servers < 5:
-            query.scale_out(1, share_slots=True)
-        elif what == "in" and query.topology.servers > 1:
+        elif what == "out" and servers < MOST:  # live ones start ahead of the change, or within it
+            query.scale_out(1, share_slots=rng.random() < 0.5)
+        elif what == "in" and servers > 1:
             query.scale_in(1, release=False)
-    except WeirError as error:  # no rates yet, or a grouping that does not scale: said to whoever watches
+    except WeirError as error:  # no rates yet: said to whoever watches
         print(f"{what}: {error}", file=sys.stderr)
 
 

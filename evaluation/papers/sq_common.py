@@ -21,8 +21,8 @@ from weir_evaluation.simulate import SimulatedStream, words, zipf
 from weir_evaluation.simulate.workloads import METHODS, Method, Workload
 
 KEYS = 1_000_000
-COLOURS = {"plain": "#c0392b", "WG": "#e67e22", "WG+DWC": "#2471a3", "WG+BW": "#1abc9c"}
-MARKS = {"plain": "o", "WG": "s", "WG+DWC": "P", "WG+BW": "*"}
+COLOURS = {"plain": "#c0392b", "WG": "#e67e22", "WG+DWC": "#2471a3", "WG+BW": "#1abc9c", "WG+A2": "#8e44ad"}
+MARKS = {"plain": "o", "WG": "s", "WG+DWC": "P", "WG+BW": "*", "WG+A2": "v"}
 
 Rows = list[dict[str, Any]]
 

@@ -58,12 +58,12 @@ def main() -> None:
         for i, name in enumerate(PAPER):
             for j, method in enumerate(METHODS):
                 row = pick(report.rows, method, workload=name)
-                x = 5 * i + j
+                x = (len(METHODS) + 1) * i + j
                 axis.bar(x, row[what], 0.8, color=COLOURS[method], label=method if i == 0 else None)
                 if method in PAPER[name]:
                     axis.plot([x - 0.4, x + 0.4], [PAPER[name][method][at]] * 2, color="black", linewidth=2,
                               label="paper" if i == j == 0 else None)  # fmt: skip
-        axis.set_xticks(5 * np.arange(len(PAPER)) + 1.5, list(PAPER))
+        axis.set_xticks((len(METHODS) + 1) * np.arange(len(PAPER)) + 2, list(PAPER))
         axis.set_ylabel("ms" if at else "rows/s")
     axes[0].legend(fontsize=8)
     report.close(figure)

@@ -33,7 +33,7 @@ def main() -> None:
     figure, axis = plt.subplots(figsize=(7, 4))
     for j, method in enumerate(METHODS):
         times = [pick(report.rows, method, input_mb=size)["seconds"] for size in SIZES]
-        axis.bar(np.arange(len(SIZES)) + 0.2 * (j - 1.5), times, 0.19, color=COLOURS[method], label=method)
+        axis.bar(np.arange(len(SIZES)) + 0.16 * (j - 2), times, 0.15, color=COLOURS[method], label=method)
     axis.set_xticks(range(len(SIZES)), [f"{size} MB" for size in SIZES])
     axis.set_ylabel("seconds")
     axis.legend(fontsize=8)

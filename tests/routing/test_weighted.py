@@ -16,7 +16,7 @@ from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import PartialKey
 from weir.routing.shuffle import Shuffle
 from weir.routing.weighted import BalancedWeights, Weighted
-from weir_evaluation.routing import DynamicWeights
+from weir_evaluation.routing import DynamicWeights, PrintedWeights
 
 defaults = st.sampled_from([Shuffle(), Hash(), PartialKey()])
 far = st.lists(st.integers(0, 3), min_size=1, max_size=9)
@@ -288,6 +288,16 @@ def test_what_plans_are_checked_by() -> None:
     assert Weighted(profile=PAPER) == Weighted()
 
 
+def test_the_printed_algorithm_forgets_distances_where_nobody_is_slow() -> None:
+    control = PrintedWeights(delta=16)
+    state = control.start(np.array([64, 11, 2]))
+    for _ in range(16):
+        weights = control.step(state, [1.0, 1.0, 1.0])
+    assert weights.tolist() == [256, 256, 256]
+    assert control.step(state, [1.0, 1.0, 3.0]).tolist() == [256, 256, 128]
+    assert control.step(state, [np.nan, 1.0, 1.0]).tolist() == [256, 256, 144]
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -312,6 +322,8 @@ def test_what_plans_are_checked_by() -> None:
         lambda: DynamicWeights(delta=0),
         lambda: DynamicWeights(floor=0),
         lambda: DynamicWeights(floor=9, ceiling=8),
+        lambda: PrintedWeights(alpha=1),
+        lambda: PrintedWeights(delta=0),
     ],
 )
 def test_senseless_parameters_are_refused(make) -> None:

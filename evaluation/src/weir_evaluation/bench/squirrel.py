@@ -102,13 +102,9 @@ def show(result: Measured, console: Console) -> None:
         table.add_column(column)
     for column in (
         "plain rows/s",
-        "WG",
-        "WG+DWC",
-        "WG+BW",
+        *METHODS[1:],
         "plain ms",
-        "WG",
-        "WG+DWC",
-        "WG+BW",
+        *METHODS[1:],
         "over plain",
         "latency",
         "target",

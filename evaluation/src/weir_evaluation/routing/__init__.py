@@ -10,7 +10,7 @@ from weir_evaluation.routing.bounded_ring import BoundedRing
 from weir_evaluation.routing.d_choices import DChoices
 from weir_evaluation.routing.dalton import Dalton
 from weir_evaluation.routing.dkg import HeavyKeys
-from weir_evaluation.routing.dynamic_weights import DynamicWeights
+from weir_evaluation.routing.dynamic_weights import DynamicWeights, PrintedWeights
 from weir_evaluation.routing.fish import Fish
 from weir_evaluation.routing.random_choices import RandomChoices
 from weir_evaluation.routing.two_choices import TwoChoices
@@ -24,6 +24,7 @@ __all__ = [
     "DynamicWeights",
     "Fish",
     "HeavyKeys",
+    "PrintedWeights",
     "RandomChoices",
     "TwoChoices",
     "WChoices",

@@ -27,7 +27,8 @@ class DynamicWeights(WeightControl):
     * ``t < m / alpha``: it has time, its weight grows by ``delta``;
     * between: nothing is wrong, its weight goes back towards its initial value by ``delta``.
 
-    These are the paper's rules but for the third, and for three things that make them settle:
+    These are the paper's rules but for the third, and for three things that make them settle
+    (:class:`PrintedWeights` is the algorithm to the letter):
 
     * *Recovery.* The paper grows every channel that is not congested, so that weights say ever less about
       distance; its prose only grows those far better than the others, so that a server once halved never gets
@@ -138,3 +139,57 @@ class DynamicState(ControlState):
         """Go on from saved counters; those of another control know nothing of steps, which then start anew."""
         super().restore({"step": np.ones_like(self.step), "way": np.zeros_like(self.way), **counters})
         self.way[counters["initial"] != self.initial] = 0
+
+
+@dataclass(frozen=True)
+class PrintedWeights(WeightControl):
+    """Squirrel's Algorithm 2 to the letter.
+
+    Once per period every receiver's time per row is compared with ``alpha`` times the median ``m``: above it the weight
+    halves, below it the weight grows by ``delta``. So a receiver like the others grows, too, and the text around the
+    algorithm, which only grows those that are far better, says something else. Ours are only the bounds, since shares
+    are whole rows, the lower of two medians, and that a receiver without rows, whose time nobody knows, stays.
+
+    Parameters
+    ----------
+    alpha
+        How far from the median is far, above 1.
+    delta
+        Growth per period.
+
+    **Guarantee.** Weights stay within bounds.
+
+    References
+    ----------
+    F. Chen et al.: Squirrel, network-aware grouping, Algorithm 2.
+
+    Examples
+    --------
+    Near and far become alike while nobody is slow; a slow one halves.
+
+    >>> control = PrintedWeights(delta=64)
+    >>> state = control.start(np.array([64, 2]))
+    >>> control.step(state, [1, 1]).tolist(), control.step(state, [1, 1]).tolist(), control.step(state, [1, 2]).tolist()
+    ([128, 66], [192, 130], [256, 65])
+    """
+
+    alpha: float = 1.2
+    delta: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.alpha > 1 or self.delta < 1:
+            raise ParameterError(
+                f"alpha must be above 1 and delta at least 1, got {self.alpha} and {self.delta}"
+            )
+
+    def step(self, state: ControlState, times: ArrayLike, busy: ArrayLike | None = None) -> Weights:
+        """Change ``state`` by the receivers' times per row in one period and return the new weights."""
+        t = np.asarray(times, dtype=np.float64)
+        measured = np.isfinite(t)
+        if measured.any():
+            median = np.sort(t[measured])[(measured.sum() - 1) // 2]
+            slow, grows = measured & (t > self.alpha * median), measured & (t < self.alpha * median)
+            weights = np.where(slow, state.weights // 2, state.weights + self.delta * grows)
+            state.weights[:] = np.clip(weights, self.floor, self.ceiling)
+        return state.weights.copy()

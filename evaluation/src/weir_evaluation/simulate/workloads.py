@@ -34,12 +34,12 @@ from weir.routing.base import Grouping
 from weir.routing.hash import Hash
 from weir.routing.shuffle import Shuffle
 from weir.routing.weighted import BalancedWeights, Weighted
-from weir_evaluation.routing import DynamicWeights
+from weir_evaluation.routing import DynamicWeights, PrintedWeights
 from weir_evaluation.simulate.pipeline import PipelineResult, PipelineStage, saturate
 from weir_evaluation.simulate.streams import SimulatedStream, zipf
 
-Method = Literal["plain", "WG", "WG+DWC", "WG+BW"]
-METHODS: tuple[Method, ...] = ("plain", "WG", "WG+DWC", "WG+BW")
+Method = Literal["plain", "WG", "WG+DWC", "WG+BW", "WG+A2"]
+METHODS: tuple[Method, ...] = ("plain", "WG", "WG+DWC", "WG+BW", "WG+A2")
 CLUSTER = tuple(Place("1", f"host-{i}", "rack") for i in range(4))
 CAMPAIGNS, ADS = 100, 10
 
@@ -89,10 +89,18 @@ class Workload:
 
 
 def grouping(method: Method, default: Grouping) -> Grouping:
-    """The default grouping itself, or with fixed weights (WG), Squirrel's control (DWC) or balanced ones (BW, ours)."""
+    """The default grouping itself, or with fixed weights (WG), or with weights that follow load.
+
+    These are Squirrel's with what makes them settle (DWC), balanced ones (BW, ours), or Squirrel's to the letter (A2).
+    """
     if method == "plain":
         return default
-    controls = {"WG": None, "WG+DWC": DynamicWeights(), "WG+BW": BalancedWeights()}
+    controls = {
+        "WG": None,
+        "WG+DWC": DynamicWeights(),
+        "WG+BW": BalancedWeights(),
+        "WG+A2": PrintedWeights(),
+    }
     return Weighted(default, control=controls[method])
 
 

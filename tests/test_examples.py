@@ -41,3 +41,17 @@ def test_a_model_in_the_stream(tmp_path):
     assert result["payments"] == 8000
     assert result["caught"] >= 18
     assert result["unusual"] < 300
+
+
+def test_naive_bayes_learns_the_counts_of_all_messages(tmp_path):
+    example = runpy.run_path(str(EXAMPLES / "naive_bayes.py"))
+    result = example["main"](["--batches", "3", "--rows", "1500", "--servers", "3", "--keep", str(tmp_path)])
+    expected: dict[str, list[int]] = {}
+    for text, spam in zip(*(result["learnt"][name].to_pylist() for name in ("text", "spam")), strict=True):
+        for word in text.split(" "):
+            seen = expected.setdefault(word, [0, 0])
+            seen[0] += 1
+            seen[1] += spam
+    found = {row["word"]: [row["all"], row["spam"]] for row in result["model"].to_pylist()}
+    assert found == expected
+    assert result["right"] > 0.85

@@ -24,6 +24,8 @@ from rich.table import Table as RichTable
 import weir
 from weir.engine.metrics.progress import Progress
 
+DEFAULT = ("KG", "PKG", "SG", "CG")
+MORE = ("CG, printed", "WG")  # Consistent Grouping to the letter; weights
 HELP = "KG, PKG, SG and CG on servers that are alike and that are not: throughput, latency, memory"
 
 
@@ -55,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow", type=int, default=2, help="servers that are slow in the heterogeneous case")
     parser.add_argument("--speed", type=float, default=0.3, help="their speed")
     parser.add_argument("--words", type=Path, help="Parquet file with a column 'word' (default: Zipf, z = 1)")
-    parser.add_argument("--only", action="append", choices=["KG", "PKG", "SG", "CG", "WG"])
+    parser.add_argument("--only", action="append", choices=[*DEFAULT, *MORE])
     parser.add_argument("--execution", choices=["live", "jobs"], default="live", help="how batches run")
     parser.add_argument(
         "--change", action="store_true", help="also change speeds in mid-run and show how CG and WG follow"
@@ -72,9 +74,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "PKG": EarlyPartialKey(),
         "SG": EarlyShuffle(),
         "CG": weir.Consistent(),
+        "CG, printed": weir.Consistent.of_the_paper(),
         "WG": weir.Weighted(weir.Hash()),
     }
-    chosen = args.only or [name for name in groupings if name != "WG"]
+    chosen = args.only or DEFAULT
     result: dict[str, Any] = {}
     try:
         data = work / "words"

@@ -55,8 +55,12 @@ def running(servers=2, **terms):
         workers[number] = resident = LiveWorker(*terms, beat=0.05)
         resident.run()
 
-    for number in range(servers):
-        threading.Thread(target=serve, args=(number,), daemon=True).start()
+    def start(members):
+        for number in members:
+            threading.Thread(target=serve, args=(number,), daemon=True).start()
+
+    group.start = start  # more of them
+    start(range(servers))
     try:
         group.gather(20)
         eventually(lambda: len(workers) == servers)
@@ -394,6 +398,24 @@ def test_servers_that_never_come_are_not_waited_for_without_end():
     with pytest.raises(LiveFailed, match="only 0 of 2"):
         group.gather(0.05)
     group.close()
+
+
+def test_servers_that_are_to_come_know_all_others_before_they_are_needed():
+    with running(2) as (group, workers):
+        group.prepare(2, group.start, 20)
+        assert {m: sorted(w._peers) for m, w in workers.items()} == {
+            0: [1, 2, 3],
+            1: [0, 2, 3],
+            2: [0, 1, 3],
+            3: [0, 1, 2],
+        }
+        assert [workers[m]._servers for m in (0, 1)] == [[0, 1], [0, 1]], "the batches of now have two"
+        connections = {m: dict(w._peers) for m, w in workers.items()}
+        group.change([1, -1], lambda members: pytest.fail("one that has come takes part"), 20)
+        assert [workers[m]._servers for m in (1, 2)] == [[1, 2], [1, 2]]
+        assert workers[1]._peers[2] is connections[1][2], "its connection is the one it had"
+        assert sorted(workers[1]._peers) == [2, 3], "the other one may still come"
+        eventually(lambda: 0 not in group._members)
 
 
 def test_servers_that_fill_each_others_inboxes_go_on(tmp_path):

@@ -72,7 +72,8 @@ class LiveCoordinator:
         self._servers = list(range(servers))  # number → member
         self._spare: list[int] = []  # members that have come, or are coming, and have no number yet
         self._leaving: set[int] = set()
-        self._ready: set[int] = set()
+        self._ready: set[int] = set()  # members that can reach all others, as they were told last
+        self._told = 0  # how often they were told who is there
         self._names = itertools.count(servers)
         self._members: dict[int, Connection] = {}
         self._listening: dict[int, Address] = {}
@@ -97,7 +98,7 @@ class LiveCoordinator:
         self._introduce()
 
     def prepare(self, count: int, start: Callable[[list[int]], None], seconds: float) -> None:
-        """Have so many more servers at hand for :meth:`change`, while batches go on.
+        """Have so many more servers at hand for :meth:`change`, connected to all others, while batches go on.
 
         ``start`` starts members of these names.
         """
@@ -106,7 +107,8 @@ class LiveCoordinator:
             self._spare += fresh
         if fresh:
             start(fresh)
-            self._await(fresh, seconds)
+            self._await(self._servers + fresh, seconds)
+            self._introduce()
 
     def change(self, origin: list[int], start: Callable[[list[int]], None], seconds: float) -> None:
         """Go over to other servers between two batches: those that stay go on as they are.
@@ -134,11 +136,15 @@ class LiveCoordinator:
             raise LiveFailed(f"only {there} of {len(members)} live servers came within {seconds:g} s")
 
     def _introduce(self) -> None:
-        """Tell all servers who they are, and wait until each can reach the others."""
-        self._ready.clear()
-        self._tell(PEERS, msgspec.msgpack.encode(list(zip(self._servers, self.addresses, strict=True))))
+        """Tell all who the servers are, and who may become one; wait until each can reach the others."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or self._ready >= set(self._servers))
+            self._told, self._ready = self._told + 1, set()
+            spare = [member for member in self._spare if member in self._members]
+        known = [[(member, self._listening[member]) for member in some] for some in (self._servers, spare)]
+        members = [*self._servers, *spare]
+        self._tell(PEERS, msgspec.msgpack.encode(known), members, source_time=self._told)
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or self._ready >= set(members))
             self._raise()
 
     def run(
@@ -237,17 +243,17 @@ class LiveCoordinator:
             self._changed.wait_for(lambda: not self._members, 1.0)
         self._listener.close()
 
-    def _tell(self, what: int, payload: bytes = b"", *, rows: int = 0, source_time: int = 0) -> None:
+    def _tell(self, what: int, payload: bytes = b"", members: list[int] | None = None, **about: int) -> None:
         try:
-            for connection in self._connections():
-                connection.send(what, payload, rows=rows, source_time=source_time)
+            for connection in self._connections(members):
+                connection.send(what, payload, **about)
         except OSError as error:
             raise LiveFailed(f"a live server is gone: {error}") from None
 
-    def _connections(self) -> list[Connection]:
-        """The servers of the batch, in order."""
-        members = self._members  # one that is lost leaves it
-        return [members[member] for member in self._servers if member in members]
+    def _connections(self, members: list[int] | None = None) -> list[Connection]:
+        """The servers of the batch, in order, or other members."""
+        there = self._members  # one that is lost leaves it
+        return [there[m] for m in (self._servers if members is None else members) if m in there]
 
     def _watch(self, connection: Connection, hello: Hello) -> None:
         """Listen to one server, or to a source task that holds its rows."""
@@ -272,7 +278,8 @@ class LiveCoordinator:
                     self._aggregator.hear(self._servers.index(number), frame.data, frame.arrived)
                 elif frame.what == READY:
                     with self._changed:
-                        self._ready.add(number)
+                        if frame.source_time == self._told:
+                            self._ready.add(number)
                         self._changed.notify_all()
                 elif frame.what == FAILED and number not in self._leaving:
                     self.fail(LiveFailed(frame.data.decode()))

@@ -37,6 +37,7 @@ from weir.engine.task.batch_context import BatchContext
 from weir.errors import LiveFailed
 from weir.state.reader import LOOK_AFTER, unmap_deleted
 
+Members = list[tuple[int, Address]]
 BEAT = 2.0  # seconds between two signs of life to the driver
 
 
@@ -156,7 +157,8 @@ class LiveWorker:
                     self.inbox.cluster_load = frame
                     self._pass_on(frame)
                 elif frame.what == PEERS:
-                    self._meet(msgspec.msgpack.decode(frame.data, type=list[tuple[int, Address]]))
+                    self._meet(*msgspec.msgpack.decode(frame.data, type=tuple[Members, Members]))
+                    self._control.send(READY, source_time=frame.source_time)
                 elif frame.what == QUIT:
                     self.inbox.announce(None)
             error = LiveFailed("the driver has ended the connection")
@@ -171,9 +173,10 @@ class LiveWorker:
             if task % len(self._servers) == self.number:
                 connection.mention(load)
 
-    def _meet(self, servers: list[tuple[int, Address]]) -> None:
-        """Get to know the servers of the batches that follow, and let go of those that leave; say when that is done."""
-        for member, address in servers:
+    def _meet(self, servers: Members, spare: Members) -> None:
+        """Get to know the servers of the batches that follow and those that may come, and let go of all others."""
+        known = servers + spare
+        for member, address in known:
             if member != self.member and member not in self._peers:
                 hello = Hello("peer", self.member, self.generation.name)
                 try:
@@ -183,9 +186,8 @@ class LiveWorker:
                     return
         self._servers = [member for member, _ in servers]
         self.inbox.servers = len(servers)
-        for member in [m for m in self._peers if m not in self._servers]:
+        for member in self._peers.keys() - dict(known).keys():
             self._peers.pop(member).close()
-        self._control.send(READY)
 
     def _live(self) -> None:
         """Send signs of life: also while an operator is at work."""

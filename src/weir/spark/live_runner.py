@@ -374,7 +374,7 @@ class LiveRunner:
     def _launch(self, group: LiveCoordinator, members: list[int], places: DataFrame) -> None:
         """Start a barrier stage of live servers, one for each partition, in a thread that waits for their end."""
         context = self.session.sparkContext
-        task = _server_task(group.address, group.generation, members)
+        task = _server_task(group.address, group.generation, members, self._jobs.topology)
         stage = places.mapInArrow(task, "server int", barrier=True)
 
         def hold() -> None:
@@ -455,8 +455,9 @@ def _job_group(generation: Generation) -> str:
     return f"weir-live-{generation.name}"
 
 
-def _server_task(driver: Address, generation: Generation, members: list[int]) -> Task:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _server_task(driver: Address, generation: Generation, members: list[int], topology: Topology) -> Task:
+    # the topology comes along so that what the user's functions import is there before a batch waits for it
+    def task(batches: Iterator[pa.RecordBatch], _: Topology = topology) -> Iterator[pa.RecordBatch]:
         for _ in batches:  # the cached row that has brought the task here
             pass
         folder = local_folder() or tempfile.gettempdir()

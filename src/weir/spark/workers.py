@@ -8,6 +8,7 @@ which servers would otherwise load in the midst of one. Sessions of
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pandas  # noqa: F401
@@ -35,4 +36,6 @@ _worker, daemon.worker = daemon.worker, quietly
 if __name__ == "__main__":
     for function in declared(EVERY_BATCH):
         function.load()
+    gc.collect()
+    gc.freeze()  # what is here stays: no worker looks at it again, which would also copy its pages
     daemon.manager()

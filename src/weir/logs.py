@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-# what the lines of a thread are about: its query and batch
+# what the lines of a thread are about: the query and batch of a driver, the batch and number of a live server
 about: ContextVar[Mapping[str, Any]] = ContextVar("about", default=MappingProxyType({}))
 FIELDS = ("query", "batch", "operator", "rows")
 _OPERATOR = re.compile(r"\boperator '([^']+)'")

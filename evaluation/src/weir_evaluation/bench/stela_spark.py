@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +38,7 @@ from rich.console import Console
 from weir.elasticity.decision import Decision, Situation, Step, Strategy, text
 from weir.elasticity.graph import Machine, Placement
 from weir.hashing import mix
+from weir.logs import about
 from weir_evaluation.stela.machines import Machines
 from weir_evaluation.stela.rivals import Default
 from weir_evaluation.stela.topologies import Case
@@ -69,6 +71,7 @@ def measure(case: Case, strategy: Strategy, console: Console, settings: Settings
     Rows per second count the whole batch: planning, work, commit and delivery. ``interruption_s`` is what the change
     cost: the time by which its batch, and the next, took longer than the median batch after them, that by which the
     batch in which new servers started took longer than those before it, and the time during which no query ran at all.
+    ``noise_s`` is what the same measure says of batches in which nothing changed.
     """
     case = slowed(merged(case), settings.pace)
     work = Path(tempfile.mkdtemp(prefix="weir-stela-"))
@@ -290,9 +293,8 @@ class Serve:
 
 def this_server() -> int | None:
     """Return the number of the server that this thread works for; None where servers take turns."""
-    prefix, _, number = threading.current_thread().name.rpartition("-")
-    if prefix == "weir-server":
-        return int(number)
+    if (server := about.get().get("server")) is not None:  # a live one, whichever stage it came with
+        return int(server)
     if "pyspark" not in sys.modules:
         return None
     from pyspark import TaskContext
@@ -393,6 +395,7 @@ def _record(
         *took[CHANGED:changed] - np.median(took[WARM:CHANGED]),
         *took[changed : changed + SETTLING] - np.median(took[settled]),
     ]
+    quiet = np.maximum(took[settled] - np.median(took[settled]), 0.0)
     ends = np.cumsum(took)
     ends[CHANGED:] += idle
     ends -= ends[CHANGED - 1]
@@ -413,8 +416,10 @@ def _record(
         "silent_batches": sum(n == 0 for n in out[CHANGED:]),
         "rows": out,  # out of all sinks, per batch
         "interruption_s": round(float(np.maximum(extra, 0.0).sum()) + idle, 2),
+        "noise_s": round(float(quiet.mean()) * len(extra), 2),
         "servers": [len(p.servers) for p in seen],
         "where": "spark",
+        "seconds": [msgspec.to_builtins(p.seconds) for p in seen],
         # seconds from the scaling to the end of each batch, and its rows per second
         "timeline": [(round(float(t), 2), round(float(r), 1)) for t, r in zip(ends, pace, strict=True)],
     }

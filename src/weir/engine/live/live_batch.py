@@ -36,6 +36,7 @@ from weir.engine.task.routers import Routers
 from weir.engine.task.runtime import OperatorRuntime, new_report
 from weir.faults import reach
 from weir.graph.model import Node
+from weir.logs import about
 from weir.operators.instance import Instance, OperatorReport
 
 MOMENT = 0.05  # seconds of work after which a server looks at what else has come
@@ -78,6 +79,7 @@ class LiveBatch:
     def run(self) -> Answers:
         """Take rows until none can come any more; return report and statistics for the driver."""
         runtime, topology = self._runtime, self._topology
+        about.set({"batch": self._job.plan.batch, "server": self._server})
         with Busy(self._report):
             runtime.keeper.change_owners()
             runtime.keeper.merge_segments()

@@ -13,6 +13,7 @@ import pytest
 
 import weir
 from support import POSTS, Rises, counts, posts, rises_in_python, rows_of, sums, two_counts
+from weir import logs
 from weir.engine.live import inbox, sender
 from weir.engine.local.in_process import LiveThreads
 from weir.testing import LocalQuery, run, start
@@ -95,6 +96,22 @@ def test_servers_come_and_go_and_keys_move():
         assert set(ways(query)) == {"live"}
         assert [p.scaled["to"] if p.scaled else 0 for p in query.recent_progress] == [0, 0, 3, 0, 2, 0]
         assert query.recent_progress[1].moved_keys
+
+
+def test_functions_can_tell_which_server_they_work_for_also_where_servers_came_later():
+    seen = set()
+
+    def note(batch):
+        told = logs.about.get()
+        seen.add((told["batch"], told["server"]))
+        return batch
+
+    app = weir.source(POSTS).map_batches(note, routing=weir.Shuffle()).count("place")
+    with start(app, servers=2, execution="live") as query:
+        for steer in (lambda: query.scale_out(2), lambda: query.scale_in(2), list):
+            query.feed(TABLES[0])
+            steer()
+    assert seen == {(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1)}
 
 
 def test_split_keys_are_merged_once_while_servers_come_and_go():

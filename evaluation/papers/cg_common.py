@@ -104,12 +104,16 @@ def a_day(
     cluster: SimulatedCluster,
     *,
     swing: float = SWING,
+    times: float = 1.0,
     **more: Any,
 ) -> Result:
-    """The stream within 24 hours, with time slots that let every worker see enough messages to judge by."""
+    """The stream within 24 hours, with time slots that let every worker see enough messages to judge by.
+
+    ``times``: so many times as long.
+    """
     # Short streams get short slots all the same: what counts is how often signals can be sent in a day.
     rows = ROWS_PER_SLOT if len(stream) > 5_000_000 else ROWS_PER_SLOT / 5
-    slot = 86_400 * rows * cluster.workers / len(stream)
+    slot = 86_400 * times * rows * cluster.workers / len(stream)
     arrivals = Arrivals.day(len(stream), swing)
     return simulate(stream, grouping, cluster, arrivals, slot=slot, seed=1, **more)
 

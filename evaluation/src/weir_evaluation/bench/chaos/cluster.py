@@ -22,15 +22,17 @@ import numpy as np
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from weir.spark.session import SERVICE
 from weir_evaluation.bench.chaos.compare import Truth, compare, compare_deliveries
 from weir_evaluation.bench.chaos.draw import Drawn, draw, rows
 
 APP = "weir_evaluation.bench.chaos.cluster_app"
+DAEMON = SERVICE["spark.python.daemon.module"]  # forks the workers, which have its command line
 SCALED = "scaled-"  # what files beside deliveries begin with that say in which batch servers came or went
 BATCHES = 12
 ROWS = 400
 KINDS = ("worker", "executor", "driver")
-PER_RUN = 5  # kills
+PER_RUN = 8  # kills
 PATIENCE = 900.0  # seconds without a commit after which a query counts as stuck
 
 
@@ -170,7 +172,7 @@ class Attack:
         """Kill a process of a kind, if there is one."""
         processes = _processes(program.pid)
         executors = [p for p, c in processes.items() if "CoarseGrainedExecutorBackend" in c]
-        python = {p for p, c in processes.items() if "daemon" in c and "java" not in c.split("\0")[0]}
+        python = {p for p, c in processes.items() if DAEMON in c and "java" not in c.split("\0")[0]}
         workers = [p for p in python if _parent(p) in python]
         if kind == "driver":
             # executors live on for a while, as they do where they have hosts of their own

@@ -17,7 +17,7 @@ import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import weir.engine.live.worker  # noqa: F401
+import weir.spark.live_runner  # noqa: F401
 from weir.compiled import declared
 
 EVERY_BATCH = ("weir.hashing", "weir.state.index", "weir.operators.grouped", "weir.routing.lookup")

@@ -21,19 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
 import weir
+from weir_evaluation.bench import elastic_spark
+from weir_evaluation.bench.elastic_feed import SCHEMA, Feed
 from weir_evaluation.bench.peers.meter import descendants
 from weir_evaluation.bench.soak import command
 
 HELP = "servers come and go under load: interruption, memory, bytes that were copied, rows lost or doubled"
-SCHEMA = "one long, two long, note string"
-FILL = 500_000  # rows per batch while the state is filled
-NOTE = 150  # bytes of a row's text, which the state keeps
 
 
 @dataclass
@@ -70,6 +67,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--storage-option", action="append", default=[], metavar="NAME=VALUE", help="of an object store"
     )
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="instead, what a query of Spark's own takes for it: repartitioned, and read again from the beginning",
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
@@ -81,7 +83,11 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
         for keys in args.keys:
             console.print(f"{keys:,} keys per operator")
             with tempfile.TemporaryDirectory(prefix="weir-elastic-") as folder:
-                results += _measure(spark, Path(folder), keys, args, console)
+                if args.spark:
+                    many = (args.servers, args.rows, args.batches)
+                    results += elastic_spark.measure(spark, Path(folder), keys, *many, console)
+                else:
+                    results += _measure(spark, Path(folder), keys, args, console)
     finally:
         spark.stop()
     return results
@@ -96,33 +102,10 @@ def _application(source: weir.Stream, process: bool) -> weir.Application:
     return weir.Application(*ends)
 
 
-class _Feed:
-    """Hands the query one batch after the other, and counts what it has handed over."""
-
-    def __init__(self, folder: Path, keys: int) -> None:
-        self.folder, self.keys = folder, keys
-        self.counts = np.zeros(keys, np.int64)
-        self._rng, self._number = np.random.default_rng(1), 0
-        folder.mkdir()
-
-    def batch(self, one: np.ndarray) -> None:
-        np.add.at(self.counts, one, 1)
-        notes = pa.array([f"{self._number:08d}".ljust(NOTE, "x")]).dictionary_encode()
-        note = pa.DictionaryArray.from_arrays(np.zeros(len(one), np.int32), notes.dictionary)
-        table = pa.table({"one": one, "two": self.keys - 1 - one, "note": note.cast(pa.string())})
-        name = f"{self._number:06d}.parquet"
-        pq.write_table(table, self.folder / f".{name}")
-        (self.folder / f".{name}").rename(self.folder / name)
-        self._number += 1
-
-    def some(self, rows: int) -> None:
-        self.batch(self._rng.integers(0, self.keys, rows))
-
-
 def _measure(
     spark: Any, work: Path, keys: int, args: argparse.Namespace, console: Console
 ) -> list[dict[str, Any]]:
-    feed = _Feed(work / "data", keys)
+    feed = Feed(work / "data", keys)
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(feed.folder))
     app = _application(weir.source(rows), args.process)
     place = f"{args.storage}/{work.name}" if args.storage else str(work / "checkpoint")
@@ -138,8 +121,7 @@ def _measure(
         )
 
     query = begin(args.servers[0])
-    for start in range(0, keys, FILL):
-        feed.batch(np.arange(start, min(keys, start + FILL)))
+    for _ in feed.fill():
         query.process_all_available()
     out = []
     with _under_load(query, feed, args.rows):
@@ -176,7 +158,7 @@ def _measure(
 
 
 @contextmanager
-def _under_load(query: Any, feed: _Feed, rows: int) -> Iterator[None]:
+def _under_load(query: Any, feed: Feed, rows: int) -> Iterator[None]:
     stopped, failed = threading.Event(), []
 
     def go() -> None:
@@ -276,7 +258,7 @@ def _megabytes(query: Any) -> float:
     )
 
 
-def _compare(query: Any, feed: _Feed) -> tuple[int, int]:
+def _compare(query: Any, feed: Feed) -> tuple[int, int]:
     lost = doubled = 0
     for name, column in (("one", "one"), ("two", "two")):
         state = query.state(name).select(column, "n").toArrow()
@@ -290,21 +272,16 @@ def _compare(query: Any, feed: _Feed) -> tuple[int, int]:
 
 
 def show(result: list[dict[str, Any]], console: Console) -> None:
-    table = RichTable("keys", "state MB", "servers", "median s", "interruption s", "longest gap s", "server + MB",
-                      "copied B", "restarted", "restart s", "lost", "doubled")  # fmt: skip
+    columns = ["keys", "state_mb", "from", "to", "way", "median_s", "interruption_s", "longest_gap_s",
+               "bytes_copied", "restarted_servers", "lost", "doubled"]  # fmt: skip
+    columns = [name for name in columns if name in result[0]]
+    table = (
+        RichTable(*columns, "server + MB", "restart s") if "restart_s" in result[0] else RichTable(*columns)
+    )
     for one in result:
-        table.add_row(
-            f"{one['keys']:,}",
-            f"{one['state_mb']:,.0f}",
-            f"{one['from']} → {one['to']}",
-            f"{one['median_s']:.2f}",
-            f"{one['interruption_s']:.2f}",
-            f"{one['longest_gap_s']:.2f}",
-            f"{one['peak_mb']['server']:,.0f}",
-            f"{one['bytes_copied']:,}",
-            str(one["restarted_servers"]),
-            ", ".join(f"{n}: {seconds:.1f}" for n, seconds in one["restart_s"].items()),
-            str(one["lost"]),
-            str(one["doubled"]),
-        )
+        cells = [f"{one[name]:,.2f}" if isinstance(one[name], float) else f"{one[name]}" for name in columns]
+        if "restart_s" in one:
+            restarts = ", ".join(f"{n}: {seconds:.1f}" for n, seconds in one["restart_s"].items())
+            cells += [f"{one['peak_mb']['server']:,.0f}", restarts]
+        table.add_row(*cells)
     console.print(table)

@@ -23,7 +23,7 @@ from weir.elasticity.decision import Strategy
 from weir.elasticity.stela import Stela
 from weir_evaluation.stela.rivals import Default, Gain, LeastLinkLoad, Random
 from weir_evaluation.stela.topologies import CASES, Case
-from weir_evaluation.stela.trial import START, STOP, Trial, decide, situation, steady, trial
+from weir_evaluation.stela.trial import CHANGE, RESTART, Trial, decide, situation, steady, trial
 
 SEEDS = 9
 DRAWS = 200
@@ -51,26 +51,27 @@ def options(description: str) -> argparse.Namespace:
 def runs(case: Case, args: argparse.Namespace, strategies: Sequence[Strategy] = COMPARED) -> Runs:
     """Every strategy several times."""
     seeds = range(2 if args.quick else SEEDS)
-    stop, start, _ = interruptions(args)
+    restart, change, _ = interruptions(args, case.name)
     return {
-        one.name: [trial(case, one, seed=1000 * seed, stop=stop, start=start) for seed in seeds]
+        one.name: [trial(case, one, seed=1000 * seed, restart=restart, change=change) for seed in seeds]
         for one in strategies
     }
 
 
-def interruptions(args: argparse.Namespace) -> tuple[float, float, str]:
+def interruptions(args: argparse.Namespace, topology: str = "") -> tuple[float, float, str]:
     """Return how long a restart and a change without one interrupt the work, and where that is known from.
 
-    The medians of what runs on Spark have measured: those of ``--spark``, or the ones that the simulator keeps.
+    Those of a topology in ``--spark``; the medians of all in it, or those that the simulator keeps, where it has none.
     """
     records = [] if args.spark is None else json.loads(args.spark.read_text())
-    known: dict[bool, list[float]] = {True: [], False: []}
-    for r in records:
-        if r.get("interruption_s") is not None:
-            known[r["strategy"] == Default.name].append(r["interruption_s"])
-    if not (known[True] and known[False]):
-        return STOP, START, "measured on Spark before"
-    return float(np.median(known[True])), float(np.median(known[False])), "measured on Spark"
+    for kept in ([r for r in records if r["topology"] == topology], records):
+        known: dict[bool, list[float]] = {True: [], False: []}
+        for r in kept:
+            if r.get("interruption_s") is not None and r["operation"] == "out":
+                known[r["strategy"] == Default.name].append(r["interruption_s"])
+        if known[True] and known[False]:
+            return float(np.median(known[True])), float(np.median(known[False])), "measured on Spark"
+    return RESTART, CHANGE, "measured on Spark before"
 
 
 def mean(trials: Sequence[Trial], what: str) -> float:

@@ -30,14 +30,6 @@ def test_waiting_instances_do_not_hinder_each_other() -> None:
     assert ran.busy["b"][-1] == 1.0, "who waits for a core is busy"
 
 
-def test_late_instances_queue_and_then_catch_up() -> None:
-    ran = flow(
-        [DeploymentPhase(0, pair(0.1, 1.0)), DeploymentPhase(5, pair(0.1, 1.0), late={"b": [3.0]})], 20
-    )
-    assert ran.throughput()[60] == 0
-    assert ran.throughput()[90] == pytest.approx(50)
-
-
 def test_what_waits_too_long_is_given_up() -> None:
     ran = flow([DeploymentPhase(0, pair(0.1, 1.0))], 100, timeout=4.0)
     assert max(ran.queue["b"]) == pytest.approx(200)

@@ -92,16 +92,11 @@ class Deployment:
 
 @dataclass(frozen=True)
 class DeploymentPhase:
-    """From ``at`` on this deployment holds; nothing runs for the first ``pause`` seconds.
-
-    ``late`` holds for each operator (that has any) the seconds after which each of its instances starts to work;
-    until then it only queues what it is sent.
-    """
+    """From ``at`` on this deployment holds; nothing runs for the first ``pause`` seconds."""
 
     at: float
     deployment: Deployment
     pause: float = 0.0
-    late: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -178,7 +173,6 @@ def flow(
     for stage, until in zip(stages, [*(s.at for s in stages[1:]), seconds], strict=True):
         plan = _Plan(stage.deployment, number)
         queue = waiting[plan.of] / plan.parallel
-        begins = stage.at + plan.late(stage.late) - 1e-9
         for k in range(round(stage.at / step), min(steps, round(until / step))):
             arriving, processed, busy = np.zeros((3, len(queue)))
             if k * step >= stage.at + stage.pause - 1e-9:
@@ -187,7 +181,6 @@ def flow(
                 if jitter:
                     rate = rate * np.maximum(0.1, 1 + jitter * dice.standard_normal(len(rate)))
                 want = np.where(plan.source, 0.0 if held else rate * step, queue)
-                want[k * step < begins] = 0.0
                 processed, busy = plan.share(want, rate * step)
                 arriving = plan.wires @ processed
                 queue = np.where(plan.source, 0.0, queue - processed + arriving)
@@ -218,7 +211,6 @@ class _Plan:
         self.machine = np.array([m for _, m in instances])
         self.rate = np.array([o.rate for o, _ in instances], dtype=np.float64)
         self.cpu = np.array([o.cpu for o, _ in instances], dtype=np.float64)
-        self.number = number
         self.source = np.array([o.name in sources for o, _ in instances])
         self.parallel = np.bincount(self.of, minlength=len(number))[self.of].astype(np.float64)
         self.cores = np.asarray(deployment.cores, dtype=np.float64)
@@ -229,13 +221,6 @@ class _Plan:
             [[(i, j) in edges for i in self.of.tolist()] for j in self.of.tolist()], dtype=np.float64
         )
         self.wires = linked * emits[None, :] / self.parallel[:, None]
-
-    def late(self, seconds: Mapping[str, Sequence[float]]) -> Series:
-        """When each instance starts to work, after the stage's begin."""
-        out: Series = np.zeros(len(self.of))
-        for name, each in seconds.items():
-            out[self.of == self.number[name]] = each
-        return out
 
     def share(self, want: Series, most: Series) -> tuple[Series, Series]:
         """What each instance processes of what it wants to, and the share of its time that this takes.

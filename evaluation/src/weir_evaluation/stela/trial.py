@@ -16,9 +16,9 @@ from weir_evaluation.stela.rivals import restarts
 from weir_evaluation.stela.topologies import Case
 
 WINDOW = 10.0  # seconds that throughput is averaged over
-# medians of ``weir bench stela --spark --operation out --batch-seconds 6``: seconds without any work when a whole
-# application is taken down and started again, and until an instance works on the machine where it is new
-STOP, START = 1.3, 1.5
+# medians of ``weir bench stela --spark --operation out --batch-seconds 6``: seconds of work that are lost when a whole
+# application is taken down and started again, and when servers come to one that goes on
+RESTART, CHANGE = 1.3, 1.5
 TIMEOUT = 30.0  # seconds after which a waiting message is given up
 STEP = 0.5
 JITTER = 0.2  # of an instance's speed within a step: some 2 % within a window
@@ -149,13 +149,13 @@ def trial(
     at: float = 300.0,
     seconds: float = 900.0,
     seed: int = 0,
-    stop: float = STOP,
-    start: float = START,
+    restart: float = RESTART,
+    change: float = CHANGE,
 ) -> Trial:
     """Runs a case, scales it at ``at`` and goes on until ``seconds``.
 
-    An instance that moves starts anew on its other machine and works after ``start`` seconds; one that is
-    new joins then. A strategy that restarts takes the whole application down for ``stop`` seconds.
+    Nothing is worked on for ``restart`` seconds with a strategy that takes the application down, and for ``change``
+    seconds with any other, as far as that is known from real runs (:mod:`weir_evaluation.bench.stela_spark`).
 
     Examples
     --------
@@ -168,8 +168,9 @@ def trial(
     first = case.deployment(case.placement())
     now = situation(case, seed=seed)
     decision = decide(case, strategy, now) if isinstance(strategy, Strategy) else strategy(now)
+    pause = restart if restarts(decision) else change
     ran = flow(
-        [DeploymentPhase(0, first), *_stages(case, decision, at, stop, start)],
+        [DeploymentPhase(0, first), DeploymentPhase(at, case.deployment(decision.after), pause=pause)],
         seconds,
         step=STEP,
         timeout=TIMEOUT,
@@ -179,20 +180,6 @@ def trial(
     per = round(WINDOW / STEP)
     windows = ran.throughput().reshape(-1, per).mean(axis=1)
     return Trial(case, now, decision, ran.time[per - 1 :: per], windows, at)
-
-
-def _stages(case: Case, decision: Decision, at: float, stop: float, start: float) -> list[DeploymentPhase]:
-    after = case.deployment(decision.after)
-    moved = decision.moved()
-    if restarts(decision):
-        return [DeploymentPhase(at, after, pause=stop)]
-    late = {name: [0.0] * len(places) for name, places in decision.after.instances.items()}
-    for name, i in moved:
-        late[name][i] = start
-    if decision.added():
-        # nobody sends to an instance before it is there
-        return [DeploymentPhase(at + start, after)]
-    return [DeploymentPhase(at, after, late=late)]
 
 
 def steady(case: Case, placement: Placement) -> float:

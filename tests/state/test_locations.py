@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-from pathlib import Path
+import sys
 
 import pytest
 
@@ -99,9 +98,16 @@ def test_dbfs_is_its_folder_or_an_error(tmp_path, monkeypatch):
         assert Storage(spelling).location == f"{tmp_path}/x/y"
 
 
-def test_hdfs_without_its_library_says_so(monkeypatch):
+def test_hdfs_without_its_client_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "weir.state.hdfs_files", None)
+    with pytest.raises(CheckpointError, match=r"hdfs:///a: needs hdfs-native.* 'weir-streams\[hdfs\]'"):
+        Storage("hdfs:/a")
+
+
+def test_hdfs_without_a_name_node_says_so(monkeypatch):
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("HADOOP_HOME", raising=False)
-    with pytest.raises(CheckpointError, match=r"hdfs:///a: hdfs:// cannot be opened here \("):
+    with pytest.raises(CheckpointError, match="hdfs:///a: cannot be opened here .* or set HADOOP_CONF_DIR"):
         Storage("hdfs:/a")
 
 
@@ -114,30 +120,3 @@ def test_options_are_for_object_stores(tmp_path):
         ParameterError, match="'region': expected a name with a text or a number, not a NoneType"
     ):
         Storage("s3://bucket/a", {"region": None})
-
-
-def test_a_file_system_of_pyarrow_keeps_documents_and_files():
-    storage = Storage("mock:///ckpt")  # a file system in memory that pyarrow tests with
-    storage.write_document("plans/1", "plan", {"batch": 1})
-    with pytest.raises(CheckpointError, match="mock:///ckpt/plans/1: already written by another run"):
-        storage.write_document("plans/1", "plan", {"batch": 1})
-    assert storage.read_document("plans/1", "plan") == {"batch": 1}
-    storage.write("state/a/1", b"0123456789")
-    assert [p.to_pybytes() for p in storage.read_ranges("state/a/1", [(2, 4), (8, 10)])] == [b"23", b"89"]
-    with pytest.raises(CheckpointError, match="bytes 8 to 12 are missing"):
-        storage.read_ranges("state/a/1", [(8, 12)])
-    assert storage.names("") == ["plans", "state"]
-    assert storage.files("") == ["plans/1", "state/a/1"]
-    assert storage.size("state/a/1") == 10
-    assert storage.exists("state")
-    storage.delete("state/a/1")
-    storage.delete("state/a/1")
-    storage.delete_folder("plans")
-    storage.delete_folder("plans")
-    assert storage.files("") == []
-    with pytest.raises(CheckpointError, match="plans/1: missing"):
-        storage.read_document("plans/1", "plan")
-
-
-def test_pathlib_is_welcome(tmp_path):
-    assert Storage(Path(tmp_path)).location == os.fspath(tmp_path)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 
 from weir.columns import canonical, canonical_type
 from weir.errors import SourceError, TopologyError, did_you_mean
+from weir.extras import require
 from weir.operators.base import Operator
 from weir.operators.instance import Context, Instance
 from weir.rows import Rows, one_batch
+from weir.state.location import HDFS
 
 PATH, PARTITION, BYTES, MODIFIED = "path", "partition", "bytes", "modified"
 LISTING = pa.schema(
@@ -138,6 +140,19 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # how writers spell null in a folder's 
 _systems: dict[str, tuple[pafs.FileSystem, str]] = {}
 
 
+def hdfs(where: str) -> pafs.FileSystem:
+    """Return HDFS as a file system of Arrow's, with the client that checkpoints are written by."""
+    client = require("hdfs_native.fsspec", "hdfs").HdfsFileSystem
+
+    class Hdfs(client):  # type: ignore[misc,valid-type]
+        def info(self, path: str, **options: Any) -> dict[str, Any]:
+            found = super().info(path, **options)
+            return {**found, "mtime": found["modification_time"] / 1e3}
+
+    address = urlsplit(where)
+    return pafs.PyFileSystem(pafs.FSSpecHandler(Hdfs(address.hostname, address.port)))
+
+
 def open_path(path: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a path as Hadoop spells it, and the path as that file system spells it.
 
@@ -150,7 +165,7 @@ def open_path(path: str) -> tuple[pafs.FileSystem, str]:
     scheme = "s3" if parts[1] in ("s3a", "s3n") else parts[1]
     where = f"{scheme}://{parts[2] or ''}/"
     if where not in _systems:
-        _systems[where] = pafs.FileSystem.from_uri(where)
+        _systems[where] = (hdfs(where), "") if scheme in HDFS else pafs.FileSystem.from_uri(where)
     system, root = _systems[where]
     return system, root.rstrip("/") + parts[3]
 
@@ -430,7 +445,8 @@ def columns_of(path: str, format: str) -> pa.Schema:
         raise TopologyError(
             f"{path}: the columns of files found by a pattern of folders are not known; {remedy}"
         )
-    system, name = open_path(path if "://" in path or path.startswith("file:") else os.path.abspath(path))
+    path = path if "://" in path or path.startswith("file:") else os.path.abspath(path)
+    system, name = open_path(path)
     info = system.get_file_info(name)
     if info.type == pafs.FileType.File:
         return canonical(file_schema(path, format))
@@ -438,8 +454,7 @@ def columns_of(path: str, format: str) -> pa.Schema:
     for one in sorted(files, key=lambda i: i.path):
         hidden = any(p.startswith(("_", ".")) for p in one.path[len(name) :].strip("/").split("/"))
         if one.type == pafs.FileType.File and not hidden:
-            prefix = "" if isinstance(system, pafs.LocalFileSystem) else path.split("://")[0] + "://"
-            return canonical(file_schema(prefix + one.path, format))
+            return canonical(file_schema(path[: path.find(name)] + one.path, format))
     raise SourceError(f"{path}: there is no file yet to learn the columns from; {remedy}")
 
 

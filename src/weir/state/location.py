@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from weir.errors import CheckpointError
 
+HDFS = ("hdfs", "viewfs")
 OBJECT_STORES = ("s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss")
 DBFS = "/dbfs"  # where Databricks shows its file system as folders
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(.*)", re.DOTALL)
@@ -18,7 +19,7 @@ _WINDOWS = re.compile(r"[a-zA-Z]:[\\/]")
 class Place(NamedTuple):
     """A resolved location: resolving ``uri`` again gives the same place."""
 
-    kind: Literal["local", "object", "arrow"]
+    kind: Literal["local", "object", "hdfs"]
     uri: str  # an absolute path if local, else a URI without a slash at its end
 
 
@@ -29,7 +30,7 @@ def resolve(location: str | os.PathLike[str]) -> Place:
     (two letters or more, then a colon) is one, so a mistyped scheme never becomes a folder.
 
     >>> resolve("file:///data/x/"), resolve("s3a://bucket//ckpt/"), resolve("hdfs:/x")
-    (Place(kind='local', uri='/data/x'), Place(kind='object', uri='s3a://bucket/ckpt'), Place(kind='arrow', uri='hdfs:///x'))
+    (Place(kind='local', uri='/data/x'), Place(kind='object', uri='s3a://bucket/ckpt'), Place(kind='hdfs', uri='hdfs:///x'))
     >>> resolve("ckpt").uri == os.path.abspath("ckpt")
     True
     >>> resolve("s3:/bucket/ckpt")
@@ -57,8 +58,13 @@ def resolve(location: str | os.PathLike[str]) -> Place:
         raise CheckpointError(
             f"{text}: {scheme!r} is no scheme that Weir knows. For a folder of that name write ./{text}"
         )
+    if scheme not in HDFS:
+        known = ", ".join(f"{scheme}://" for scheme in (*HDFS, *OBJECT_STORES))
+        raise CheckpointError(
+            f"{text}: {scheme}:// cannot be opened here. Locations are paths, file:/, dbfs:/, {known}"
+        )
     rest = rest if rest.startswith("//") else "//" + rest
-    return Place("arrow", f"{scheme}:{rest.rstrip('/') if rest.strip('/') else rest}")
+    return Place("hdfs", f"{scheme}:{rest.rstrip('/') if rest.strip('/') else rest}")
 
 
 def _local_path(text: str, rest: str) -> str:

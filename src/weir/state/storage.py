@@ -84,18 +84,19 @@ def _open(place: Place, options: tuple[tuple[str, Option], ...], process: int) -
         from weir.state.local_files import LocalFiles
 
         return LocalFiles(place.uri)
-    if place.kind == "object":
-        try:
+    client, extra = ("obstore", "object-stores") if place.kind == "object" else ("hdfs-native", "hdfs")
+    try:
+        if place.kind == "object":
             from weir.state.object_files import ObjectFiles
-        except ImportError:
-            raise CheckpointError(
-                f"{place.uri}: checkpoints in object stores need obstore. Install it where the driver and the "
-                f"executors run: {install('object-stores')}"
-            ) from None
-        return ObjectFiles(place.uri, dict(options))
-    from weir.state.arrow_files import ArrowFiles
 
-    return ArrowFiles(place.uri)
+            return ObjectFiles(place.uri, dict(options))
+        from weir.state.hdfs_files import HdfsFiles
+
+        return HdfsFiles(place.uri)
+    except ImportError:
+        raise CheckpointError(
+            f"{place.uri}: needs {client}. Install it where the driver and the executors run: {install(extra)}"
+        ) from None
 
 
 FORMAT = 1

@@ -39,7 +39,8 @@ def readable_values(
             if function not in FUNCTIONS:  # the user's own: only its states can be shown
                 out |= {c: states[c] for c in states.column_names if c == name or c.startswith(f"{name}.")}
                 continue
-            aggregate = Aggregate(**{name: function if arguments is None else f"{function}({arguments})"})
+            said: dict[str, Any] = {name: function if arguments is None else f"{function}({arguments})"}
+            aggregate = Aggregate(**said)
             columns = [name + suffix for suffix in aggregate.specs[0].rule.suffixes]
             (out[name],) = aggregate.finish([one_array(states[c]) for c in columns])
         return out

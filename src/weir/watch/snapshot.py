@@ -163,9 +163,12 @@ def _servers(did: Progress) -> list[ServerNow]:
     out = []
     for i, server in enumerate(did.servers):
         place = did.places[i] if i < len(did.places) else {}
-        load, pace = ({name: values[i] for name, values in of.items()} for of in (loads, slow))
+        load_here = {name: values[i] for name, values in loads.items()}
+        slow_here = {name: values[i] for name, values in slow.items()}
         host, rack = place.get("host") or server.host, place.get("rack", "")
-        out.append(ServerNow(host, rack, server.rows, server.busy, load, pace, i in did.moved_servers))
+        out.append(
+            ServerNow(host, rack, server.rows, server.busy, load_here, slow_here, i in did.moved_servers)
+        )
     return out
 
 

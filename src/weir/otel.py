@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from weir.engine.batch.events import BatchDelivered, Event, Failed
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.extras import require
 
 PHASES = ("plan", "job", "commit", "deliver")

@@ -35,7 +35,7 @@ import weir
 from weir.cli.drawing import plural, share_bar
 from weir.engine.batch.driver import COMPILING
 from weir.engine.checkpoint import CheckpointLayout
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.errors import EngineError
 from weir.extras import install
 from weir.state.storage import Storage

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.graph.model import Signature
 from weir.operators.instance import OperatorReport
 from weir.state.segment import SegmentRef

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from weir.engine.batch.fence import check_shared
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
 from weir.engine.exchange.wire import STATISTICS, WIRE, answered
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.engine.task import invariants
 from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, Segments, host_name
 from weir.engine.task.job_tasks import SourceTask, StepTask

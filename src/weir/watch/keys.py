@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from weir.engine.checkpoint import load_arrays, read_table
 from weir.engine.documents import Commit, TableRef
 from weir.engine.inspect.inspection import described_operator, readable_state
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.errors import ParameterError
 from weir.graph.model import OperatorSignature
 from weir.hashing import hash_columns

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from weir.engine.documents import Commit
-from weir.engine.metrics.progress import Progress, Seconds
+from weir.engine.progress import Progress, Seconds
 from weir.watch.reader import RUNS, CheckpointReader
 
 Labels = tuple[str, ...]

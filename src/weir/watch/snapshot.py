@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from weir.engine.batch.history import PHASES, Point, downsample
 from weir.engine.documents import Commit
-from weir.engine.metrics.progress import OperatorProgress, Progress
 from weir.engine.metrics.traffic import NAMES
+from weir.engine.progress import OperatorProgress, Progress
 from weir.watch.reader import CheckpointReader, Status
 
 UNEVEN = 2.0  # times the average of all servers from which a server stands out

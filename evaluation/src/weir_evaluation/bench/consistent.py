@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 import weir
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 
 DEFAULT = ("KG", "PKG", "SG", "CG")
 MORE = ("CG, printed", "WG")  # Consistent Grouping to the letter; weights

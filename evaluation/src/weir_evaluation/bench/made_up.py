@@ -27,7 +27,7 @@ from weir.engine.documents import (
     encode_report,
 )
 from weir.engine.exchange import wire
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.engine.task.batch_context import BatchContext, Segments
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.look_ahead import Ahead

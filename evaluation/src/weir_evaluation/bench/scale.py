@@ -25,7 +25,7 @@ from rich.table import Table as Shown
 import weir
 from weir.engine.batch.bootstrap import open_query
 from weir.engine.batch.driver import Driver
-from weir.engine.metrics.progress import RoutingProgress
+from weir.engine.progress import RoutingProgress
 from weir.flow import parts_of
 from weir.locality.counts import PairCounts
 from weir.locality.proposal import propose

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 
 HELP = "files written by key: bytes from reading servers to the first operator, before and after learning"
 SCHEMA = "k1 string, k2 string, padding binary"

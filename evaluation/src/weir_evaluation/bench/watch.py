@@ -28,7 +28,7 @@ from weir.cli.drawing import size, table
 from weir.engine.batch.history import add
 from weir.engine.checkpoint import CheckpointLayout
 from weir.engine.documents import Commit
-from weir.engine.metrics.progress import Seconds
+from weir.engine.progress import Seconds
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
 from weir_evaluation.bench.watch_pictures import record, take_pictures

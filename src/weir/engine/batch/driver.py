@@ -24,9 +24,9 @@ from weir.engine.batch.source_batching import SourceBatching, next_input
 from weir.engine.checkpoint import READ, CheckpointLayout, read_table, write_table
 from weir.engine.documents import BatchPlan, Commit, FileRef, Input, Manifest
 from weir.engine.metrics.latency import now
-from weir.engine.metrics.progress import Progress, Seconds
 from weir.engine.metrics.summary import summarise
 from weir.engine.metrics.traffic import ServerLocations
+from weir.engine.progress import Progress, Seconds
 from weir.engine.steering.learning import learner_of
 from weir.engine.steering.load import Load
 from weir.engine.steering.rescale import Build, Change, restarted, scaled

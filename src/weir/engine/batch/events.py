@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir.engine.batch.ledger import Ledger
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.errors import EngineError
 from weir.locality.forecast import Reconfiguration
 

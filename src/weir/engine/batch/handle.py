@@ -10,7 +10,7 @@ from weir.elasticity.decision import Decision, Situation, Strategy, text
 from weir.engine.batch.driver import Driver
 from weir.engine.batch.events import Listener
 from weir.engine.documents import Commit
-from weir.engine.metrics.progress import Progress, Scaling
+from weir.engine.progress import Progress, Scaling
 from weir.engine.steering.requests import SLOT_WAIT, Request
 from weir.engine.task.tables import table_in_force
 from weir.errors import EngineError, did_you_mean, renamed

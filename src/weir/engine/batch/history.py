@@ -23,7 +23,7 @@ import msgspec
 
 from weir.engine.checkpoint import HISTORY, CheckpointLayout
 from weir.engine.documents import Commit
-from weir.engine.metrics.progress import Progress, Seconds
+from weir.engine.progress import Progress, Seconds
 from weir.errors import CheckpointError
 from weir.state.storage import Storage
 

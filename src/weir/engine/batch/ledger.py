@@ -34,7 +34,7 @@ from weir.engine.documents import (
     added,
     by_server,
 )
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.engine.steering.rescale import Change
 from weir.engine.task.event_times import heard, watermarks
 from weir.engine.task.ownership import ranged, reassigned

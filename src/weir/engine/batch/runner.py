@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from weir.engine.documents import BatchPlan, Claim, FileRef, Manifest
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.engine.steering.scaler import Machines
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.look_ahead import Ahead

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weir.engine.checkpoint import COMMITS, PLANS, CheckpointLayout, files_of
 from weir.engine.documents import BatchPlan, Commit, FileRef
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.engine.task.tables import load_table
 from weir.errors import CheckpointError, EngineError, ParameterError, did_you_mean
 from weir.graph.model import HELD, OperatorSignature, Topology

@@ -29,7 +29,7 @@ from weir.engine.live.control import LoadAggregator
 from weir.engine.live.coordinator import LiveCoordinator
 from weir.engine.live.source import push, push_when_planned, timed
 from weir.engine.live.worker import LiveWorker
-from weir.engine.metrics.progress import Progress
+from weir.engine.progress import Progress
 from weir.engine.task import invariants
 from weir.engine.task.batch_context import SOURCE_NUMBER, BatchContext, Pace, Segments, column_name
 from weir.engine.task.job_tasks import SourceTask, StepTask

@@ -7,14 +7,14 @@ from operator import attrgetter
 
 from weir.engine.documents import BatchPlan, TaskReport, added, by_server
 from weir.engine.metrics.latency import percentiles
-from weir.engine.metrics.progress import (
+from weir.engine.metrics.traffic import by_distance, nothing
+from weir.engine.progress import (
     EdgeProgress,
     OperatorProgress,
     Progress,
     ServerProgress,
     Traffic,
 )
-from weir.engine.metrics.traffic import by_distance, nothing
 from weir.graph.model import Node, Topology
 from weir.network.locator import Locator
 from weir.operators.instance import OperatorReport

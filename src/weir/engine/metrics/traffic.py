@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from weir.engine.documents import Network, TaskReport
 from weir.engine.exchange.wire import sender_of
-from weir.engine.metrics.progress import Traffic
+from weir.engine.progress import Traffic
 from weir.graph.model import Topology
 from weir.network.distance import Distance, Place
 from weir.network.locator import Locator, Tree, tree_of

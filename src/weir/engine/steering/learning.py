@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from weir.engine.checkpoint import MANAGER, CheckpointLayout, load_arrays, save_arrays
 from weir.engine.documents import BatchPlan, FileRef, Layout, Move, TableRef, TaskReport, added
-from weir.engine.metrics.progress import RoutingProgress
+from weir.engine.progress import RoutingProgress
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.look_ahead import Ahead
 from weir.engine.task.ownership import write_moves

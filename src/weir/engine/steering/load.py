@@ -21,7 +21,7 @@ from weir.elasticity.decision import Situation
 from weir.elasticity.graph import Graph, Placement
 from weir.elasticity.rates import CONGESTED, Meter, Rates, Sample, congested, outside, propagate
 from weir.engine.documents import TaskReport
-from weir.engine.metrics.progress import LoadProgress
+from weir.engine.progress import LoadProgress
 from weir.engine.steering.rescale import everywhere, graph_of
 from weir.graph.model import Topology
 from weir.locality.capacity import Capacity

@@ -16,7 +16,7 @@ import msgspec
 from weir.elasticity.autoscale import Autoscale
 from weir.elasticity.decision import Decision, text
 from weir.engine.checkpoint import ANSWERS, DECISION, DONE, REQUESTS, CheckpointLayout
-from weir.engine.metrics.progress import Scaling
+from weir.engine.progress import Scaling
 from weir.engine.steering.load import Load
 from weir.engine.steering.requests import RECONFIGURE, Request, decide
 from weir.engine.steering.rescale import check

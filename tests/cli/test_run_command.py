@@ -18,7 +18,7 @@ import pytest
 
 import weir
 import weir.testing
-from weir.cli.configuration import read
+from weir.cli.configuration import imported, read
 from weir.cli.main import main
 from weir.engine.checkpoint import CheckpointLayout
 from weir.errors import ConfigurationError
@@ -204,6 +204,16 @@ def test_check_looks_at_all_that_needs_no_start(tmp_path, monkeypatch, capsys):
         query.feed([{"n": 1}])
     assert main(command) == 2
     assert "operator 'topics'" in capsys.readouterr().err
+
+
+def test_a_file_that_fails_runs_again_when_it_is_asked_for_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "weir_fails_once.py"
+    file.write_text("ready = True\nraise RuntimeError('no connection')\n")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no connection"):
+            imported(f"{file}:ready")
+    assert file.stem not in sys.modules
 
 
 APP = """\

@@ -240,7 +240,11 @@ def _module_of(file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     found = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
+    try:
+        spec.loader.exec_module(found)
+    except BaseException:
+        del sys.modules[file.stem]  # as import does: the next try runs it again
+        raise
     return found
 
 

@@ -227,7 +227,7 @@ class Scaler:
         day = 86_400_000
         for old in self.storage.names(ANSWERS):
             if int(old.split("-")[0]) < int(name.split("-")[0]) - day:
-                self.storage.delete(f"{ANSWERS}/{old}")
+                self.storage.delete(CheckpointLayout.answer(old))
 
 
 def _scaling(pending: Pending | None, scaled: Mapping[str, int] | None) -> Scaling:

@@ -33,7 +33,7 @@ from weir.state.storage import Storage
 from weir.watch.guard import Access, Guard
 from weir.watch.keys import find_key, hottest_keys
 from weir.watch.metrics import Metrics, Together
-from weir.watch.reader import CheckpointReader, Readiness, Status
+from weir.watch.reader import CheckpointReader, QueryStatus, Readiness
 from weir.watch.snapshot import Steering, brief, decisions, snapshot, timeline
 
 STATIC = Path(str(files("weir.watch") / "static"))
@@ -60,7 +60,7 @@ class Page:
         self.listeners = 0
         self._version = 0
         self._message = ""
-        self._status: Status | None = None
+        self._status: QueryStatus | None = None
         self._changed = asyncio.Condition()
         self._closing = False
 

@@ -36,7 +36,7 @@ LOCAL_POLL, REMOTE_POLL = 0.5, 2.0  # seconds between two looks at the checkpoin
 logger = logging.getLogger("weir.watch")
 
 
-class Status(msgspec.Struct, frozen=True):
+class QueryStatus(msgspec.Struct, frozen=True):
     """Whether a query runs: its ``state``, since when and, where there is more to say, ``text``."""
 
     state: str
@@ -122,7 +122,7 @@ class CheckpointReader:
             why = f"the last batch was {behind:.1f} s behind, more than {lag:g} s"
         return Readiness(not why, status.state, None if commit is None else commit.batch, behind, why)
 
-    def status(self) -> Status:
+    def status(self) -> QueryStatus:
         """Return whether the query runs.
 
         A driver on this machine is looked for by its process. Of one elsewhere it is only known that it has not
@@ -130,7 +130,7 @@ class CheckpointReader:
         """
         turn = max(self.layout.turns(), default=0)
         if not turn:
-            return Status("stopped", text="nobody has driven it yet")
+            return QueryStatus("stopped", text="nobody has driven it yet")
         try:
             driver = self.storage.read_document(self.layout.driver(turn), "driver")
             ended = self.layout.driver(turn, ENDED)
@@ -139,9 +139,9 @@ class CheckpointReader:
                 if end["batch"] >= self.last:  # otherwise a batch has succeeded since
                     state = "finished" if end.get("finished") else "stopped"
                     state = state if end["error"] is None else "failed"
-                    return Status(state, end["time"], end["error"] or "")
+                    return QueryStatus(state, end["time"], end["error"] or "")
         except CheckpointError as error:  # another driver has just taken over, or the document is damaged
-            return Status("presumed running", text=str(error))
+            return QueryStatus("presumed running", text=str(error))
         who, waits = f"process {driver['process']} on {driver['host']}", None
         with contextlib.suppress(CheckpointError):
             name = self.layout.driver(turn, PREPARING)
@@ -151,9 +151,9 @@ class CheckpointReader:
                 who += f", {waits}"
         if driver["host"] == host_name() and driver.get("began"):
             if began(driver["process"]) != driver["began"]:
-                return Status("gone", text=f"{who} is gone without having stopped")
-            return Status("running", driver["time"], who, waits)
-        return Status("presumed running", driver["time"], f"{who}, out of sight from here", waits)
+                return QueryStatus("gone", text=f"{who} is gone without having stopped")
+            return QueryStatus("running", driver["time"], who, waits)
+        return QueryStatus("presumed running", driver["time"], f"{who}, out of sight from here", waits)
 
     def _read(self, name: str, first: bool) -> None:
         try:

@@ -14,7 +14,7 @@ from weir.engine.batch.history import PHASES, Point, downsample
 from weir.engine.documents import Commit
 from weir.engine.metrics.traffic import NAMES
 from weir.engine.progress import OperatorProgress, Progress
-from weir.watch.reader import CheckpointReader, Status
+from weir.watch.reader import CheckpointReader, QueryStatus
 
 UNEVEN = 2.0  # times the average of all servers from which a server stands out
 SLOW = 2.0  # times the median seconds per row
@@ -185,14 +185,14 @@ def _set_aside(did: Progress) -> list[str]:
     ]
 
 
-def _broken(status: Status) -> Health | None:
+def _broken(status: QueryStatus) -> Health | None:
     """Return how a query fares that ended without having been asked to, None for others."""
     texts = {"failed": "The query has failed.", "gone": "The query has stopped: it was killed."}
     text = texts.get(status.state)
     return None if text is None else Health("bad", text, [status.text])
 
 
-def health(did: Progress, status: Status, servers: list[ServerNow], congested: list[str]) -> Health:
+def health(did: Progress, status: QueryStatus, servers: list[ServerNow], congested: list[str]) -> Health:
     """Return how a query fares."""
     if broken := _broken(status):
         return broken

@@ -1,23 +1,29 @@
 """``weir bench peers``: the command with peers of our own making, and the environments that it sets up.
 
-The real peers are too heavy for a test suite; of them, only Weir runs here, over few rows.
+The real peers are too heavy for a test suite; those that run here do so over few rows, in long tests.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import subprocess
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from weir.cli.main import main
+from weir_evaluation import jars
 from weir_evaluation.bench import peers
 from weir_evaluation.bench.peers import environment, measure, show
-from weir_evaluation.bench.peers.environment import Unavailable, prepared
+from weir_evaluation.bench.peers.environment import Unavailable, compiled, prepared
+from weir_evaluation.bench.peers.runners import jvm
 from weir_evaluation.bench.peers.systems import System, all_systems
 
 QUIET = Console(file=io.StringIO())
@@ -123,8 +129,12 @@ def test_names_are_checked_before_any_work(command):
 
 def test_all_systems_say_what_they_promise():
     listed = all_systems()
-    assert list(listed) == ["weir-table", "weir-files", "weir-hash", "spark", "flink", "bytewax"]
+    ours, jvm = ["weir-table", "weir-files", "weir-hash"], ["flink-heap", "flink-rocksdb"]
+    assert list(listed) == [*ours, "spark", "flink", *jvm, "bytewax"]
     for system in listed.values():
+        if system.java:  # what is said is what is fetched
+            project = (jars.PROJECTS / "peers" / f"{system.java}.xml").read_text()
+            assert f"<version>{system.version}</version>" in project
         assert system.guarantee
         assert system.note
         assert "import weir" not in system.runner.read_text() or system.name.startswith("weir")
@@ -154,6 +164,65 @@ def test_environments_are_made_once_and_failures_have_a_reason(tmp_path, monkeyp
     made = (python.parents[1] / environment.STAMP).stat().st_mtime_ns
     assert prepared("peer-1", [str(wheel)], QUIET) == python
     assert (python.parents[1] / environment.STAMP).stat().st_mtime_ns == made
+
+
+def test_a_java_peer_is_compiled_once_and_says_why_it_cannot_be(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(environment, "JAVA", tmp_path / "java")
+    (tmp_path / "java" / "peer").mkdir(parents=True)
+    source = tmp_path / "java" / "peer" / "Peer.java"
+    monkeypatch.setattr(jars, "fetch", lambda name: tmp_path / "jars")
+    calls = tmp_path / "calls"
+    javac = tmp_path / "bin" / "javac"
+    javac.parent.mkdir()
+    javac.write_text(
+        f"#!/bin/sh\necho called >> {calls}\n"
+        'for last in "$@"; do :; done\ngrep -q class "$last" || { echo "Peer.java:1: no class" >&2; exit 1; }\n'
+        f"mkdir -p {tmp_path}/cache/weir/peers/java-peer\n"
+    )
+    javac.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    source.write_text("nothing")
+    with pytest.raises(Unavailable, match=r"javac: Peer.java:1: no class"):
+        compiled("peer", QUIET)
+    source.write_text("class Peer {}")
+    compiled("peer", QUIET)
+    compiled("peer", QUIET)
+    assert calls.read_text().count("called") == 2
+    source.write_text("class Peer { int n; }")
+    compiled("peer", QUIET)
+    assert calls.read_text().count("called") == 3
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(Unavailable, match="there is no javac: install a JDK"):
+        environment.tool("javac")
+
+    def no_maven(name):
+        raise jars.NoJars("no jars of peers/peer: there is no mvn here")
+
+    monkeypatch.setattr(jars, "fetch", no_maven)
+    with pytest.raises(Unavailable, match="there is no mvn here"):
+        compiled("peer", QUIET)
+
+
+def test_what_java_reads_has_the_rows_of_the_parquet_files(tmp_path):
+    table = pa.table(
+        {"k1": ["a-1", "a-22", "a-3"], "k2": ["b-1", "b-2", "b-3"], "payload": [b"", b"\0\n", b"x"]}
+    )
+    pq.write_table(table, tmp_path / "00000.parquet", row_group_size=2)
+    order = {"data": str(tmp_path), "files": [str(tmp_path / "00000.parquet")]}
+    (path,) = jvm.blocks(order)
+    said, at, rows = Path(path).read_bytes(), 0, []
+    while at < len(said):
+        n, columns = int.from_bytes(said[at : at + 4], "little"), []
+        at += 4
+        for _ in range(3):
+            ends = np.frombuffer(said, np.int32, n + 1, at)
+            at += ends.nbytes
+            columns.append([said[at + begin : at + end] for begin, end in itertools.pairwise(ends)])
+            at += ends[-1]
+        rows += zip(*columns, strict=True)
+    assert rows == [(b"a-1", b"b-1", b""), (b"a-22", b"b-2", b"\0\n"), (b"a-3", b"b-3", b"x")]
+    assert jvm.blocks(order) == [path]
 
 
 def test_a_peer_that_cannot_be_installed_is_reported(command, monkeypatch, tmp_path, capsys):
@@ -197,3 +266,14 @@ def test_weir_itself_over_few_rows(capsys):
     assert row["rows_per_s"] > 0
     assert row["cpu_s_per_million"] > 0
     assert row["exchanged_bytes"] > 9_000 * 100  # every row's payload crosses the first exchange
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name, system in all_systems().items() if system.java])
+def test_a_peer_in_java_over_few_rows(name, capsys):
+    few = f"--only {name} --rows 5000 --warm-up 1 --batches 3 --payload 100 --keys 50"
+    assert main(["bench", "peers", "--json", *few.split()]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["rows"] == 20_000
+    assert row["rows_per_s"] > 0
+    assert row["cpu_s_per_million"] > 0

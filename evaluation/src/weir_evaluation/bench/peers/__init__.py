@@ -29,7 +29,7 @@ from weir_evaluation.bench.peers.environment import Unavailable
 from weir_evaluation.bench.peers.measure import Data, measured, tidy
 from weir_evaluation.bench.peers.systems import System, all_systems, rows_per_read
 
-HELP = "Weir beside Spark's transformWithState, PyFlink and Bytewax: rows/s, CPU, memory"
+HELP = "Weir beside Spark's transformWithState, Flink, PyFlink and Bytewax: rows/s, CPU, memory"
 FILES_PER_BATCH = 2
 REFERENCE = "weir-table"
 

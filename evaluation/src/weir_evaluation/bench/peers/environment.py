@@ -1,4 +1,8 @@
-"""A peer's own environment: a virtualenv in the cache folder, made once, with nothing of ours in it."""
+"""A peer's own environment in the cache folder, made once.
+
+Of a Python system it is a virtualenv with nothing of ours in it; of a Java system the classes of our program, which
+are compiled for the jars that :mod:`weir_evaluation.jars` fetches.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,16 @@ import subprocess
 import sys
 import time
 import venv
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from weir_evaluation import jars
+
 STAMP = "ready.json"
+JAVA = Path(__file__).parent / "java"
 
 
 class Unavailable(Exception):
@@ -66,6 +74,49 @@ def prepared(name: str, requirements: Sequence[str], console: Console) -> Path:
         stamp.write_text(wanted)
         console.print(f"{name} is ready ({time.monotonic() - began:.0f} s)")
     return python
+
+
+def compiled(name: str, console: Console) -> None:
+    """Fetch the jars of a Java peer, and compile our program for it; once, as long as neither changes."""
+    sources = [*JAVA.glob("*.java"), *(JAVA / name).glob("*.java")]
+    try:
+        with console.status(f"{name}: fetching jars with Maven"):
+            libraries = jars.fetch(f"peers/{name}")
+    except jars.NoJars as error:
+        raise Unavailable(str(error)) from None
+    classes = _classes(name)
+    classes.parent.mkdir(parents=True, exist_ok=True)
+    crc = zlib.crc32(b"".join(source.read_bytes() for source in sorted(sources)))
+    wanted = json.dumps({"sources": crc, "jars": libraries.name})
+    with open(f"{classes}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = classes / STAMP
+        if stamp.exists() and stamp.read_text() == wanted:
+            return
+        shutil.rmtree(classes, ignore_errors=True)
+        command = [tool("javac"), "-nowarn", "--release", "17", "-cp", f"{libraries}/*", "-d", str(classes)]
+        done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True)
+        if done.returncode:
+            raise Unavailable(f"javac: {done.stderr.strip() or 'no output'}"[:500])
+        stamp.write_text(wanted)
+
+
+def class_path(name: str) -> list[str]:
+    """Where the classes of a Java peer are, ours first; :func:`compiled` has made them."""
+    return [str(_classes(name)), f"{jars.folder(f'peers/{name}')}/*"]
+
+
+def _classes(name: str) -> Path:
+    return cache() / f"java-{name}"
+
+
+def tool(name: str) -> str:
+    """A program of the JDK."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(name, path=f"{home}/bin") if home else shutil.which(name)
+    if found is None:
+        raise Unavailable(f"there is no {name}: install a JDK (17 serves all) or set JAVA_HOME to one")
+    return found
 
 
 def _pip(folder: Path, python: Path) -> list[str]:

@@ -64,7 +64,7 @@ def measured(
         "keys": data.keys,
         "workers": cores,
         "work": str(work),
-        "options": system.options(data.payload),
+        "options": {**system.options(data.payload), "java": system.java},
     }
     (work / "order.json").write_text(json.dumps(order))
     told, log = work / "meter.json", work / "output.log"

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 import weir
-from weir_evaluation.bench.peers.environment import Unavailable, prepared
+from weir_evaluation.bench.peers.environment import Unavailable, compiled, prepared
 
 RUNNERS = Path(__file__).parent / "runners"
 EXACTLY_ONCE = "exactly once"
@@ -24,7 +24,8 @@ EXACTLY_ONCE = "exactly once"
 class System:
     """One contestant.
 
-    ``requirements`` make its environment; without any it runs in ours. ``most_rows`` (per micro-batch) and
+    ``requirements`` make its environment; without any it runs in ours. ``java`` names its jars and our program for
+    it, whose version ``jars/peers/`` says. ``most_rows`` (per micro-batch) and
     ``most_batches`` (to warm up, and as many to count) are for peers that would take minutes otherwise.
     ``options`` go to its program with the payload put in.
     """
@@ -35,6 +36,7 @@ class System:
     guarantee: str
     note: str = ""
     requirements: tuple[str, ...] = ()
+    java: str | None = None
     most_rows: int | None = None
     most_batches: int | None = None
     needs_java: bool = True
@@ -45,6 +47,8 @@ class System:
         """The Python to run it with, set up first where need be; raises :class:`Unavailable` with the reason."""
         if self.needs_java and not _java():
             raise Unavailable("there is no Java: install one (17 serves all) or set JAVA_HOME")
+        if self.java:
+            compiled(self.java, console)
         if not self.requirements:
             return Path(sys.executable)
         return prepared(f"{self.name}-{self.version}", self.requirements, console)
@@ -72,6 +76,7 @@ def all_systems() -> dict[str, System]:
     """All of them, by name, ours first."""
     ours = (weir.__version__, RUNNERS / "weir_app.py", EXACTLY_ONCE)
     spark, flink, bytewax = _pyspark(), "2.3.0", "0.21.1"
+    jvm = RUNNERS / "jvm.py"
     listed = [
         System(
             "weir-table",
@@ -112,6 +117,21 @@ def all_systems() -> dict[str, System]:
             options=lambda p: {"mode": "process", "bundle": 10_000, "checkpoint_seconds": 2},
             # without it a local run keeps all Python code in one process, under one interpreter lock
             environment={"_python_worker_execution_mode": "process"},
+        ),
+        *(
+            System(
+                name,
+                flink,
+                jvm,
+                EXACTLY_ONCE,
+                f"two KeyedProcessFunctions in Java, state {where}, checkpoint every 2 s",
+                java="flink",
+                options=lambda p, backend=backend: {"backend": backend, "checkpoint_seconds": 2},  # type: ignore[misc]
+            )
+            for name, backend, where in (
+                ("flink-heap", "hashmap", "on the heap"),
+                ("flink-rocksdb", "rocksdb", "in RocksDB, incremental"),
+            )
         ),
         System(
             "bytewax",

@@ -153,7 +153,7 @@ def _type(text: str, meant: dict[str, str]) -> nb.types.Type:
 def folders() -> list[Path]:
     """Return where compiled code may be, those that can be written or not."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
-        return [Path(chosen) / "weir"]
+        return [Path(chosen).absolute() / "weir"]  # a process may change its directory
     private = f"weir-{os.getuid() if hasattr(os, 'getuid') else os.environ.get('USERNAME', '')}"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return [

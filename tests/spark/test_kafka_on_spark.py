@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import deltalake
 import psycopg
 import pyarrow.parquet as pq
@@ -69,6 +71,29 @@ def test_a_stream_of_messages_is_noticed_and_joins_files(spark, brokers, tmp_pat
         query.stop()
     rows = deltalake.DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().to_pylist()
     assert sorted((row["place"], row["count"]) for row in rows) == expected
+
+
+def test_messages_that_come_meanwhile_wait_for_no_trigger(spark, brokers, checkpoint):
+    topic, sizes = brokers.topic(1), [40, 30, 20]
+
+    def send(rows=None, batch=None):
+        if sizes:
+            brokers.send(topic, [{"place": "a", "topic": "b", "n": 1}] * sizes.pop(0))
+
+    send()
+    app = weir.kafka(brokers.servers, topic, SCHEMA).count("place", name="places")
+    query = app.start(checkpoint, servers=2, sink=send)
+    try:
+        until = time.monotonic() + 60
+        while sum(p.rows for p in query.recent_progress) < 90:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert [p.rows for p in query.recent_progress] == [40, 30, 20]
+        assert query._driver.ledger.last.handed_over == 0  # all in Spark's first batch
+        query.process_all_available()
+        assert rows_of(query.state("places")) == [("a", 90)]
+    finally:
+        assert query.stop()
 
 
 def test_a_bounded_run_reads_what_is_there_in_batches_that_aim_at_a_time(

@@ -82,7 +82,8 @@ class Query(QueryHandle):
         """Wait until everything that the source has now is processed and committed; for tests."""
         if self._stream is not None:
             try:
-                self._stream.processAllAvailable()
+                with self._driver.prompt():
+                    self._stream.processAllAvailable()
             except PySparkException as error:
                 raise self._failure(error) from None
         self._raise()
@@ -167,6 +168,8 @@ def start(parts: Assembly, checkpoint: str, options: Options) -> Query:
                 raise error.with_traceback(None) from None
             raise
 
+    # an application that reads topics alone, as soon as there is something
+    driver.stays = not options.trigger and not parts.frames
     query._ends_by_itself = bool({"availableNow", "once"} & {*(options.trigger or ())})
     location = _source_checkpoint(query, options)
     writer = rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", location)

@@ -1,4 +1,7 @@
-"""Messages of a topic beside the same rows in files: rows per second, and how local the first hop becomes."""
+"""Messages of a topic beside the same rows in files: rows per second, and how local the first hop becomes.
+
+With ``--end-to-end``: from topic to topic, exactly once (:mod:`weir_evaluation.bench.kafka_latency`).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from rich.table import Table as RichTable
 
 import weir
 from weir.messages.payloads import Payload
+from weir_evaluation.bench import kafka_latency
 
 HELP = "the same rows through weir.kafka and weir.files: rows per second, first hop's locality"
 SCHEMA = pa.schema([("k1", pa.string()), ("k2", pa.string()), ("n", pa.int64())])
@@ -32,6 +36,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", type=int, default=2_400, help="distinct keys of each operator")
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--master", default="local[4]", help="where Spark runs")
+    parser.add_argument("--end-to-end", action="store_true", help="instead: topic to topic, exactly once")
+    parser.add_argument("--system", action="append", choices=list(kafka_latency.GUARANTEES))
+    parser.add_argument("--backlog", type=int, default=400_000, help="rows that wait, end to end")
+    parser.add_argument("--seconds", type=float, default=10.0, help="at each rate, end to end")
+    parser.add_argument("--progress", metavar="FILE", help="what Weir's batches did, end to end")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -46,6 +55,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     try:
         jars.fetch("kafka")
         with Kafka() as brokers:
+            if args.end_to_end:
+                return kafka_latency.measure(brokers, work, args, console)
             for name in ("files", "json", "arrow"):
                 source = (
                     _Files(spark, work / "data", args) if name == "files" else _Topic(brokers, name, args)
@@ -63,6 +74,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
+    if "systems" in result:
+        kafka_latency.show(result, console)
+        return
     about = f"{result['rows']:,} rows per batch, {result['servers']} servers, {result['strays']:.0%} strays"
     table = RichTable(title=about)
     for column in ("", "rows/s", "of files", "first hop's locality: hash", "learnt"):

@@ -5,9 +5,11 @@ Everything that makes a batch happen exactly once is here and in the ledger.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +52,11 @@ from weir.state.view import next_deadline
 
 CLEAN_EVERY = 10
 COMPILING = "compiling, once per installation"
+ROUND, LINGER, LOOK = (
+    60.0,
+    0.5,
+    0.01,
+)  # seconds: of a round of topics, without rows at its end, between two looks
 SECOND = 1_000_000  # µs
 
 logger = logging.getLogger("weir.engine")
@@ -108,6 +115,38 @@ class DueTimers:
         return event, timer
 
 
+class Cleaning:
+    """Deletes files that no retained commit names, in the midst of a batch or meanwhile."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def begin(self, meanwhile: bool) -> None:
+        """Begin to delete; what was found wrong the last time is raised, with ``meanwhile`` the next time."""
+        self.end()
+        if self._error is not None:
+            raise self._error
+        if not meanwhile:
+            self._ledger.clean()
+            return
+        self._thread = threading.Thread(target=self._run, name="weir-clean", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait until nothing is being deleted."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        try:
+            self._ledger.clean()
+        except Exception as error:
+            self._error = error
+
+
 class Drained(Exception):
     """A batch does not begin, since the query is about to be stopped."""
 
@@ -145,6 +184,11 @@ class Driver:
         self.automatic = options.servers == "auto"  # whether the number of servers was chosen here
         self._forget = options.forget
         self.source = ""  # whose batches it is handed: the id of Spark's own query
+        # whether a round goes on while topics bring rows: to begin another one takes longer than a small batch
+        self.stays = False
+        self._asked_to_end = 0  # how many wait for the end of a round
+        self._lingering = False
+        self._cleaning = Cleaning(ledger)
         self.due_timers = DueTimers(storage, source_batching)
         self._busy = threading.RLock()  # one batch at a time, whoever asks for it
         self._compiled = self._started = self._draining = False
@@ -195,13 +239,37 @@ class Driver:
             source_batching = None if end_of_input else self.source_batching
             if source_batching is not None:
                 rows = self._begin(source_batching, rows, number)
-            while fresh or (source_batching is not None and source_batching.behind):
+            ends = time.monotonic() + (ROUND if self.stays else 0.0)
+            while fresh or (source_batching is not None and self._brings(source_batching, number, ends)):
                 self._carry_out(
                     rows if fresh else self.runner.sources.without(rows, self.topology), number, end_of_input
                 )
                 fresh = False
                 if source_batching is not None and source_batching.behind:
                     self._check_open()
+
+    def _brings(self, source_batching: SourceBatching, number: int, ends: float) -> bool:
+        """Return whether sources that are cut up have something for another batch of the round."""
+        quiet, self._lingering = min(ends, time.monotonic() + LINGER), True
+        try:
+            while not source_batching.behind:
+                if time.monotonic() >= quiet or self._draining or self._asked_to_end:
+                    return False
+                self._look(source_batching, number)
+                if not source_batching.behind:
+                    time.sleep(LOOK)
+            return True
+        finally:
+            self._lingering = False
+
+    @contextlib.contextmanager
+    def prompt(self) -> Iterator[None]:
+        """Let rounds end as soon as nothing is left to be read: somebody waits for that."""
+        self._asked_to_end += 1
+        try:
+            yield
+        finally:
+            self._asked_to_end -= 1
 
     def _check_open(self) -> None:
         if self._draining:
@@ -214,10 +282,15 @@ class Driver:
         for name, ref in ({} if before is None else before.read).items():
             if name in listings:
                 listings[name] = not_read(listings[name], read_table(self.storage, ref))
-        self.retry.persist(
-            "the sources", lambda again: source_batching.begin(self.ledger.last, number, listings)
-        )
+        self._look(source_batching, number, listings)
         return self.runner.sources.without(rows, self.topology, source_batching.feeds)
+
+    def _look(
+        self, source_batching: SourceBatching, number: int, listings: Mapping[str, pa.Table] | None = None
+    ) -> None:
+        self.retry.persist(
+            "the sources", lambda again: source_batching.begin(self.ledger.last, number, listings or {})
+        )
 
     def tick(self, waited: int = 0) -> bool:
         """Run a batch without rows if time is up for something: a window closes, a timer goes off, a ttl ends.
@@ -279,7 +352,7 @@ class Driver:
         self.deliver(commit, progress)
         self.scaler.watch()
         if batch % CLEAN_EVERY == CLEAN_EVERY - 1:
-            self.ledger.clean()
+            self._cleaning.begin(meanwhile=self.stays)
         self._ended = time.perf_counter()
         progress.seconds.deliver, progress.seconds.batch = self._ended - committed, self._ended - began
         self._last_seconds = progress.seconds
@@ -530,7 +603,7 @@ class Driver:
         ended = self._busy.acquire(timeout=seconds)
         if ended:
             self._busy.release()
-        return ended
+        return ended or self._lingering
 
     def cancel(self) -> None:
         """Give up a batch that is under way, since the query is being stopped: that is no failure."""
@@ -555,6 +628,7 @@ class Driver:
     def close(self) -> None:
         """Stop what runs in the background, and let go of servers and sinks."""
         self.retry.stop()
+        self._cleaning.end()
         self.deliveries.close()
         self.runner.close()
         if self.learner is not None:

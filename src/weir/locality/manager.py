@@ -43,6 +43,8 @@ STALLED = 3  # periods without a decision
 _HOT, _HOT_APART = 1.0, 0.2
 # part of the keys whose rows may be worked on elsewhere, if it is as large; how many times what a server must shed
 _SPARE, _AMPLE = 0.1, 1.5
+# what a server must shed of an operator whose rows come from sources, where none is near, and the least part then
+_SPARE_FIRST = 0.02, 0.25
 _LONGEST_REST = 64  # batches that pass uncounted where nothing is gained
 _UNEVEN = 1.3  # a server busy for so many times the average ends such a rest
 _LEVELLED = 0.3  # how far homes may be beyond balance where rows that are worked on elsewhere level it
@@ -226,10 +228,11 @@ class LocalityManager:
         self.batch, self._skip = self.batch + 1, max(0, self._skip - 1)
 
     def _find_rest(self) -> None:
-        """Count less and less often while there is nothing to gain: no table, no hot key, no server too full."""
+        """Count less and less often while there is nothing to gain: no table, no hot key, no server far too full."""
         refused = len(self.decisions) > 0 or not self.edges
         calm = self.config.adaptive and not self._started and refused and self.batch > 3
-        calm = calm and not any(self.spare.values()) and not any(len(keys) for keys in self.hot.values())
+        level = max(self.spare.values(), default=0.0) <= _SPARE_FIRST[1]
+        calm = calm and level and not any(len(keys) for keys in self.hot.values())
         self._rest = min(_LONGEST_REST, 2 * self._rest or 1) if calm and not self._foreseen else 0
         self._skip = self._rest
 
@@ -258,13 +261,13 @@ class LocalityManager:
             load = np.bincount(at, weights=count, minlength=self.servers).astype(np.float64)
             self.imbalance[o] = float((load / share).max() / load.sum()) if load.any() else 1.0
             if o in self.splits and self.config.adaptive:
-                self.spare[o] = self._spare(load)
+                self.spare[o] = self._spare(load, first=all(o != b for _, b in self.edges))
         standing = next((d for d in reversed(self.decisions) if d.adopted), None)
         if standing is not None and rows:
             self._watch_for_change(standing)
             standing.record(self.locality)
 
-    def _spare(self, load: NDArray[np.float64]) -> float:
+    def _spare(self, load: NDArray[np.float64], first: bool) -> float:
         """Return the part of the keys whose rows may be worked on elsewhere, so that servers of today's speed level.
 
         Homes follow speeds and affinity slowly, and never to the row. What a server has too much of goes to others
@@ -274,6 +277,8 @@ class LocalityManager:
         room = load.sum() * speeds / speeds.sum()
         excess = np.max(np.where(load > 0, 1 - room / np.maximum(load, 1e-9), 0.0), initial=0.0)
         part = _AMPLE * float(excess)
+        if first and excess > _SPARE_FIRST[0]:
+            part = max(part, _SPARE_FIRST[1])
         return round(min(1.0, part), 3) if part > _SPARE else 0.0
 
     def _watch_for_change(self, standing: Reconfiguration) -> None:

@@ -134,12 +134,14 @@ class SplitRouter(Router):
     """Homes by table, but for keys that stay with their rows or overflow."""
 
     def __init__(
-        self, n: int, grouping: LocalityAwareSplit, local: int, overflow: Router | None = None
+        self, n: int, grouping: LocalityAwareSplit, local: int, overflow: Any = None
     ) -> None:
         super().__init__(n)
         self._grouping = grouping
         self._local = local
         self.overflow = overflow
+        if overflow is not None:
+            overflow.share_all()
         self.spare = 0.0 if overflow is None else grouping.spare
 
     @property
@@ -158,7 +160,7 @@ class SplitRouter(Router):
         if self.overflow is not None and self._deals:
             dealt = np.isin(keys, self._grouping.hot)
             dealt |= mix(keys, _SPARE) < np.uint64(self.spare * (2**64 - 2**11))
-            out[dealt] = self.overflow.route(keys[dealt])
+            self.overflow.deal(keys, out, dealt)
         return out
 
     def server_slowed(self) -> None:

@@ -30,6 +30,7 @@ from weir.routing.partial_key import taken
 from weir.routing.shuffle import Shuffle
 
 Weights = NDArray[np.int64]
+DEBT = 4  # rounds whose shares a receiver may have had in advance
 NOISE = 0.005  # seconds; less is the scheduling of tasks and threads, not load
 
 
@@ -314,6 +315,7 @@ class WeightedRouter(Router):
         self.used: NDArray[np.int64] = np.zeros(n, np.int64)
         self.at: NDArray[np.int64] = np.zeros(2, np.int64)  # first in order that may have share; shares left
         self.heard = -1
+        self.of_all = False  # whether shares are of rows that others than this router have sent somewhere, too
         # of receivers that are alike, each source tries another one first
         self._turn = (np.arange(n) - source) % n
         self._rank()
@@ -334,6 +336,24 @@ class WeightedRouter(Router):
             out = out.astype(np.int32)
         _share_out(out, self.weights, self.used, self.order, self.at)
         return out
+
+    def share_all(self) -> None:
+        """Let shares be of all rows, those included that others have sent somewhere, if no receiver is nearer."""
+        self.of_all = bool((self.distances == self.distances[0]).all())
+
+    def deal(self, keys: Keys, homes: Instances, dealt: NDArray[np.bool_]) -> None:
+        """Change where rows that are ``dealt`` go: home while that has share left; all others count, but stay as given.
+
+        Where shares are of all rows (:meth:`share_all`), those that are dealt fill up what the others leave. Who has had
+        more than its share has less of the next rounds.
+        """
+        homes[dealt] = self.default.route(keys[dealt])
+        if self.of_all:
+            _fill_up(homes, dealt, self.weights, self.used, self.order, self.at)
+        else:
+            some = homes[dealt]
+            _share_out(some, self.weights, self.used, self.order, self.at)
+            homes[dealt] = some
 
     def observe(
         self,
@@ -372,7 +392,11 @@ class WeightedRouter(Router):
 
     def listen(self, feedback: Feedback) -> None:
         slot, execution, waiting, *busy = feedback  # plans of version 0.1 have no busy times
-        self.observe(np.array(execution, float), np.array(waiting, float), slot, busy[0] if busy else None)
+        times, worked = np.array(execution, float), busy[0] if busy else None
+        if self.of_all and np.isfinite(times).any():
+            # how long a receiver works for its share is a matter of its speed; what it had beyond that is booked
+            worked = np.where(np.isfinite(times), times, np.nanmean(times)) * self.weights
+        self.observe(times, np.array(waiting, float), slot, worked)
 
     def shares(self) -> list[int]:
         return [int(w) for w in self.weights]
@@ -420,3 +444,22 @@ def take_share(wanted, weights, used, order, at):  # type: ignore[no-untyped-def
 def _share_out(out, weights, used, order, at):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
         out[i] = take_share(out[i], weights, used, order, at)
+
+
+@compiled("out int32[]", "bool[]", "int64[]", "out int64[]", "int64[]", "out int64[]")
+def _fill_up(out, dealt, weights, used, order, at):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        chosen = out[i]
+        if dealt[i] and used[chosen] >= weights[chosen]:
+            while used[order[at[0]]] >= weights[order[at[0]]]:
+                at[0] += 1
+            chosen = order[at[0]]
+            out[i] = chosen
+        if used[chosen] < weights[chosen]:
+            at[1] -= 1
+        used[chosen] += 1
+        while at[1] == 0:  # a new round
+            at[0] = 0
+            for channel in range(len(used)):
+                used[channel] = min(used[channel] - weights[channel], DEBT * weights[channel])
+                at[1] += max(0, weights[channel] - used[channel])

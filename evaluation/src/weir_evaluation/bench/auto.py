@@ -3,6 +3,11 @@
 Service times are slept per row, so that eight servers run honestly in parallel on few cores, and some of them slowly.
 Every run is checked: each operator must have counted every row once.
 
+Rates are of the second half of a run's batches, planning included, for all groupings alike: what ``auto`` learns before
+counts in ``whole_run`` only, where starting servers and the first batch do as well. On a busy machine rates differ from
+run to run. Two figures do not: ``by_routing`` is the rate that servers could reach which do nothing but sleep, by the
+rows that each got, and ``cpu`` the milliseconds of processor time that thousand rows took.
+
 Where servers are in racks, they are those of a lab (root is needed): four hosts in two racks, behind links on which a
 row that goes on takes a fifth of its work, and ten times as long on the racks' uplinks. Such a scenario runs by itself.
 """
@@ -11,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import statistics
@@ -24,10 +30,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from weir.errors import ParameterError
+from weir_evaluation.bench.peers.meter import cpu_seconds, descendants
 from weir_evaluation.simulate.chain import bound, run_chain
 from weir_evaluation.simulate.scenarios import LINK, SCENARIOS, SERVERS, Scenario, chosen
 
@@ -53,6 +61,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", type=int, default=16)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--simulate", action="store_true", help="run the same control in the simulator")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        help="append each live run's batches to this file: seconds, busy times, decisions",
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
@@ -64,6 +77,9 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
             raise ParameterError("scenarios with racks run in a lab: name them by themselves")
     result = []
     with _session(args, any(scenario.racks for scenario in wanted.values())) as (session, racks):
+        if session is not None:  # whoever comes first must not pay for what all use
+            first = argparse.Namespace(delay=args.delay, rows=args.rows, batches=2, trace=None)
+            _measure(session, next(iter(wanted)), "hash", first, 0, racks)
         for name, scenario in wanted.items():
             groupings = [g for g in args.grouping or GROUPINGS if scenario.mergeable or g not in SPLITTING]
             measured: dict[str, list[dict[str, float]]] = {g: [] for g in groupings}
@@ -73,7 +89,7 @@ def run(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
                     if session is None:
                         one = _simulate(scenario, grouping, args, number)
                     else:
-                        one = _measure(session, scenario, grouping, args, number, racks)
+                        one = _measure(session, name, grouping, args, number, racks)
                     measured[grouping].append(one)
                     console.print(
                         f"{name}, {grouping}: {one['rows_per_s']:,.0f} rows/s, {one['locality']:.2f} local"
@@ -153,7 +169,7 @@ def _simulate(scenario: Scenario, grouping: str, args: argparse.Namespace, seed:
 
 def _measure(
     session: Any,
-    scenario: Scenario,
+    name: str,
     grouping: str,
     args: argparse.Namespace,
     seed: int,
@@ -161,10 +177,11 @@ def _measure(
 ) -> dict[str, float]:
     import weir
 
-    work = Path(tempfile.mkdtemp(prefix="weir-auto-"))
+    scenario, work = SCENARIOS[name], Path(tempfile.mkdtemp(prefix="weir-auto-"))
     try:
         operators = _write(work / "rows", scenario, args, seed)
         speeds, delay = scenario.speeds(args.batches).tolist(), args.delay / 1000
+        began = _processor_seconds()
         schema = ", ".join(f"k{o} long" for o in range(operators)) + ", batch int"
         source = (
             session.readStream.schema(schema).option("maxFilesPerTrigger", FILES).parquet(str(work / "rows"))
@@ -206,7 +223,16 @@ def _measure(
             execution="live",
         )
         query.await_termination()
-        return _figures(query, operators)
+        if args.trace is not None:
+            _trace(args.trace, f"{name}, {grouping}, run {seed}", query)
+        cpu = _processor_seconds() - began
+        figures = _figures(query, operators)
+        rows = sum(p.rows for p in query.recent_progress)
+        return {
+            **figures,
+            "by_routing": _by_routing(query, scenario.speeds(args.batches), delay),
+            "cpu": 1e6 * cpu / rows,
+        }
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -234,6 +260,43 @@ def _figures(query: Any, operators: int) -> dict[str, float]:
         "moved": sum(p.moved_keys or 0 for p in progress),
         "changes": sum(bool(p.moved_keys) for p in progress),
     }
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and all that it has started, on this machine."""
+    return cpu_seconds([os.getpid(), *descendants(os.getpid())])
+
+
+def _by_routing(query: Any, speeds: NDArray[np.float64], delay: float) -> float:
+    """Return the rate of the settled half if a row took nothing but its service, by the rows of the busiest servers."""
+    half = len(query.recent_progress) // 2
+    rows, seconds = 0, 0.0
+    for progress, speed in list(zip(query.recent_progress, speeds, strict=True))[half:]:
+        worked = np.sum([operator.rows_by_server for operator in progress.operators.values()], axis=0)
+        rows, seconds = rows + progress.rows, seconds + float((worked * delay / speed).max())
+    return rows / seconds
+
+
+def _trace(file: Path, run: str, query: Any) -> None:
+    """Append what the batches of a run took, and what was decided, as a line of JSON."""
+    batches = []
+    for p in query.recent_progress:
+        routing = None if p.routing is None else p.routing.to_dict()
+        batches.append(
+            {
+                "rows": p.rows,
+                "plan": p.seconds.plan,
+                "job": p.seconds.job,
+                "locality": p.locality,
+                "moved": p.moved_keys,
+                "busy": [round(server.busy, 3) for server in p.servers],
+                "by_server": {name: o.rows_by_server for name, o in p.operators.items()},
+                "weights": p.weights,
+                "routing": routing,
+            }
+        )
+    with file.open("a") as out:
+        out.write(json.dumps({"run": run, "batches": batches}) + "\n")
 
 
 def _write(folder: Path, scenario: Scenario, args: argparse.Namespace, seed: int) -> int:

@@ -47,6 +47,9 @@ def test_planted_communities_are_found_and_last(advised):
     assert all(busiest < 1.15 for busiest in result["table"]["imbalance"].values())
     assert result["recommendation"]["verdict"] == "start"
     assert "drifts" not in codes(result)
+    # the controller would learn tables by itself, and says so in its own words
+    assert result["auto"]["locality"] > 0.89
+    assert "tables: " in "".join(result["auto"]["says"])
     assert result["hops"][0]["bytes_saved_per_row"] > 0.5 * result["row_bytes"]
     json.dumps(result)
 
@@ -67,6 +70,7 @@ def test_keys_that_never_return_mean_hash(tmp_path):
     result = advice(write(tmp_path / "new.parquet", stream_of(numbers, numbers)))
     assert result["recommendation"]["verdict"] == "hash"
     assert "never seen" in result["recommendation"]["words"]
+    assert result["auto"]["locality"] == pytest.approx(result["hash"]["locality"], abs=0.05)
     assert result["new_rows"] == {"place": 1.0, "topic": 1.0}
 
 
@@ -92,6 +96,10 @@ def test_a_hub_sets_the_floor_and_is_to_be_split(tmp_path):
     assert result["table"]["imbalance"]["topic"] >= hot["floor"] - 0.01
     assert "hot_key" in codes(result)
     assert "split_hot=True" in str(result["recommendation"]["advice"])
+    assert "the hottest key of topic needs 1." in " ".join(result["auto"]["says"])
+    merging = advice(tmp_path / "hub.parquet", merges="topic")
+    assert merging["auto"]["split"] == {"topic": 1}
+    assert not merging["auto"]["needs"]
 
 
 def test_chains_of_keys_of_several_columns(tmp_path):
@@ -154,6 +162,8 @@ def test_sampling_counts_about_so_many_rows(communities):
 
 
 def test_mistakes_are_named_before_work_starts(communities, tmp_path):
+    with pytest.raises(WeirError, match="merges 'topics': did you mean 'topic'"):
+        advice(communities, merges=["topics"])
     with pytest.raises(UnknownColumn, match="did you mean 'topic'"):
         advice(communities, keys=["place", "topik"])
     with pytest.raises(UnknownColumn, match="did you mean 'time'"):

@@ -48,6 +48,7 @@ def test_every_option_reaches_the_advice(line, communities, tmp_path, monkeypatc
     out = str(tmp_path / "tables")
     options = {
         "operators": "places,topics",
+        "merges": "topics",
         "alpha": 1.2,
         "sample": 2_000,
         "payload": 99.0,

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from weir.advise.counts import Counted, Keys, Question, count, is_remote, key_columns
+from weir.advise.counts import Counted, Keys, Question, count, is_remote, key_columns, words
 from weir.advise.trial import STEPS, Trial, judge
-from weir.errors import WeirError
+from weir.errors import WeirError, did_you_mean
 from weir.hashing import hash_columns
 from weir.routing.table import HASH, SERVER, Table
 
@@ -27,6 +27,7 @@ def advise(
     servers: int,
     time: str | None = None,
     operators: str | Sequence[str] | None = None,
+    merges: str | Sequence[str] = (),
     alpha: float = 1.03,
     sample: int | None = None,
     payload: float | None = None,
@@ -54,6 +55,8 @@ def advise(
         The column that orders rows; the order of the file by default.
     operators
         Names of the operators; those of their keys by default.
+    merges
+        Those of them that merge, such as counts: their hottest keys can be split.
     alpha
         The load that a server may have, over the average.
     sample
@@ -85,7 +88,11 @@ def advise(
     data = os.fspath(data)
     out = None if out is None else os.fspath(out)
     _check(data, servers, alpha, {"sample": sample, "payload": payload, "capacity": capacity})
-    key_columns(keys, operators)
+    known = list(key_columns(keys, operators))
+    merging = words(merges)
+    for name in merging:
+        if name not in known:
+            raise WeirError(f"merges {name!r}: {did_you_mean(name, known)}")
     if out is not None:
         _check_folder(out)
 
@@ -99,8 +106,8 @@ def advise(
             "later ones; leave time out, or give more rows"
         )
     trial = Trial(counted, servers, alpha, seed=seed)
-    steps = STEPS + len(counted.slices)
-    figures, tables = judge(trial, lambda step: progress(step, steps), payload)
+    steps = STEPS + 2 * len(counted.slices)
+    figures, tables = judge(trial, lambda step: progress(step, steps), payload, merging)
     result: dict[str, Any] = {"data": data, "recommendation": recommend(figures, alpha), **figures}
     if out is not None:
         result |= {"out": out, "tables": _save(counted, tables, out)}
@@ -183,6 +190,10 @@ def recommend(figures: dict[str, Any], alpha: float) -> dict[str, Any]:
         advice += _new_keys(figures)
         advice += _balance(figures, alpha)
     advice += _hot_keys(figures, alpha, verdict)
+    if figures["auto"]:
+        says = "; ".join(figures["auto"]["says"]) or "a hash would do"
+        text = f'With routing="auto", {figures["auto"]["locality"]:.0%} of the rows would stay local: {says}.'
+        advice.append({"code": "auto", "text": text})
     if not figures["drift"]:
         text = "The rows have no order here: name their time column (--time) to learn about drift."
         advice.append({"code": "no_time", "text": text})

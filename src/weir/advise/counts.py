@@ -310,13 +310,13 @@ def key_columns(
         else [key]
         if key in columns
         else list(map(str.strip, key.split("+")))
-        for key in _words(keys)
+        for key in words(keys)
     ]
     if len(parts) < 2 or not all(parts):
         raise TopologyError(
             f"keys {keys!r}: locality is between operators with different keys; name two at least, as in a,b"
         )
-    names = ["+".join(part) for part in parts] if operators is None else _words(operators)
+    names = ["+".join(part) for part in parts] if operators is None else words(operators)
     if len(names) != len(parts):
         raise TopologyError(
             f"operators {operators!r}: give {len(parts)} names, one for each of the keys {keys!r}"
@@ -331,7 +331,7 @@ def key_columns(
     return dict(zip(names, parts, strict=True))
 
 
-def _words(text: Any) -> list[Any]:
+def words(text: Any) -> list[Any]:
     """Return the parts of a text with commas, or the items of a list."""
     return [part.strip() for part in text.split(",") if part.strip()] if isinstance(text, str) else list(text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.advise.counts import Counted
+from weir.engine.metrics.progress import RoutingProgress
 from weir.hashing import hash_columns, key_group
+from weir.locality.auto import Auto
 from weir.locality.config import Locality
 from weir.locality.counts import PairCounts, merge
 from weir.locality.graph import KeyGraph, within
@@ -136,18 +138,42 @@ class Trial:
         A real query has more and smaller batches, so it places new keys earlier than this trial does.
         ``step`` is called after each slice.
         """
-        n, names = self.servers, list(self.counted.operators)
         config = Locality(alpha=self.alpha, capacity=self.capacity, period=_PERIOD, seed=self.seed)
-        manager = LocalityManager(config, names, list(pairwise(range(len(names)))), n)
+        return self._manage(config, step)[0]
+
+    def auto(self, merges: Collection[str], step: Callable[[], None]) -> tuple[list[Score], RoutingProgress]:
+        """Return the same under ``routing="auto"``, and what that has decided by the end.
+
+        ``merges`` are the operators that merge. Servers are alike here, and keys that are split count at their homes.
+        """
+        config = Auto(alpha=self.alpha, capacity=self.capacity, period=_PERIOD, seed=self.seed)
+        return self._manage(config, step, merges)
+
+    def _manage(
+        self, config: Locality, step: Callable[[], None], merges: Collection[str] = ()
+    ) -> tuple[list[Score], RoutingProgress]:
+        n, names = self.servers, list(self.counted.operators)
+        splits = [o for o, name in enumerate(names) if name in merges and config.split_hot]
+        manager = LocalityManager(config, names, list(pairwise(range(len(names)))), n, splits=splits)
         scores = []
         for i, stats in enumerate(self.counted.slices):
             scores.append(self.score([manager.table(o) for o in range(len(names))], i, i + 1))
-            manager.observe(stats)
+            if manager.counting:
+                manager.observe(stats)
+            else:
+                manager.pass_over()
             if manager.due:
                 manager.offer(propose(manager.snapshot()))
             manager.plan_next()
             step()
-        return scores
+        decided = RoutingProgress(
+            decisions=len(manager.decisions),
+            last_decision=next(reversed(manager.decisions), None),
+            standing=manager.standing,
+            tables={name: manager.listed(o) for o, name in enumerate(names)},
+            **manager.decided(names),
+        )
+        return scores, decided
 
     def new_rows(self, before: int, first: int, last: int) -> dict[str, float]:
         """Return, per operator, the share of rows of some slices whose key no slice until ``before`` had."""
@@ -185,18 +211,21 @@ class Trial:
         return texts
 
 
-STEPS = 9  # steps that :func:`judge` reports, and one for each slice
+STEPS = 10  # steps that :func:`judge` reports, and two for each slice
 
 Step = Callable[[str], None]
 
 
-def judge(trial: Trial, step: Step, row_bytes: float | None = None) -> tuple[dict[str, Any], Tables]:
+def judge(
+    trial: Trial, step: Step, row_bytes: float | None = None, merges: Collection[str] = ()
+) -> tuple[dict[str, Any], Tables]:
     """Return all figures about a counted stream as JSON can hold them, and the tables to start with.
 
     All ways of routing are scored on the last tenth of the slices, and none but the bound has learnt from it. It
     does choose among four half-lives, which flatters the chosen one a little.
 
-    ``step`` is called with each step as it begins, :data:`STEPS` times and once for each slice at most.
+    ``merges`` are the operators that merge. ``step`` is called with each step as it begins, :data:`STEPS` times and
+    twice for each slice at most.
     """
     counted, n = trial.counted, trial.servers
     names, end = list(counted.operators), len(counted.slices)
@@ -220,6 +249,7 @@ def judge(trial: Trial, step: Step, row_bytes: float | None = None) -> tuple[dic
         "memory_slices": half_life,
         "drift": None,
         "live": None,
+        "auto": None,
         "series": {"begins": list(counted.begins), "hash": [], "static": [], "live": []},
     }
     figures["series"]["hash"] = [trial.score(None, i, i + 1).locality for i in range(end)]
@@ -230,6 +260,11 @@ def judge(trial: Trial, step: Step, row_bytes: float | None = None) -> tuple[dic
         scores = trial.live(lambda: step("learning as it runs"))
         figures["series"]["live"] = [score.locality for score in scores]
         figures["live"] = sum(scores[last + 1 :], scores[last]).to_dict(names)
+        step("deciding as it runs")
+        scores, decided = trial.auto(merges, lambda: step("deciding as it runs"))
+        settled = sum(scores[last + 1 :], scores[last]).to_dict(names)
+        some = {"tables": decided.tables, "split": decided.split, "needs": decided.needs}
+        figures["auto"] = {**settled, **some, "says": decided.lines()}
     figures["row_bytes"] = counted.row_bytes if row_bytes is None else row_bytes
     figures["hops"] = _hops(names, by_hash, table, figures["row_bytes"])
     step("the table to start with")

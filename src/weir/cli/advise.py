@@ -33,6 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--servers", type=int, required=True, help="the number of servers that the query will have")
     add("--time", default=None, help="the column that orders rows (default: the order of the file)")
     add("--operators", default=None, help="names of the keyed operators (default: those of their keys)")
+    add("--merges", default=(), help="those of the operators that merge, such as counts")
     add("--out", default=None, metavar="FOLDER", help="write the tables to start with, one file per operator")
     add("--plot", default=None, metavar="FILE.png", help="draw locality over time and the hot keys")
     add("--alpha", type=float, default=1.03, help="load that a server may have, over the average (1.03)")
@@ -133,6 +134,8 @@ def _routings(result: dict[str, Any]) -> Table:
     routings.append(("table (all rows before)", result["table"]))
     if result["live"]:
         routings.append(("learning as it runs", result["live"]))
+    if result["auto"]:
+        routings.append(('routing="auto"', result["auto"]))
     routings.append(("bound (having seen them)", result["bound"]))
     for text, score in routings:
         busiest = (f"{score['imbalance'][name]:.2f}×" for name in names)

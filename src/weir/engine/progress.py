@@ -8,6 +8,7 @@ import msgspec
 
 from weir.errors import EngineError
 from weir.locality.forecast import Reconfiguration
+from weir.locality.former import BACK
 from weir.notebook import share, table
 
 
@@ -122,6 +123,9 @@ class RoutingProgress(Record):
     decisions: int = 0
     new: list[Reconfiguration] = []
     last_decision: Reconfiguration | None = None
+    standing: Reconfiguration | None = (
+        None  # the decision behind the tables in force, and what has come of it
+    )
     stalled: str | None = None  # why no decision comes, where one should
     tables: dict[str, int] = {}  # operator → listed keys
     # operator → share of rows whose keys were not too rare to be reported, last time
@@ -140,7 +144,20 @@ class RoutingProgress(Record):
         if (last := self.last_decision) is not None:
             verdict = "adopted" if last.adopted else "refused"
             why = last.error or "asked for" if last.forecast is None else last.forecast.why
-            out.append(f"tables: {sum(self.tables.values()):,} keys; the last proposal was {verdict}: {why}")
+            said = f"the last proposal was {verdict}"
+            if last.method == BACK:
+                said = "the last ones did not pay and were taken back"
+            out.append(f"tables: {sum(self.tables.values()):,} keys; {said}: {why}")
+        if (now := self.standing) is not None and now.forecast is not None and now.outcome:
+            before, then, came = (
+                now.forecast.locality_now,
+                now.forecast.locality_then,
+                now.outcome["locality"],
+            )
+            out.append(
+                f"tables in force since batch {now.batch}: {before:.0%} of the rows between operators stayed on their "
+                f"server, {then:.0%} were to, {came:.0%} have in {now.outcome['batches']:.0f} batches"
+            )
         if self.speeds is not None:
             speeds = ", ".join(f"{speed:.2g}" for speed in self.speeds)
             out.append(f"servers differ in speed ({speeds}): each gets the keys that it can carry")

@@ -29,6 +29,7 @@ from weir.locality.config import Locality
 from weir.locality.counts import PairCounts
 from weir.locality.forecast import Reconfiguration, Sizes
 from weir.locality.foresight import Foresight, attainable, states_to_move
+from weir.locality.former import BACK, FormerHomes
 from weir.locality.history import PairHistory
 from weir.locality.key_homes import FixedKeyHomes, KeyHomes, SeenBatch, Where, local_share, numbered, ties_of
 from weir.locality.partition.base import check_shares
@@ -54,8 +55,6 @@ AFFINE = 0.1  # locality above that of a hash from which on keys count as having
 _FAINT = 0.05  # rows below which a faded pair no longer takes part in planning
 # decisions that are kept at hand, and written with every batch; the history of commits goes back further
 _DECISIONS = 100
-
-Counted = tuple[NDArray[np.uint64], NDArray[np.float64]]  # hashes and recent rows, most rows first
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,9 @@ class LocalityManager:
         self.spare: dict[int, float] = {}  # operator → part of its keys whose rows may be worked on elsewhere
         self.sizes = Sizes()
         self._rest = self._skip = 0  # batches between two that are counted, and those still to pass
+        self._former = (
+            FormerHomes()
+        )  # those that the last tables have replaced, while it is open whether these pay
         self._below = 0  # batches on end in which locality was well below what the tables in force had
 
     # ---------------------------------------------------------------- what it sees
@@ -185,6 +187,7 @@ class LocalityManager:
         seen = numbered(stats, self._homes, counting=True)
         self._measure(seen)
         self._pairs.observe(stats)
+        self._former.count()
         rested = self.batch - self._granted >= self._pause and self.budget.left
         if self._wished and (rested or not self.config.adaptive):
             self._wished, self._schedule.requested, self._granted = False, True, self.batch
@@ -262,7 +265,7 @@ class LocalityManager:
             self.imbalance[o] = float((load / share).max() / load.sum()) if load.any() else 1.0
             if o in self.splits and self.config.adaptive:
                 self.spare[o] = self._spare(load, first=all(o != b for _, b in self.edges))
-        standing = next((d for d in reversed(self.decisions) if d.adopted), None)
+        standing = self.standing
         if standing is not None and rows:
             self._watch_for_change(standing)
             standing.record(self.locality)
@@ -286,7 +289,8 @@ class LocalityManager:
         usual = standing.outcome.get("locality", 0.0)
         fell = self.config.adaptive and self._affine() and usual - self.locality > CHANGED * usual
         self._below = self._below + 1 if fell else 0
-        if self._below >= 2 and self.batch - self._schedule.last >= self._pause:
+        rested = self.batch - self._schedule.last >= self._pause and not self._former.rests(self.batch)
+        if self._below >= 2 and rested:
             self._below = 0
             self._pairs.outdate()
             self._wished = True
@@ -310,6 +314,10 @@ class LocalityManager:
             return False
         if self.config.adaptive and not self._schedule.requested and not self.budget.left:
             return False
+        if self._former.due(self._pairs.batches):
+            return True
+        if self._former.rests(self.batch) and not self._schedule.requested:
+            return False
         return self._schedule.due(self.batch)
 
     @property
@@ -328,8 +336,9 @@ class LocalityManager:
             faded = homes.counts.counts(_FAINT).without(homes.split)
             keys.append(faded)
             servers.append(homes.homes[homes.find(faded.left)])
-        resized = self._schedule.resized
-        early, fresh = self._schedule.begin(self.batch)
+        resized, back = self._schedule.resized, self._former.due(self._pairs.batches)
+        former = self._former.take() if back else {}
+        early, fresh = (False, False) if back else self._schedule.begin(self.batch)
         return Snapshot(
             replace(self.config, hierarchy=self._tree),
             self.servers,
@@ -352,6 +361,7 @@ class LocalityManager:
             key_groups=[homes.key_groups for homes in self._homes],
             fixed=self.fixed,
             free=self.free,
+            former=former,
         )
 
     def _row_seconds(self) -> NDArray[np.float64] | None:
@@ -433,10 +443,14 @@ class LocalityManager:
     def _decide(self) -> None:
         """Adopt the proposal handed over, if it pays, and record it either way."""
         proposal, self._proposal = self._proposal, None
-        if proposal is None:
-            return
+        if proposal is None or (proposal.method == BACK and not proposal.adopt):
+            return  # the tables in force pay
         if proposal.adopt:
             p = proposal
+            if p.method == BACK:
+                self._former.rest(self.batch)
+            elif self.config.adaptive and self.edges:
+                self._former.keep(self._homes, p.hashes, p.servers)
             for homes, keys, servers, affinity in zip(
                 self._homes, p.hashes, p.servers, p.affinity, strict=True
             ):
@@ -484,6 +498,21 @@ class LocalityManager:
     def hot(self) -> dict[int, NDArray[np.uint64]]:
         """Return the keys that are split, by operator: rows of them may be worked on anywhere."""
         return {o: self._homes[o].split for o in sorted(self.splits)}
+
+    @property
+    def standing(self) -> Reconfiguration | None:
+        """Return the decision behind the tables in force."""
+        return next((d for d in reversed(self.decisions) if d.adopted), None)
+
+    def decided(self, learnt: Iterable[str]) -> dict[str, Any]:
+        """Return what was decided beside tables: speeds of servers, keys that are split, and what ``learnt`` ones need."""
+        needs = {o: round(self.heaviest(o), 2) for o, name in enumerate(self.operators) if name in learnt}
+        return {
+            "speeds": None if self.shares is None else self.capacity.speeds.round(3).tolist(),
+            "split": {self.operators[o]: len(keys) for o, keys in self.hot.items() if len(keys)},
+            "spare": {self.operators[o]: part for o, part in self.spare.items()},
+            "needs": {self.operators[o]: n for o, n in needs.items() if n > 1 and o not in self.splits},
+        }
 
     def heaviest(self, operator: int) -> float:
         """Return how many servers the key with most rows needs: its rows over the fair share of the fastest."""
@@ -556,6 +585,7 @@ class LocalityManager:
         if servers != self.capacity.speeds.size:
             self.capacity = Capacity(servers)
         self._proposal = None
+        self._former.take()
         self.set_hierarchy(None)
         for o, homes in enumerate(self._homes):
             homes.resize(servers, (key_groups or {}).get(o))
@@ -600,6 +630,7 @@ class LocalityManager:
                 "below": self._below,
                 "rest": [self._rest, self._skip],
                 "foresight": self.foresight.state(),
+                "former": self._former.state(),
                 "spare": list(self.spare.items()),
                 "sizes": self.sizes.state(),
                 "wished": [self._wished, self._granted],
@@ -611,6 +642,7 @@ class LocalityManager:
         }
         if self.shares is not None:
             out["shares"] = self.shares
+        out.update({f"former.{k}": v for k, v in self._former.arrays().items()})
         out.update({f"capacity.{k}": v for k, v in self.capacity.state().items()})
         for o, homes in enumerate(self._homes):
             out.update({f"keys.{o}.{k}": v for k, v in homes.state().items()})
@@ -654,49 +686,9 @@ class LocalityManager:
         self._rest, self._skip = about.get("rest", (0, 0))
         if "foresight" in about:
             self.foresight.restore(about["foresight"])
+        if "former" in about:
+            start = "former."
+            arrays = {k.removeprefix(start): v for k, v in state.items() if k.startswith(start)}
+            self._former.restore(about["former"], arrays)
         self._proposal = None
         self._unplanned = []
-
-
-def hottest(saved: Mapping[str, Any], operator: str, count: int) -> Counted:
-    """Return the keys of an operator with most recent rows; ``saved`` is ``LocalityManager.state()``.
-
-    >>> saved = {"about": {"operators": ["a"]}, "keys.0.left": np.array([7, 8], np.uint64)}
-    >>> hashes, rows = hottest(saved | {"keys.0.count": np.array([1.0, 5.0])}, "a", 1)
-    >>> hashes.tolist(), rows.tolist()
-    ([8], [5.0])
-    """
-    operators = list(saved["about"]["operators"])
-    if operator not in operators:
-        return np.empty(0, np.uint64), np.empty(0)
-    start = f"keys.{operators.index(operator)}."
-    return _most(saved[f"{start}left"], saved[f"{start}count"], count)
-
-
-def affinity(saved: Mapping[str, Any], operator: str, key: int, count: int) -> dict[str, Counted]:
-    """Return the keys of neighbouring operators that a key was seen with most, by operator."""
-    about, out = saved["about"], {}
-    operators = list(about["operators"])
-    for i, edge in enumerate(about["edges"]):
-        for side, (own, other) in (("left", edge), ("right", edge[::-1])):
-            if operators[own] != operator:
-                continue
-            them = "right" if side == "left" else "left"
-            parts = [
-                f"history.{i}.",
-                *(f"recent.{batch}.{i}." for batch in range(about["recent"])),
-            ]
-            seen, rows = [], []
-            for part in parts:
-                ours = np.flatnonzero(saved[f"{part}{side}"] == np.uint64(key))
-                seen.append(saved[f"{part}{them}"][ours])
-                rows.append(saved[f"{part}count"][ours])
-            hashes, at = np.unique(np.concatenate(seen), return_inverse=True)
-            together = np.bincount(at, np.concatenate(rows), len(hashes)).astype(np.float64)
-            out[operators[other]] = _most(hashes, together, count)
-    return out
-
-
-def _most(hashes: NDArray[np.uint64], rows: NDArray[np.float64], count: int) -> Counted:
-    first = np.argsort(-rows, kind="stable")[:count]
-    return hashes[first], rows[first]

@@ -18,6 +18,7 @@ from weir.hashing import hash_home
 from weir.locality.config import Costs, Locality
 from weir.locality.counts import PairCounts, count_keys, merge
 from weir.locality.forecast import Balance, Forecast, Moving, Sizes, forecast
+from weir.locality.former import BACK, Homes
 from weir.locality.graph import KeyGraph
 from weir.locality.key_affinity import Rows, strongest
 from weir.locality.key_homes import Where
@@ -65,6 +66,8 @@ class Snapshot:
     fixed: Mapping[int, Where] = field(default_factory=dict)
     # operators that keep no state: giving their keys another home moves nothing
     free: frozenset[int] = frozenset()
+    # where some keys lived before the last tables, if it is to be judged whether to take these back
+    former: Homes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ def propose(snapshot: Snapshot) -> Proposal:
     refined once more with the recent rows included; the forecast stays that of the candidate that had not seen them.
     """
     began = time.perf_counter()
+    if snapshot.former:
+        return _way_back(snapshot, began)
     config, n, costs = snapshot.config, snapshot.servers, snapshot.config.forecast or Costs()
     blind = snapshot.first and not snapshot.judged
     learnt = snapshot.recent if blind else snapshot.history
@@ -135,16 +140,40 @@ def propose(snapshot: Snapshot) -> Proposal:
         start = _carry(graph, parts, graph2, warm)
         held = _held(snapshot, graph2, live)
         graph, parts = graph2, cut(graph2, held, warm=start, stay_bonus=config.stay_bonus)
+    return _proposal(snapshot, graph, parts, method, best, adopt, began)
+
+
+def _way_back(snapshot: Snapshot, began: float) -> Proposal:
+    """Return a proposal to take the last tables back, judged by the rows that came under them."""
+    graph = KeyGraph.build(list(snapshot.keys), snapshot.history).weightless(snapshot.fixed)
+    _, live = _present(snapshot, graph)
+    parts = live.copy()
+    for o, (keys, servers) in snapshot.former.items():
+        at = graph.vertices(o, keys)
+        parts[at[at >= 0]] = servers[at >= 0]
+    verdict = _judge(snapshot, graph, live, parts)
+    return _proposal(snapshot, graph, parts, BACK, verdict, verdict.pays, began)
+
+
+def _proposal(
+    snapshot: Snapshot,
+    graph: KeyGraph,
+    parts: Servers,
+    method: str,
+    verdict: Forecast,
+    adopt: bool,
+    began: float,
+) -> Proposal:
     of_each = [slice(a, b) for a, b in pairwise(graph.starts.tolist())]
     servers, rows = strongest(graph.indptr, parts[graph.indices], graph.edge_weight)
     return Proposal(
         snapshot.version,
-        n,
+        snapshot.servers,
         method,
         [graph.key[mine] for mine in of_each],
         [parts[mine] for mine in of_each],
         [(servers[mine], rows[mine]) for mine in of_each],
-        best if config.forecast is not None else None,
+        verdict if snapshot.config.forecast is not None else None,
         adopt,
         time.perf_counter() - began,
     )

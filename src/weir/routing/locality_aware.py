@@ -133,9 +133,7 @@ class LocalityAwareSplit(LocalityAware):
 class SplitRouter(Router):
     """Homes by table, but for keys that stay with their rows or overflow."""
 
-    def __init__(
-        self, n: int, grouping: LocalityAwareSplit, local: int, overflow: Any = None
-    ) -> None:
+    def __init__(self, n: int, grouping: LocalityAwareSplit, local: int, overflow: Any = None) -> None:
         super().__init__(n)
         self._grouping = grouping
         self._local = local

@@ -315,7 +315,9 @@ class WeightedRouter(Router):
         self.used: NDArray[np.int64] = np.zeros(n, np.int64)
         self.at: NDArray[np.int64] = np.zeros(2, np.int64)  # first in order that may have share; shares left
         self.heard = -1
-        self.of_all = False  # whether shares are of rows that others than this router have sent somewhere, too
+        self.of_all = (
+            False  # whether shares are of rows that others than this router have sent somewhere, too
+        )
         # of receivers that are alike, each source tries another one first
         self._turn = (np.arange(n) - source) % n
         self._rank()
@@ -344,7 +346,7 @@ class WeightedRouter(Router):
     def deal(self, keys: Keys, homes: Instances, dealt: NDArray[np.bool_]) -> None:
         """Change where rows that are ``dealt`` go: home while that has share left; all others count, but stay as given.
 
-        Where shares are of all rows (:meth:`share_all`), those that are dealt fill up what the others leave. Who has had
+        Where shares are of all rows (:meth:`share_all`), those that are dealt fill up what others leave. Who has had
         more than its share has less of the next rounds.
         """
         homes[dealt] = self.default.route(keys[dealt])

@@ -16,7 +16,7 @@ from weir.engine.progress import Progress
 from weir.errors import ParameterError
 from weir.graph.model import OperatorSignature
 from weir.hashing import hash_columns
-from weir.locality.manager import affinity, hottest
+from weir.locality.saved import affinity, hottest
 from weir.state.segment import H1
 from weir.state.storage import Storage
 from weir.state.view import StateView

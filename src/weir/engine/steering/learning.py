@@ -426,23 +426,9 @@ class Learner:
             counted=self.counted,
             counting=plan.counting,
             ahead=round(self.manager.gained, 3) if self._coming is not None else None,
-            **self._decided(),
+            standing=self.manager.standing,
+            **self.manager.decided(self.learnt),
         )
-
-    def _decided(self) -> dict[str, Any]:
-        """Return what else progress says: servers' speeds, keys that are split, and those that cannot be."""
-        manager = self.manager
-        needs = {
-            self.names[o]: round(manager.heaviest(o), 2)
-            for o in range(len(self.names))
-            if o not in manager.splits and self.names[o] in self.learnt
-        }
-        return {
-            "speeds": None if manager.shares is None else manager.capacity.speeds.round(3).tolist(),
-            "split": {name: len(keys) for name, keys in self.hot.items()},
-            "spare": self.spare,
-            "needs": {name: servers for name, servers in needs.items() if servers > 1},
-        }
 
     def _check_stalled(self) -> str | None:
         """Return why no decision comes, where one should; log it when that begins."""

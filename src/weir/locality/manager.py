@@ -505,7 +505,7 @@ class LocalityManager:
         return next((d for d in reversed(self.decisions) if d.adopted), None)
 
     def decided(self, learnt: Iterable[str]) -> dict[str, Any]:
-        """Return what was decided beside tables: speeds of servers, keys that are split, and what ``learnt`` ones need."""
+        """Return what was decided beside tables: speeds, keys that are split, and what the ``learnt`` ones need."""
         needs = {o: round(self.heaviest(o), 2) for o, name in enumerate(self.operators) if name in learnt}
         return {
             "speeds": None if self.shares is None else self.capacity.speeds.round(3).tolist(),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weir.advise.counts import Counted
-from weir.engine.metrics.progress import RoutingProgress
+from weir.engine.progress import RoutingProgress
 from weir.hashing import hash_columns, key_group
 from weir.locality.auto import Auto
 from weir.locality.config import Locality

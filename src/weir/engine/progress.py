@@ -167,7 +167,11 @@ class RoutingProgress(Record):
             )
         for name, keys in self.split.items():
             out.append(f"{name}: {keys} hot key{'s' if keys != 1 else ''} worked on by several servers")
-        out += [f"{name}: up to {part:.0%} of its keys level the load" for name, part in self.spare.items()]
+        out += [
+            f"{name}: up to {part:.0%} of its keys level the load"
+            for name, part in self.spare.items()
+            if part
+        ]
         return out + self.warnings()
 
     def warnings(self) -> list[str]:

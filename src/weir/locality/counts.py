@@ -111,6 +111,42 @@ def count_keys(keys: NDArray[np.uint64], count: NDArray[np.float64] | None = Non
     return count_pairs(keys, np.zeros(len(keys), np.uint64), count)
 
 
+PRIOR = 8  # rows of usual cost that a key's time is averaged with: of few rows it is chance
+TWICE = 2.0  # factor by which a key must differ from the usual to weigh more or less
+
+
+def weighed(counts: PairCounts, seconds: PairCounts, other: float = 0.0) -> PairCounts:
+    """Return a server's counts of keys with those weighing more that take longer for a row, as measured there.
+
+    What is usual is the median over its rows: how fast the server is plays no part, and one dear key does not make all
+    others cheap. ``other`` seconds go into every row besides.
+
+    >>> counts = count_keys(np.arange(5, dtype=np.uint64), np.full(5, 100.0))
+    >>> weighed(counts, counts.scaled(0.001)).count.tolist()
+    [100.0, 100.0, 100.0, 100.0, 100.0]
+    >>> dear = PairCounts(counts.left, counts.right, np.array([0.1, 0.1, 0.1, 0.1, 5.0]))
+    >>> weighed(counts, dear).count.round(-2).tolist()
+    [100.0, 100.0, 100.0, 100.0, 4400.0]
+    """
+    at = np.searchsorted(seconds.left, counts.left)
+    at[at == len(seconds)] = 0
+    known = seconds.left[at] == counts.left if len(seconds) else np.zeros(len(counts), np.bool_)
+    rows = counts.count[known]
+    took = seconds.count[at[known]] + other * rows
+    if not took.sum() > 0:
+        return counts
+    usual = took.sum() / rows.sum()
+    for _ in range(2):  # the mean is a start only: it counts the dear keys, too
+        cost = (took + PRIOR * usual) / (rows + PRIOR)
+        order = np.argsort(cost)
+        usual = cost[order[np.searchsorted(np.cumsum(rows[order]), rows.sum() / 2)]]
+    factor = cost / usual
+    factor[(factor < TWICE) & (factor > 1 / TWICE)] = 1.0
+    out = counts.count.copy()
+    out[known] *= factor
+    return PairCounts(counts.left, counts.right, out)
+
+
 def merge(counts: Sequence[PairCounts], capacity: int | None = None, seed: int = 0) -> PairCounts:
     """Add up the counts of several servers or batches, truncated again if a capacity is given.
 

@@ -17,7 +17,9 @@ RESTS = (
     64,
 )  # batches without new tables once some were taken back: first, and at most; each time twice as many
 
-Homes = dict[int, tuple[NDArray[np.uint64], NDArray[np.int32]]]  # operator → keys, and the server of each
+KeyServers = dict[
+    int, tuple[NDArray[np.uint64], NDArray[np.int32]]
+]  # operator → keys, and the server of each
 
 
 class FormerHomes:
@@ -35,7 +37,7 @@ class FormerHomes:
     """
 
     def __init__(self) -> None:
-        self.homes: Homes = {}
+        self.homes: KeyServers = {}
         self._seen = 0  # batches since they were replaced
         self._until, self._rest = 0, RESTS[0]
 
@@ -60,7 +62,7 @@ class FormerHomes:
         """Return whether the former homes can be judged; ``judging`` batches judge a proposal."""
         return bool(self.homes) and self._seen >= max(FEWEST, judging)
 
-    def take(self) -> Homes:
+    def take(self) -> KeyServers:
         """Return the former homes, which are forgotten here."""
         homes, self.homes = self.homes, {}
         return homes

@@ -173,6 +173,8 @@ class LocalityManager:
         self.failures = 0
         self.spare: dict[int, float] = {}  # operator → part of its keys whose rows may be worked on elsewhere
         self.sizes = Sizes()
+        # operator whose keys were timed → what the rows of each server weigh, over their number
+        self._dear: dict[int, NDArray[np.float64]] = {}
         self._rest = self._skip = 0  # batches between two that are counted, and those still to pass
         self._former = (
             FormerHomes()
@@ -201,14 +203,18 @@ class LocalityManager:
                 self.foresight.judge(attainable(self._homes, seen, costs))
         self._foreseen = False
 
-    def observe_load(self, rows: Loads, busy: Loads) -> None:
+    def observe_load(self, rows: Loads, busy: Loads, weighed: Loads | None = None) -> None:
         """Take in how many rows each server had in a batch, and how long it worked, by operator.
 
         Where load is time (``balance="time"``), servers get the part of the keys that they can carry. Once a server's
-        speed has changed a new plan is due.
+        speed has changed a new plan is due. ``weighed`` are the rows of operators whose keys were timed, as they weigh:
+        dear keys must not make their server look slow. That holds on while keys are not counted.
         """
         if self.config.balance == "rows":
             return
+        for o, weight in (weighed or {}).items():
+            self._dear[o] = np.where(weight > 0, weight / np.maximum(rows[o], 1), 1.0)
+        rows = {o: rows[o] * self._dear.get(o, 1.0) for o in rows}
         if self.capacity.observe(rows, busy):
             self.shares = self.capacity.shares
             self._wished = True
@@ -314,11 +320,13 @@ class LocalityManager:
             return False
         if self.config.adaptive and not self._schedule.requested and not self.budget.left:
             return False
-        if self._former.due(self._pairs.batches):
-            return True
-        if self._former.rests(self.batch) and not self._schedule.requested:
-            return False
-        return self._schedule.due(self.batch)
+        rests = self._former.rests(self.batch) and not self._schedule.requested
+        return self._goes_back or (not rests and self._schedule.due(self.batch))
+
+    @property
+    def _goes_back(self) -> bool:
+        """Return whether it is time to judge the last tables; what was requested comes first."""
+        return self._former.due(self._pairs.batches) and not self._schedule.requested
 
     @property
     def _pause(self) -> int:
@@ -336,9 +344,8 @@ class LocalityManager:
             faded = homes.counts.counts(_FAINT).without(homes.split)
             keys.append(faded)
             servers.append(homes.homes[homes.find(faded.left)])
-        resized, back = self._schedule.resized, self._former.due(self._pairs.batches)
-        former = self._former.take() if back else {}
-        early, fresh = (False, False) if back else self._schedule.begin(self.batch)
+        resized, former = self._schedule.resized, self._former.take() if self._goes_back else {}
+        early, fresh = (False, False) if former else self._schedule.begin(self.batch)
         return Snapshot(
             replace(self.config, hierarchy=self._tree),
             self.servers,
@@ -406,9 +413,8 @@ class LocalityManager:
         """Note that a reconfiguration could not be computed; tables stay as they are until the next one."""
         self.failures += 1
         method = str(self.config.partitioner)
-        self.decisions.append(
-            Reconfiguration(self.batch, self.version, method, False, None, 0.0, error=error)
-        )
+        failed = Reconfiguration(self.batch, self.version, method, False, None, 0.0, error=error)
+        self.decisions.append(failed)
 
     def offer(self, proposal: Proposal) -> None:
         """Hand over a proposal for the next plan; one for another number of servers is dropped and requested anew."""
@@ -445,19 +451,16 @@ class LocalityManager:
         proposal, self._proposal = self._proposal, None
         if proposal is None or (proposal.method == BACK and not proposal.adopt):
             return  # the tables in force pay
-        if proposal.adopt:
-            p = proposal
+        if (p := proposal).adopt:
             if p.method == BACK:
                 self._former.rest(self.batch)
             elif self.config.adaptive and self.edges:
                 self._former.keep(self._homes, p.hashes, p.servers)
-            for homes, keys, servers, affinity in zip(
-                self._homes, p.hashes, p.servers, p.affinity, strict=True
-            ):
+            learnt = zip(self._homes, p.hashes, p.servers, p.affinity, strict=True)
+            for homes, keys, servers, affinity in learnt:
                 homes.adopt(keys, servers, affinity)
             self._started = True
             self.budget.spend()
-        p = proposal
         decision = Reconfiguration(self.batch, self.version, p.method, p.adopt, p.forecast, p.seconds)
         self.decisions.append(decision)
 
@@ -582,6 +585,7 @@ class LocalityManager:
         """
         self.servers = servers
         self.shares = None if shares is None else check_shares(servers, shares)
+        self._dear = {}
         if servers != self.capacity.speeds.size:
             self.capacity = Capacity(servers)
         self._proposal = None
@@ -632,6 +636,7 @@ class LocalityManager:
                 "foresight": self.foresight.state(),
                 "former": self._former.state(),
                 "spare": list(self.spare.items()),
+                "dear": [[o, weight.tolist()] for o, weight in self._dear.items()],
                 "sizes": self.sizes.state(),
                 "wished": [self._wished, self._granted],
                 "budget": [self.budget.clock, self.budget.changes],
@@ -679,6 +684,7 @@ class LocalityManager:
         self._pairs.restore(state, about["recent"])
         self._pairs.seen, self._below = about.get("seen", self.batch), about.get("below", 0)
         self.spare = dict(about.get("spare", ()))
+        self._dear = {o: np.array(weight) for o, weight in about.get("dear", ())}
         self.sizes = Sizes.restored(about.get("sizes", ([], [])))
         self._wished, self._granted = about.get("wished", (False, -self.config.batches))
         if "budget" in about:

@@ -18,7 +18,7 @@ from weir.hashing import hash_home
 from weir.locality.config import Costs, Locality
 from weir.locality.counts import PairCounts, count_keys, merge
 from weir.locality.forecast import Balance, Forecast, Moving, Sizes, forecast
-from weir.locality.former import BACK, Homes
+from weir.locality.former import BACK, KeyServers
 from weir.locality.graph import KeyGraph
 from weir.locality.key_affinity import Rows, strongest
 from weir.locality.key_homes import Where
@@ -67,7 +67,7 @@ class Snapshot:
     # operators that keep no state: giving their keys another home moves nothing
     free: frozenset[int] = frozenset()
     # where some keys lived before the last tables, if it is to be judged whether to take these back
-    former: Homes = field(default_factory=dict)
+    former: KeyServers = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class OperatorReport(msgspec.Struct, array_like=True, gc=False):
     calling: float = 0.0
     encoding: float = 0.0
     writing: float = 0.0
+    weighed: float = 0.0  # rows, those of keys that take long by as much more; 0: not measured
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ class Instance(ABC):
         self.operator: Any = context.node.operator
         self.report = context.report
         self._written: pa.Table | None = None
+        # hashes of keys, and the seconds that a function took for each, where it is called by key and that is asked for
+        self.key_times: list[tuple[NDArray[np.uint64], list[float]]] | None = None
 
     @contextlib.contextmanager
     def spending(self, what: str) -> Iterator[None]:

@@ -213,7 +213,9 @@ class Learner:
             loads = {self.names.index(n.name): instance_load(n, self.topology, plan, reports) for n in nodes}
             with self._lock:
                 self.manager.observe_load(
-                    {o: load.rows for o, load in loads.items()}, {o: load.busy for o, load in loads.items()}
+                    {o: load.rows for o, load in loads.items()},
+                    {o: load.busy for o, load in loads.items()},
+                    self._weighed(reports),
                 )
         with self._lock:
             self.manager.sizes.observe(*self._sizes(reports))
@@ -233,6 +235,16 @@ class Learner:
             self._taking_in = self._beside.submit(self._take_in_and_plan, stats)
         else:
             self._take_in(stats)
+
+    def _weighed(self, reports: list[TaskReport]) -> dict[int, NDArray[np.float64]]:
+        """Return the rows of each server as they weigh, of operators whose keys were timed."""
+        out: dict[int, NDArray[np.float64]] = {}
+        for report in reports:
+            for name, did in report.operators.items():
+                if did.weighed and report.server is not None:
+                    servers = np.zeros(self.topology.servers)
+                    out.setdefault(self.names.index(name), servers)[report.server] += did.weighed
+        return out
 
     def _sizes(self, reports: list[TaskReport]) -> tuple[Counted, Counted]:
         """Return rows that left their server in a batch, and states that were written, and the bytes of both."""

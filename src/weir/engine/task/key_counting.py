@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from weir.graph.model import Node
 from weir.locality.config import Locality
-from weir.locality.counts import HeavyPairs
+from weir.locality.counts import HeavyPairs, PairCounts, count_keys, merge, weighed
 from weir.locality.stats import BatchStats
 from weir.rows import Rows
 
@@ -33,6 +33,7 @@ class Learning:
     edges: frozenset[tuple[int, int]]
     capacity: int
     seed: int
+    timed: bool = False  # whether keys weigh what they take, where a function is called by key
 
     @classmethod
     def of(
@@ -47,7 +48,8 @@ class Learning:
         edge_names = frozenset(edges)
         fair = DRIVER_ENTRIES // (servers * (len(names) + len(edge_names)))
         capacity = max(1, min(config.capacity, SERVER_ENTRIES, fair))
-        return cls({name: i for i, name in enumerate(names)}, edge_names, capacity, config.seed)
+        timed = config.balance == "time"
+        return cls({name: i for i, name in enumerate(names)}, edge_names, capacity, config.seed, timed)
 
 
 class KeyCounter:
@@ -61,6 +63,8 @@ class KeyCounter:
         self._keys: dict[int, HeavyPairs] = {}
         self._pairs: dict[tuple[int, int], HeavyPairs] = {}
         self._rows: dict[int, float] = {}
+        self._seconds: dict[int, PairCounts] = {}
+        self._weighed: dict[int, PairCounts] = {}
         self._earlier: list[BatchStats] = []
 
     def key(self, operator: str, hashes: NDArray[np.uint64]) -> None:
@@ -69,6 +73,31 @@ class KeyCounter:
         if number is not None:
             self._heavy(self._keys, number).add(hashes, np.zeros(len(hashes), np.uint64))
             self._rows[number] = self._rows.get(number, 0.0) + len(hashes)
+
+    def times(self, operator: str) -> bool:
+        """Return whether calls of an operator's function are to be timed."""
+        return self.learning.timed and operator in self.learning.operators
+
+    def took(self, operator: str, hashes: NDArray[np.uint64], seconds: NDArray[np.float64]) -> None:
+        """Take in how long a function took for some keys."""
+        number = self.learning.operators[operator]
+        counts = [count_keys(hashes, seconds), self._seconds.get(number, PairCounts.empty())]
+        self._seconds[number] = merge(counts, max(_HOLD, 2 * self.learning.capacity), self.learning.seed)
+
+    def weigh(self, busy: Mapping[str, float]) -> dict[str, float]:
+        """Count keys that take long as so many rows more; return the rows of each operator as they weigh now.
+
+        ``busy`` are the operators' seconds of work: what is not spent in their functions is all rows' alike.
+        """
+        names = {number: name for name, number in self.learning.operators.items()}
+        out = {}
+        for number, seconds in self._seconds.items():
+            plain = self._heavy(self._keys, number).counts()
+            other = max(0.0, busy.get(names[number], 0.0) - seconds.total) / max(1.0, self._rows[number])
+            keys = self._weighed[number] = weighed(plain, seconds, other)
+            self._rows[number] += keys.total - plain.total
+            out[names[number]] = self._rows[number]
+        return out
 
     def pair(self, origin: tuple[str, NDArray[np.uint64]], operator: str, hashes: NDArray[np.uint64]) -> None:
         """Count the pairs of a key and the one that the same row has for the next operator."""
@@ -94,7 +123,7 @@ class KeyCounter:
         """Return the summary; before the last step of a batch it may be longer, since later steps add to it."""
         capacity = self.learning.capacity * (1 if last else 4)
         own = BatchStats(
-            {o: heavy.counts() for o, heavy in sorted(self._keys.items())},
+            {o: self._weighed.get(o) or heavy.counts() for o, heavy in sorted(self._keys.items())},
             {e: heavy.counts() for e, heavy in sorted(self._pairs.items())},
             dict(sorted(self._rows.items())),
         )

@@ -199,6 +199,10 @@ class OperatorRuntime:
     def _served(self, instance: Instance, began: float, groups: Groups, since: float = 0.0) -> None:
         """Count a call of an operator: busy time, how long rows waited (on average half of it), how old they are."""
         took = time.perf_counter() - began
+        if instance.key_times and self.key_counter is not None:
+            hashes, seconds = zip(*instance.key_times, strict=True)
+            self.key_counter.took(instance.node.name, np.concatenate(hashes), np.concatenate(seconds))
+            instance.key_times.clear()
         report, done = instance.report, now()
         report.busy += took
         for source_time, rows, came in groups:
@@ -327,6 +331,10 @@ class OperatorRuntime:
                 count.merging = count.busy
             before = self.report.operators.get(name)
             self.report.operators[name] = count if before is None else added([before, count])
+        busy = {name: did.busy for name, did in self.report.operators.items()}
+        weights = {} if self.key_counter is None else self.key_counter.weigh(busy)
+        for name, weight in weights.items():
+            self.report.operators[name].weighed = weight
         self.report.posted = [(*at, *sums) for at, sums in self._outbox.posted.items()]  # type: ignore[misc]
         self.report.received = [(*where, rows) for where, rows in self._received.items()]
         stats = None if self.key_counter is None else self.key_counter.stats(last)
@@ -406,6 +414,8 @@ class OperatorRuntime:
                 passes_on=node.passes and bool(self.topology.out_edges[node.name]),
             )
             instance = self.instances[node.name, step] = node.operator.instance(context)
+            if self.key_counter is not None and self.key_counter.times(node.name):
+                instance.key_times = []
         return instance
 
     def _count(self, node: Node, step: int) -> OperatorReport:

@@ -83,6 +83,7 @@ class Calls:
     ) -> None:
         self.labels, self.lost = labels, lost
         self.at = at  # what an error says that it was at, for the call of a key by its number
+        self.key_hash: Hashes | None = None  # of the keys, where calls of theirs are to be timed
         self.numbers: list[int] = []  # of the keys, in the order of their calls
         self.states: list[bytes] = []
         self.out: list[Any] = []  # rows of all calls
@@ -295,6 +296,7 @@ class ProcessInstance(BufferedInstance):
         )
         if self._parts:
             self._parts.begin(keys.key_hash, keys.key_check)
+        calls.key_hash = keys.key_hash
         self._call_each(self.operator.process, keys.rows_of_some, prior, calls)
         return calls
 
@@ -337,6 +339,7 @@ class ProcessInstance(BufferedInstance):
         loaded, fetched = time.perf_counter(), self._parts.seconds
         before, labels = len(out), calls.labels[some.start : some.stop]
         calling = map(function, labels, given(some), states, *self._arguments(some))
+        clock = None if self.key_times is None or calls.key_hash is None else [loaded]
         cleared.states = []
         for number in some[: len(states)]:
             try:
@@ -344,13 +347,18 @@ class ProcessInstance(BufferedInstance):
                 if emitted is not None:
                     out.extend(emitted)
                 ends.append(len(out))
+                if clock is not None:
+                    clock.append(time.perf_counter())
             except (Exception, SystemExit) as error:
+                clock = None
                 del out[ends[-1] if ends else before :]
                 failing.append((number, error))
                 if self.node.declared.on_error != "divert":
                     break
                 limit.begin(ends)
         called, fetched = time.perf_counter(), self._parts.seconds - fetched
+        if clock is not None and self.key_times is not None and calls.key_hash is not None:
+            self.key_times.append((calls.key_hash[some.start : some.stop], np.diff(clock).tolist()))
         done: Sequence[int] = some
         if failing:
             lost = {number for number, _ in failing}

@@ -138,6 +138,13 @@ def test_it_says_what_only_the_user_can_change():
     assert rows_of(query.state("words"))
 
 
+def test_it_says_which_operators_it_does_not_steer():
+    tables = [posts(500, seed) for seed in range(3)]
+    query = run(two_counts(parallelism=2), tables, servers=4, routing="auto")
+    assert "topics is not steered: homes are learnt of operators on all 4 servers, and" in query.describe()
+    assert rows_of(query.state("topics")) == counts(tables, "topic")
+
+
 def test_unknown_balance_is_refused():
     with pytest.raises(weir.errors.TopologyError, match="balance='tme': did you mean 'time'"):
         weir.Locality(balance="tme")

@@ -44,8 +44,9 @@ STALLED = 3  # periods without a decision
 _HOT, _HOT_APART = 1.0, 0.2
 # part of the keys whose rows may be worked on elsewhere, if it is as large; how many times what a server must shed
 _SPARE, _AMPLE = 0.1, 1.5
-# what a server must shed of an operator whose rows come from sources, where none is near, and the least part then
-_SPARE_FIRST = 0.02, 0.25
+_SPARE_FIRST = (
+    0.25  # the least part then of an operator whose rows come from sources: none is near, nothing is lost
+)
 _LONGEST_REST = 64  # batches that pass uncounted where nothing is gained
 _UNEVEN = 1.3  # a server busy for so many times the average ends such a rest
 _LEVELLED = 0.3  # how far homes may be beyond balance where rows that are worked on elsewhere level it
@@ -240,7 +241,7 @@ class LocalityManager:
         """Count less and less often while there is nothing to gain: no table, no hot key, no server far too full."""
         refused = len(self.decisions) > 0 or not self.edges
         calm = self.config.adaptive and not self._started and refused and self.batch > 3
-        level = max(self.spare.values(), default=0.0) <= _SPARE_FIRST[1]
+        level = max(self.spare.values(), default=0.0) <= _SPARE_FIRST
         calm = calm and level and not any(len(keys) for keys in self.hot.values())
         self._rest = min(_LONGEST_REST, 2 * self._rest or 1) if calm and not self._foreseen else 0
         self._skip = self._rest
@@ -286,9 +287,8 @@ class LocalityManager:
         room = load.sum() * speeds / speeds.sum()
         excess = np.max(np.where(load > 0, 1 - room / np.maximum(load, 1e-9), 0.0), initial=0.0)
         part = _AMPLE * float(excess)
-        if first and excess > _SPARE_FIRST[0]:
-            part = max(part, _SPARE_FIRST[1])
-        return round(min(1.0, part), 3) if part > _SPARE else 0.0
+        least = _SPARE_FIRST if first else 0.0
+        return round(min(1.0, max(part, least)), 3) if part > _SPARE else 0.0
 
     def _watch_for_change(self, standing: Reconfiguration) -> None:
         """Ask for new tables once rows have left their servers for two batches: affinity is not what it was."""

@@ -140,6 +140,13 @@ class QueryHandle(ABC):
             lines.append(line)
         if self.progress is not None and self.progress.routing is not None:
             lines += self.progress.routing.lines()
+        if self._driver.learner is not None:
+            lines += [
+                f"{node.name} is not steered: homes are learnt of operators on all {n} servers, "
+                f"and parallelism= or placement= gives it {len(node.placement)}"
+                for node in self.topology.stateful
+                if len(node.placement) < n
+            ]
         return "\n".join(lines)
 
     def reconfigure(self, wait: bool = False) -> None:

@@ -151,6 +151,9 @@ class LoadAggregator:
 
 
 AHEAD = 2.5  # periods' work that sources have waiting on every server
+CALM = (
+    2  # times as much where the plan leaves nothing to shares: only a server that becomes slow changes routes
+)
 LOAD_TIMEOUT = 1.0  # seconds without a report after which a source sends more all the same
 FIRST_ROWS = 64  # per server, as long as nothing is known of their speed
 FEWEST_ROWS = 4  # per server and period, where shares tell how many each gets
@@ -260,7 +263,8 @@ class Control:
             self._receivers[edge.index] = Receivers(node, self._job)
         receivers, router, start = self._receivers[edge.index], self._routers.router(edge, node), 0
         while start < len(rows):
-            size = max(FIRST_ROWS, int(self._room(receivers, start, len(rows))))
+            calm = CALM if self._routers.grouping(node).order_free else 1
+            size = max(FIRST_ROWS, int(self._room(receivers, start, len(rows), calm)))
             load = receivers.period(router.shares() if router.shares_decide else None)
             feedback = None if load is None else self._routers.grouping(node).feedback(load)
             if feedback is not None:
@@ -271,12 +275,12 @@ class Control:
             yield piece, instances
             start += size
 
-    def _room(self, receivers: Receivers, start: int, end: int) -> float:
+    def _room(self, receivers: Receivers, start: int, end: int, calm: int) -> float:
         """Return how many rows to send next, once half of what servers should have before them is lacking there.
 
         If nothing is heard for long, it is as many as before.
         """
-        seconds = AHEAD * every(len(receivers.node.placement))
+        seconds = calm * AHEAD * every(len(receivers.node.placement))
         limit, pause = max(LOAD_TIMEOUT, 2 * seconds), 0.0
         until = time.perf_counter() + limit
         while True:

@@ -19,6 +19,7 @@ import msgspec
 from weir.engine.exchange import wire
 from weir.engine.exchange.wire import Answers
 from weir.engine.live.control import (
+    CALM,
     SOON,
     ClusterLoad,
     OperatorLoad,
@@ -41,7 +42,7 @@ from weir.operators.instance import Instance, OperatorReport
 
 # Seconds of work after which a server looks at what else has come. Each time a function is called anew for every key
 # that has rows: with 0.05 that took a tenth of the time where a key has a row or two in that time.
-MOMENT = 0.1
+MOMENT = 0.125
 FEW_ROWS = 16  # that it works on before it knows how long they take
 # Seconds per row below which it is not worth while to begin before all rows have come: a key's state would be packed
 # and unpacked again and again.
@@ -172,7 +173,8 @@ class LiveBatch:
             if instance is not None and instance.waiting:
                 pace = self._pace(node)
                 few = min(FEW_ROWS, instance.waiting) if idle else FEW_ROWS
-                most = few if pace is None else max(1, int(MOMENT / max(pace, CHEAP)))
+                moment = MOMENT * (CALM if self._routers.grouping(node).order_free else 1)
+                most = few if pace is None else max(1, int(moment / max(pace, CHEAP)))
                 if instance.waiting >= most and (pace is None or pace > CHEAP):
                     with Busy(self._report):
                         self._work(node, instance, most)

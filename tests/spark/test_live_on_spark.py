@@ -188,7 +188,7 @@ def test_servers_may_work_long_after_their_sources_have_ended(spark, tmp_path, c
     """Whoever watches for sources without a slot stops watching when all have pushed their rows."""
     stopped = []
 
-    def watch(context, tag, group, pushed):
+    def watch(context, tag, group, pushed, allocated):
         assert pushed.wait(60)
         stopped.append(time.monotonic())
 

@@ -41,20 +41,35 @@ def slots(session: SparkSession) -> int:
     return sum(e.cores // each for e in executors(session))
 
 
+def allocates(session: SparkSession) -> bool:
+    """Return whether Spark itself asks for executors when tasks wait, and lets those go that have none."""
+    enabled = session.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false")
+    return enabled == "true" and not on_one_host(session)
+
+
+def most_slots(session: SparkSession) -> int | None:
+    """Return how many tasks could run at the same time where Spark allocates executors; None: no setting says."""
+    conf = session.sparkContext.getConf()
+    most, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores")
+    if most is None or cores is None:
+        return None
+    return int(most) * (int(cores) // int(conf.get("spark.task.cpus", "1")))
+
+
 def settled_slots(session: SparkSession, seconds: float = 30.0) -> int:
     """Return how many tasks can run at the same time, once all executors that were asked for have come.
 
     With dynamic allocation that is what the settings allow.
     """
     conf = session.sparkContext.getConf()
-    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        most, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores")
-        if most is None or cores is None:
+    if allocates(session):
+        most = most_slots(session)
+        if most is None:
             raise EngineError(
                 'servers="auto" needs spark.dynamicAllocation.maxExecutors and spark.executor.cores where executors '
                 "come and go; set them, or pass a number: servers=8"
             )
-        return int(most) * (int(cores) // int(conf.get("spark.task.cpus", "1")))
+        return most
     wanted, end, before = int(conf.get("spark.executor.instances", "1")), time.monotonic() + seconds, -1
     while not on_one_host(session):
         living = len(executors(session))
@@ -93,8 +108,17 @@ def _local(master: str) -> int | None:
 def ensure_slots(session: SparkSession, needed: int, timeout: float) -> int:
     """Wait until ``needed`` tasks can run at once, asking the cluster for executors; return how many were asked for.
 
-    Raises, and takes the request back, if they don't come in time: nothing has changed then.
+    Raises, and takes the request back, if they don't come in time: nothing has changed then. Where Spark allocates
+    executors, they come when tasks wait for them.
     """
+    if allocates(session):
+        most = most_slots(session)
+        if most is not None and most < needed:
+            raise EngineError(
+                f"{needed} servers need as many task slots, and spark.dynamicAllocation.maxExecutors allows {most}; "
+                "nothing was changed. Raise it, or pass share_slots=True to let servers take turns."
+            )
+        return 0
     have = slots(session)
     if have >= needed:
         return 0
@@ -135,8 +159,11 @@ def _want(session: SparkSession, total: int) -> bool:
 def release(session: SparkSession, needed: int, keep: set[str], hosts: set[str] | None = None) -> list[str]:
     """Let executors go that are not needed: those on ``hosts``, or, if none are named, those beyond ``needed`` slots.
 
-    ``keep`` are the executors on which servers live; they stay unless their host was named.
+    ``keep`` are the executors on which servers live; they stay unless their host was named. Where Spark allocates
+    executors, it lets them go itself.
     """
+    if allocates(session):
+        return []
     living = executors(session)
     if hosts is not None:
         going = [e for e in living if e.host in hosts]

@@ -1,4 +1,4 @@
-"""Live servers on Spark: a barrier stage holds them for many batches, an ordinary job per batch feeds them.
+"""Live servers on Spark: the tasks of a stage hold them for many batches, an ordinary job per batch feeds them.
 
 Spark places the servers on the hosts that they had, starts and watches them, and reads the sources: in tasks that push
 rows to the servers, or, where a batch is small, for the driver, which pushes them; that saves the start of Python
@@ -40,7 +40,7 @@ from weir.errors import EngineError, LiveFailed
 from weir.extras import install
 from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
-from weir.spark.executors import ensure_slots, executors, settled_slots, slots
+from weir.spark.executors import allocates, ensure_slots, executors, most_slots, settled_slots, slots
 from weir.spark.runner import (
     MOST_BYTES,
     SETTINGS,
@@ -49,13 +49,13 @@ from weir.spark.runner import (
     answering,
     collected,
     local_folder,
-    partition,
     settle,
 )
 from weir.spark.sources import fetched
 
 logger = logging.getLogger("weir.spark")
-START_SECONDS = 60.0  # for all servers to come, once there are slots for them
+START_SECONDS = 60.0  # for all servers to come, once there are slots for them,
+ALLOCATION_SECONDS = 240.0  # and where Spark asks for executors because servers wait for some
 SLOT_SECONDS = 30.0
 LONGEST_PAUSE = 64  # batches without live servers after they failed again and again
 # Spark computes the size of an Arrow batch anew for every row, which doubles what it costs to hand rows to Python.
@@ -78,8 +78,6 @@ def obstacle(session: SparkSession, servers: int) -> str | None:
     live servers of other queries hold do not count.
     """
     conf = session.sparkContext.getConf()
-    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        return "dynamic allocation is on, and Spark refuses barrier stages with it"
     if conf.get(ENCRYPTED_DISKS, "false") == "true":
         return f"{ENCRYPTED_DISKS} is set, and rows that wait for live servers on disk are not encrypted"
     encrypts = encrypted_network(session)
@@ -88,8 +86,11 @@ def obstacle(session: SparkSession, servers: int) -> str | None:
     if conf.get("spark.speculation", "false") == "true":
         return "spark.speculation is on, and what a source task has pushed can't be pushed again by its copy"
     have, taken = slots(session), _held[session.sparkContext.applicationId]
+    if allocates(session):
+        most = most_slots(session)
+        have = taken + servers + 1 if most is None else most
     if have - taken < servers + 1:
-        there = f"there are {have}" + (
+        there = f"there are {'at most ' if allocates(session) else ''}{have}" + (
             f", of which live servers of other queries hold {taken}" if taken else ""
         )
         return f"{servers} live servers and a source need {servers + 1} task slots, and {there}"
@@ -174,7 +175,7 @@ class LiveRunner:
         group, most = self._group, self._jobs.topology.servers + new
         if group is not None and self._reserve(most) is None:
             with contextlib.suppress(LiveFailed):  # the batch that wants them says so
-                group.prepare(new, self._newcomers(group), START_SECONDS)
+                group.prepare(new, self._newcomers(group), self._start_seconds)
 
     def release(self, hosts: set[str] | None) -> list[str] | None:
         if hosts is not None and executors(self.session):  # servers may live there
@@ -265,7 +266,7 @@ class LiveRunner:
         group = self._group or self._start_servers()
         if self._origin is not None:
             origin, self._origin = self._origin, None
-            group.change(origin, self._newcomers(group), START_SECONDS)
+            group.change(origin, self._newcomers(group), self._start_seconds)
             self._reserve(self._jobs.topology.servers)  # those that have left hold none any more
             self._say(f"on {self._jobs.topology.servers} live servers")
         job = self._jobs.job(plan, manifest, before, list(range(plan.servers)))
@@ -298,7 +299,8 @@ class LiveRunner:
         """Let jobs of this thread be ended with a generation, and it with them, if they find no slot."""
         context, tag = self.session.sparkContext, _source_tag(group.generation)
         pushed = threading.Event()  # what servers do after that may take any time
-        threading.Thread(target=_watch_sources, args=(context, tag, group, pushed), daemon=True).start()
+        watched = context, tag, group, pushed, allocates(self.session)
+        threading.Thread(target=_watch_sources, args=watched, daemon=True).start()
         context.addJobTag(tag)
         try:
             yield
@@ -350,7 +352,7 @@ class LiveRunner:
         return int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()) <= SMALL_BATCH
 
     def _start_servers(self) -> LiveCoordinator:
-        """Start the barrier stage, in a thread that waits for its end, and wait for the servers."""
+        """Start the servers, in a thread that waits for their end, and wait for them."""
         began = time.perf_counter()
         context, n = self.session.sparkContext, self._jobs.topology.servers
         host = context.getConf().get("spark.driver.host") or "127.0.0.1"
@@ -364,7 +366,7 @@ class LiveRunner:
                 raise LiveFailed("the query is being stopped")
             self._group = group
         self._launch(group, list(range(n)), self._jobs.affinity.each())
-        group.gather(START_SECONDS)
+        group.gather(self._start_seconds)
         if executors(self.session):
             threading.Thread(target=_warm_up, args=(self.session, n), daemon=True, name="weir-warm").start()
         how = ", encrypted" if sealed else ""
@@ -372,10 +374,11 @@ class LiveRunner:
         return group
 
     def _launch(self, group: LiveCoordinator, members: list[int], places: DataFrame) -> None:
-        """Start a barrier stage of live servers, one for each partition, in a thread that waits for their end."""
+        """Start a stage of live servers, one for each partition, in a thread that waits for their end."""
         context = self.session.sparkContext
         task = _server_task(group.address, group.generation, members, self._jobs.topology)
-        stage = places.mapInArrow(task, "server int", barrier=True)
+        # not a barrier stage: Spark refuses these where it allocates executors, and whoever is missing is noticed here
+        stage = places.mapInArrow(task, "server int")
 
         def hold() -> None:
             try:
@@ -387,6 +390,10 @@ class LiveRunner:
                 group.fail(LiveFailed(f"the stage of the live servers ended: {str(error).splitlines()[0]}"))
 
         threading.Thread(target=hold, daemon=True, name="weir-live").start()
+
+    @property
+    def _start_seconds(self) -> float:
+        return ALLOCATION_SECONDS if allocates(self.session) else START_SECONDS
 
     def _newcomers(self, group: LiveCoordinator) -> Callable[[list[int]], None]:
         return lambda members: self._launch(
@@ -424,9 +431,11 @@ def _warm_up(session: SparkSession, servers: int) -> None:
         logger.debug("executors were not warmed up", exc_info=True)
 
 
-def _watch_sources(context: Any, tag: str, group: LiveCoordinator, pushed: threading.Event) -> None:
+def _watch_sources(
+    context: Any, tag: str, group: LiveCoordinator, pushed: threading.Event, allocated: bool
+) -> None:
     """Give the servers' slots back if jobs of others hold all that are left: the source would wait for ever."""
-    times, pause = STARVING
+    times, pause = STARVING if not allocated else (round(ALLOCATION_SECONDS / STARVING[1]), STARVING[1])
     idle = 0
     while not pushed.wait(pause):
         try:
@@ -461,7 +470,7 @@ def _server_task(driver: Address, generation: Generation, members: list[int], to
         for _ in batches:  # the cached row that has brought the task here
             pass
         folder = local_folder() or tempfile.gettempdir()
-        LiveWorker(members[partition()], driver, generation, _decoded, folder).run()
+        LiveWorker(members[_only_attempt()], driver, generation, _decoded, folder).run()
         yield from ()
 
     return task
@@ -484,11 +493,13 @@ def _hold_task(batch: int, counting: tuple[Ahead, int], generation: Generation, 
 
 
 def _only_attempt() -> int:
-    """Return the number of a source task; what it has pushed can't be taken back, so it runs once."""
+    """Return the number of a task that runs once: others have what it has pushed, or are connected to it."""
     context = TaskContext.get()
     assert context is not None
     if context.attemptNumber():
-        raise LiveFailed("a source task failed or ran twice; what it has pushed can't be taken back")
+        raise LiveFailed(
+            "a live server or a source task failed or ran twice; what it has sent can't be taken back"
+        )
     return context.partitionId()
 
 

@@ -1,6 +1,6 @@
 """The driver's side of live servers: it gathers them, hands them batches, and notices when one is lost.
 
-Whoever starts the servers (a barrier stage of Spark, threads of this process) tells them the address of a
+Whoever starts the servers (a stage of Spark, threads of this process) tells them the address of a
 :class:`LiveCoordinator`. A batch goes like this: the driver sends its job to all servers; source tasks, whoever runs
 them, push rows to the servers, or the driver does so itself, where there are few; when they are done, the driver tells
 the servers how many they were; the servers answer with their reports.

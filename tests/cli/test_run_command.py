@@ -187,6 +187,8 @@ def test_check_looks_at_all_that_needs_no_start(tmp_path, monkeypatch, capsys):
         (["--set", 'sinks=[{name="weir_own_app:Slack", chanel="#a"}]'], "Slack takes no 'chanel'"),
         (["--set", "servers"], "--set servers: expected NAME=VALUE"),
         (["--grace", "soon"], "grace=soon: cannot read the duration 'soon'"),
+        (["--keep-open"], "keep_open=true: keep_open is for sources that end"),
+        (["--set", "keep_open=maybe"], "keep_open=maybe: keep_open='maybe': expected true or false"),
     ):
         assert main([*command, *change]) == 2
         assert says in capsys.readouterr().err

@@ -210,6 +210,7 @@ def test_the_command(checkpoint, tmp_path, monkeypatch, capsys):
     (tmp_path / "app.py").write_text(
         "import weir\nrows = weir.source('place string, topic string, n long')\n"
         "app = lambda: weir.Application(rows.count('place', name='pairs'))\nbad = 3\n"
+        "on_spark = lambda spark: app() if spark == 'a session' else spark\n"
         "def pairs(old):\n    import pyarrow as pa\n"
         "    new = old.group_by('place').aggregate([('count', 'sum')])\n"
         "    return new.rename_columns({'count_sum': 'count'})\n"
@@ -220,9 +221,14 @@ def test_the_command(checkpoint, tmp_path, monkeypatch, capsys):
     assert result["before"] > result["after"] == 20
     assert main(["state", checkpoint, "pairs", "--key", "place 1", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 1
+    session, stopped = type("Session", (str,), {"stop": lambda self: stopped.append(self)}), []
+    monkeypatch.setattr("weir.spark.session.service", lambda settings, name: session("a session"))
+    assert main(["state", "migrate", checkpoint, "app.py:on_spark", "pairs=app.py:pairs"]) == 0
+    assert stopped == ["a session"]
+    capsys.readouterr()
     for arguments, says in (
         (["app.py:ap", "pairs=app.py:pairs"], "has no 'ap'; did you mean 'app'"),
-        (["app.py:bad", "pairs=app.py:pairs"], "neither an Application nor a Stream"),
+        (["app.py:bad", "pairs=app.py:pairs"], "expected an application, or a function"),
         (["nowhere:app", "pairs=app.py:pairs"], "there is no module 'nowhere'"),
     ):
         assert main(["state", "migrate", checkpoint, *arguments]) == 1

@@ -34,7 +34,14 @@ from weir.routing.weighted import Weighted
 PREFIX = "WEIR_"
 LOGS, LEVELS = ("text", "json"), ("debug", "info", "warning", "error")
 # beside the options of `start`: their defaults
-OWN: dict[str, Any] = {"checkpoint": None, "grace": "30 s", "log": "text", "log_level": "info", "spark": {}}
+OWN: dict[str, Any] = {
+    "checkpoint": None,
+    "grace": "30 s",
+    "keep_open": False,
+    "log": "text",
+    "log_level": "info",
+    "spark": {},
+}
 SINKS = {kind.lower(): kind for kind in weir.sinks.__all__ if kind not in ("Sink", "Delivery")}
 KNOWN = (*OWN, *(option.name for option in fields(Options)), "sinks")
 # of the environment, and no options
@@ -143,6 +150,10 @@ class Configuration:
                 raise ConfigurationError(
                     f"{self.origin(name)}: {name}={value!r}: {did_you_mean(str(value), known)}"
                 )
+        if not isinstance(self.own("keep_open"), bool):
+            raise ConfigurationError(
+                f"{self.origin('keep_open')}: keep_open={self.own('keep_open')!r}: expected true or false"
+            )
 
     def _made(self, name: str, option: str, value: Any) -> Any:
         """Return what a value of the configuration stands for in Python."""

@@ -9,8 +9,7 @@ from rich.console import Console
 
 from weir.cli.configuration import imported
 from weir.cli.drawing import plural
-from weir.errors import ParameterError
-from weir.flow import Application, Stream
+from weir.cli.run import application_of, built_here
 from weir.migration import migrate_state
 
 
@@ -21,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "application",
         metavar="APP",
-        help="the changed application, or a function that returns it: app.py:app",
+        help="the changed application, or a function that returns it, as weir run takes it: app.py:app",
     )
     add(
         "functions",
@@ -37,12 +36,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     for text in args.functions:
         operator, _, path = text.partition("=")
         functions[operator] = imported(path)
-    application = imported(args.application)
-    if not isinstance(application, Application | Stream) and callable(application):
-        application = application()
-    if not isinstance(application, Application | Stream):
-        raise ParameterError(f"{args.application}: {application!r} is neither an Application nor a Stream")
-    with console.status("migrating state"):
+    app = application_of(args.application)
+    with built_here(app, {}) as (application, _), console.status("migrating state"):
         done = migrate_state(application, args.checkpoint, functions)
     return {name: {"before": before, "after": after} for name, (before, after) in done.items()}
 

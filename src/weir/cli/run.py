@@ -16,6 +16,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -62,6 +64,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="an option over the file and the environment, as servers=8 or routing.period=50; may be repeated",
     )
     add("--checkpoint", help="where state and progress are kept; --set checkpoint=…")
+    add(
+        "--keep-open",
+        action="store_true",
+        help="at the end of a history: leave windows open, for a stream that goes on from this checkpoint",
+    )
     add("--grace", metavar="DURATION", help="what a batch under way has to end after a signal (default 30s)")
     add("--log", choices=LOGS, help="log lines for people (default), or as JSON")
     add("--log-level", choices=LEVELS, help="from which level on (default info)")
@@ -92,9 +99,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     try:
         application, parts = _built(app, session)
         if _is_bounded(parts):
-            query = application.run(checkpoint, options)
+            query = application.run(checkpoint, options, keep_open=told.own("keep_open"))
             shutdown.done = True
+            logger.info("%s: %s", query.checkpoint, _went_through(query, told.own("keep_open")))
         else:
+            _check_stream(told)
             query = application.start(checkpoint, options)
             about.set({"query": query.checkpoint})
             logger.info("%s", _started(query, session))
@@ -175,6 +184,8 @@ def _settings(args: argparse.Namespace) -> list[tuple[str, str]]:
     for name in ("checkpoint", "grace", "log", "log_level"):
         if getattr(args, name) is not None:
             pairs.append((name, getattr(args, name)))
+    if args.keep_open:
+        pairs.append(("keep_open", "true"))
     return pairs
 
 
@@ -190,8 +201,8 @@ def _log(told: Configuration) -> None:
 
 
 def _application(path: str) -> Any:
-    """Return what APP names: an object of a file, or of a module."""
-    found = imported(path)
+    """Return what APP names, so that Spark's workers have it, too."""
+    found = application_of(path)
     file = Path(path.rpartition(":")[0])
     # Spark's workers on this machine find the neighbours of a file by the variable
     folder = str(file.resolve().parent) if file.suffix == ".py" else os.getcwd()
@@ -200,12 +211,34 @@ def _application(path: str) -> Any:
         from weir.spark.failures import send_by_value
 
         send_by_value(sys.modules[file.stem])  # hosts elsewhere do not have the file
+    return found
+
+
+def application_of(path: str) -> Any:
+    """Return what APP names: an application, or a function that returns one, of a file or of a module."""
+    found = imported(path)
     if not isinstance(found, Application | Stream) and not callable(found):
         raise ConfigurationError(
             f"{path}: expected an application, or a function that takes a SparkSession and returns one, not "
             f"{type(found).__name__}"
         )
     return found
+
+
+@contextmanager
+def built_here(app: Any, settings: Mapping[str, str]) -> Iterator[tuple[Application, Assembly]]:
+    """Yield the application that is not to be started; a function that wants a session gets one of this machine."""
+    session = None
+    if not isinstance(app, Application | Stream) and inspect.signature(app).parameters:
+        from weir.spark.session import service
+
+        here = {name: value for name, value in settings.items() if name != "spark.master"}
+        session = service({**here, "spark.master": "local[1]"}, "weir-check")
+    try:
+        yield _built(app, session)
+    finally:
+        if session is not None:
+            session.stop()
 
 
 def _built(app: Any, session: Any) -> tuple[Application, Assembly]:
@@ -226,6 +259,19 @@ def _is_bounded(parts: Assembly) -> bool:
     return bool(parts.frames) and not parts.feeds and not any(f.isStreaming for f in parts.frames.values())
 
 
+def _check_stream(told: Configuration) -> None:
+    """Refuse what is for a history alone."""
+    if told.own("keep_open"):
+        raise ConfigurationError(
+            f"{told.origin('keep_open')}: keep_open is for sources that end; a stream leaves its windows open anyway"
+        )
+
+
+def _went_through(query: Any, keep_open: bool) -> str:
+    done = "has gone through all rows"
+    return f"{done}; a stream can go on from here" if keep_open else done
+
+
 def _started(query: Any, session: Any) -> str:
     servers, last = query.topology.servers, query.status["batch"]
     begin = "starts from the beginning" if last is None else f"goes on after batch {last}"
@@ -241,17 +287,12 @@ def _check(app: Any, told: Configuration, options: Options, checkpoint: str) -> 
     from weir.spark.failures import check_sendable
 
     checked, missing = ["the configuration"], []
-    session = None
-    if not isinstance(app, Application | Stream):
-        from weir.spark.session import service
-
-        here = {name: value for name, value in told.spark().items() if name != "spark.master"}
-        session = service({**here, "spark.master": "local[1]"}, "weir-check")
-    try:
-        application, parts = _built(app, session)
+    with built_here(app, told.spark()) as (application, parts):
         application._check_frames()
         if _is_bounded(parts):
             options.check_bounded()
+        else:
+            _check_stream(told)
         sinks = query_sinks(parts, options)
         servers = 2 if options.servers == "auto" else options.servers
         topology = parts.topology(servers, routing=options.routing, sinks=list(sinks), prune=options.prune)
@@ -268,7 +309,4 @@ def _check(app: Any, told: Configuration, options: Options, checkpoint: str) -> 
         else:
             checked.append(f"the checkpoint {checkpoint}: nothing has been committed there")
         missing.append("whether brokers, tables and the cluster can be reached")
-    finally:
-        if session is not None:
-            session.stop()
     return {"checked": checked, "not_checked": missing}

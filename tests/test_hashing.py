@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.hashing import hash_columns, key_group
+from weir.hashing import SECOND_SEED, hash_columns, key_group, keyed_hash
 
 COLUMNS = {
     "s": ("string", st.text(max_size=80)),
@@ -67,6 +70,31 @@ def test_slices_and_chunks_do_not_matter(values, cut):
     large = pa.array(values, pa.large_string())
     for other in (padded, chunked, dictionary, large):
         np.testing.assert_array_equal(hash_columns([other]), whole)
+
+
+def test_the_keyed_hash_is_the_siphash_of_python():
+    """Python hashes bytes with SipHash-1-3, too; the first column goes on from eight bytes of nothing."""
+    texts = [b"", b"a", b"eight by", b"nine byte", b"\xff" * 31, b"long " * 60]
+    code = f"print([hash(bytes(8) + text) % 2**64 for text in {texts!r}])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONHASHSEED": "0"}, capture_output=True, check=True
+    )
+    assert keyed_hash([pa.array(texts)], "00" * 16).tolist() == ast.literal_eval(done.stdout.decode())
+    # a number is its eight bytes; another column goes on from the hash of those before
+    numbers, words = pa.array([7, -1]), pa.array([(7).to_bytes(8, "little"), b"\xff" * 8])
+    for before in ([], [pa.array(["x", "y"])]):
+        ours, theirs = (keyed_hash([*before, c], "0123" * 8).tolist() for c in (numbers, words))
+        assert ours == theirs
+    assert keyed_hash([words, words], "ab" * 16)[0] != keyed_hash([words], "ab" * 16)[0]
+
+
+def test_the_keyed_hash_depends_on_the_secret_and_without_one_is_that_of_before():
+    keys = [pa.array([f"k{i}" for i in range(2000)]), pa.array(range(2000))]
+    hashes = [keyed_hash(keys, secret) for secret in ("01" * 16, "02" * 16, "")]
+    assert len(np.unique(np.concatenate(hashes))) == 6000
+    np.testing.assert_array_equal(hashes[2], hash_columns(keys, SECOND_SEED))
+    chunked = [pa.chunked_array([key[:700], key[700:]]) for key in keys]
+    np.testing.assert_array_equal(keyed_hash(chunked, "01" * 16), hashes[0])
 
 
 def test_a_type_that_cannot_be_hashed_is_refused():

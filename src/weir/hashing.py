@@ -1,11 +1,13 @@
-"""Spark's ``xxhash64``, bit for bit, over Arrow columns.
+"""Spark's ``xxhash64``, bit for bit, over Arrow columns; and a keyed hash of the same columns.
 
 Where Spark counts keys (``weir advise``) and where Python routes rows, a key must have the same
 hash. So this module computes Spark's very number, vectorised over Arrow buffers, for every type a key may have. It is
-the hash behind state look-ups and routing tables, too.
+the hash behind state look-ups and routing tables, too. Whoever knows how it works can compute keys that share it. So
+what tells keys of one hash apart is :func:`keyed_hash`, which nobody can compute without its secret.
 
 Reference: Y. Collet, xxHash (XXH64); Spark's ``XxHash64`` expression folds columns by using the hash of one
-as the seed of the next, starts from 42, and passes over nulls.
+as the seed of the next, starts from 42, and passes over nulls. J.-P. Aumasson, D. J. Bernstein, SipHash: a fast
+short-input PRF, INDOCRYPT 2012.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from weir.compiled import compiled, helper
 from weir.errors import ParameterError
 
 SPARK_SEED = 42
-SECOND_SEED = 0x9E3779B97F4A7C15  # an independent hash of the same key, for 128 bits in all
+SECOND_SEED = 0x9E3779B97F4A7C15  # an independent hash of the same columns, for 128 bits in all
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -118,7 +120,71 @@ def _hash_bytes(data, offsets, valid, seeds):  # type: ignore[no-untyped-def]
         seeds[i] = _avalanche(h)
 
 
-def _fold(array: pa.Array, seeds: NDArray[np.uint64]) -> None:
+@helper
+def _sip_round(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
+    v0 += v1
+    v1 = _rotl(v1, 13) ^ v0
+    v0 = _rotl(v0, 32)
+    v2 += v3
+    v3 = _rotl(v3, 16) ^ v2
+    v0 += v3
+    v3 = _rotl(v3, 21) ^ v0
+    v2 += v1
+    v1 = _rotl(v1, 17) ^ v2
+    v2 = _rotl(v2, 32)
+    return v0, v1, v2, v3
+
+
+@helper
+def _sip_word(v0, v1, v2, v3, word):  # type: ignore[no-untyped-def]
+    v3 ^= word
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    return v0 ^ word, v1, v2, v3
+
+
+@helper
+def _sip_begin(secret, word):  # type: ignore[no-untyped-def]
+    v0, v1 = secret[0] ^ np.uint64(0x736F6D6570736575), secret[1] ^ np.uint64(0x646F72616E646F6D)
+    v2, v3 = secret[0] ^ np.uint64(0x6C7967656E657261), secret[1] ^ np.uint64(0x7465646279746573)
+    return _sip_word(v0, v1, v2, v3, word)
+
+
+@helper
+def _sip_end(v0, v1, v2, v3, word):  # type: ignore[no-untyped-def]
+    v0, v1, v2, v3 = _sip_word(v0, v1, v2, v3, word)
+    v2 ^= np.uint64(0xFF)
+    for _ in range(3):
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+# SipHash-1-3 of eight bytes, the hash of the columns before, and the column's own bytes
+
+
+@compiled("int64[]", "bool[]", "uint64[]", "out uint64[]")
+def _sip_long(values, valid, secret, hashes):  # type: ignore[no-untyped-def]
+    for i in range(len(values)):
+        if valid[i]:
+            v0, v1, v2, v3 = _sip_begin(secret, hashes[i])
+            v0, v1, v2, v3 = _sip_word(v0, v1, v2, v3, np.uint64(values[i]))
+            hashes[i] = _sip_end(v0, v1, v2, v3, np.uint64(16) << np.uint64(56))
+
+
+@compiled("uint8[]", "int64[]", "bool[]", "uint64[]", "out uint64[]")
+def _sip_bytes(data, offsets, valid, secret, hashes):  # type: ignore[no-untyped-def]
+    for i in range(len(hashes)):
+        if valid[i]:
+            at, end = offsets[i], offsets[i + 1]
+            length = np.uint64(end - at + 8) << np.uint64(56)
+            v0, v1, v2, v3 = _sip_begin(secret, hashes[i])
+            while at + 8 <= end:
+                v0, v1, v2, v3 = _sip_word(v0, v1, v2, v3, _read(data, at, 8))
+                at += 8
+            hashes[i] = _sip_end(v0, v1, v2, v3, length | _read(data, at, end - at))
+
+
+def _fold(array: pa.Array, hashes: NDArray[np.uint64], secret: NDArray[np.uint64] | None) -> None:
+    """Go on from the hashes of the columns before with one more: by XXH64, or by SipHash with a secret."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         array = array.dictionary_decode()
@@ -133,25 +199,38 @@ def _fold(array: pa.Array, seeds: NDArray[np.uint64]) -> None:
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         width = np.int64
     elif pa.types.is_timestamp(kind):
-        return _hash_long(_filled(pc.cast(array, pa.timestamp("us", kind.tz)).view(pa.int64())), valid, seeds)
+        return _fold_numbers(
+            pc.cast(array, pa.timestamp("us", kind.tz)).view(pa.int64()), valid, hashes, secret
+        )
     elif pa.types.is_date(kind):
-        return _hash_int(_filled(pc.cast(array, pa.date32()).view(pa.int32())), valid, seeds)
+        return _fold_numbers(pc.cast(array, pa.date32()).view(pa.int32()), valid, hashes, secret)
     elif pa.types.is_boolean(kind) or kind in (pa.int8(), pa.int16(), pa.int32()):
-        return _hash_int(_filled(pc.cast(array, pa.int32())), valid, seeds)
+        return _fold_numbers(pc.cast(array, pa.int32()), valid, hashes, secret)
     elif kind == pa.int64():
-        return _hash_long(_filled(array), valid, seeds)
+        return _fold_numbers(array, valid, hashes, secret)
     else:
         raise TypeError(f"cannot hash a column of type {kind}")
     _, offsets_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=width)[array.offset : array.offset + len(array) + 1]
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.zeros(1, np.uint8)
-    return _hash_bytes(data, offsets.astype(np.int64, copy=False), valid, seeds)
+    offsets = offsets.astype(np.int64, copy=False)
+    if secret is None:
+        _hash_bytes(data, offsets, valid, hashes)
+    else:
+        _sip_bytes(data, offsets, valid, secret, hashes)
+    return None
 
 
-def _filled(array: pa.Array) -> NDArray[np.generic]:
-    if array.null_count:
-        array = array.fill_null(0)
-    return array.to_numpy(zero_copy_only=False)
+def _fold_numbers(
+    array: pa.Array, valid: NDArray[np.bool_], hashes: NDArray[np.uint64], secret: NDArray[np.uint64] | None
+) -> None:
+    values = (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    if secret is not None:
+        _sip_long(values.astype(np.int64, copy=False), valid, secret, hashes)
+    elif values.dtype == np.int32:
+        _hash_int(values, valid, hashes)
+    else:
+        _hash_long(values, valid, hashes)
 
 
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_SEED) -> NDArray[np.uint64]:
@@ -162,18 +241,35 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPAR
     >>> hash_columns([pa.array(["Spark"]), pa.array([123], pa.int32())]).astype("int64").tolist()
     [-7770970918500510695]
     """
+    return _hashes(columns, seed, None)
+
+
+def keyed_hash(columns: Sequence[pa.Array | pa.ChunkedArray], secret: str) -> NDArray[np.uint64]:
+    """Return a hash of each row that nobody can compute who does not know the secret: SipHash-1-3.
+
+    ``secret`` is a key of 128 bits as hexadecimal digits. Without one, this is another XXH64, as it was in checkpoints
+    of earlier versions.
+
+    >>> keyed_hash([pa.array(["Spark"])], "00" * 16).tolist() == keyed_hash([pa.array(["Spark"])], "01" * 16).tolist()
+    False
+    """
+    if not secret:
+        return _hashes(columns, SECOND_SEED, None)
+    return _hashes(columns, 0, np.frombuffer(bytes.fromhex(secret), "<u8").astype(np.uint64))
+
+
+def _hashes(
+    columns: Sequence[pa.Array | pa.ChunkedArray], first: int, secret: NDArray[np.uint64] | None
+) -> NDArray[np.uint64]:
     if not columns:
-        raise ParameterError("hash_columns needs at least one column")
-    seeds = np.full(len(columns[0]), seed, dtype=np.uint64)
+        raise ParameterError("a hash needs at least one column")
+    hashes = np.full(len(columns[0]), first, dtype=np.uint64)
     for column in columns:
-        if isinstance(column, pa.ChunkedArray):
-            at = 0
-            for chunk in column.chunks:
-                _fold(chunk, seeds[at : at + len(chunk)])
-                at += len(chunk)
-        else:
-            _fold(column, seeds)
-    return seeds
+        at = 0
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            _fold(chunk, hashes[at : at + len(chunk)], secret)
+            at += len(chunk)
+    return hashes
 
 
 def hash_home(

@@ -7,7 +7,9 @@ until that commit is there, and the next start goes on from the new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
@@ -78,7 +80,7 @@ def migrate_state(
     fence = Fence(storage)  # a query that runs stops before it writes another document
     last = layout.commit_of()
     old = {name: _old_rows(storage, last, name) for name in functions}
-    counts, written = {}, {}
+    counts, written, secrets = {}, {}, {}
     for name, function in functions.items():
         try:
             new = function(old[name])
@@ -86,7 +88,8 @@ def migrate_state(
             raise EngineError(
                 f"the migration of {name!r} failed ({type(error).__name__}: {error}). Nothing has changed"
             ) from error
-        node = named[name]
+        secrets[name] = token_hex(16)  # all of its state is written anew
+        node = replace(named[name], secret=secrets[name])
         entries: Callable[[], Iterator[pa.Table]] = partial(
             entries_of, node, new, last.clock, "migrated state"
         )
@@ -97,7 +100,7 @@ def migrate_state(
         raise CheckpointError(
             f"{storage.root}: a query committed another batch meanwhile. Stop it, and migrate again"
         )
-    commit = on_first_server(topology, last, written)
+    commit = on_first_server(topology, last, written, secrets)
     storage.write_document(layout.commit(commit.batch, commit.epoch), "commit", commit)
     reach("commit-replaced", commit.batch)
     fence.end(commit.batch, None)

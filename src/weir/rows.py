@@ -60,9 +60,6 @@ class Rows:
             )
         return self.key_hash
 
-    def second_hash(self, key: tuple[str, ...]) -> NDArray[np.uint64]:
-        return hash_columns([self.column(k) for k in key], SECOND_SEED)
-
     def select(self, chosen: NDArray[np.bool_] | Index) -> Rows:
         """Some of the rows, by mask or by position."""
         positions: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen

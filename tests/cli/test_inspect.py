@@ -120,7 +120,7 @@ def test_what_everything_hangs_on_must_be_readable(copy, capsys, tmp_path):
     sound = commit.read_bytes()
     commit.write_bytes(sound[:-20])
     refused("damaged or truncated")
-    commit.write_bytes(sound.replace(b'"weir": 1', b'"weir": 99', 1))
+    commit.write_bytes(sound.replace(b'"weir": 2', b'"weir": 99', 1))
     refused("newer Weir")
     commit.write_bytes(b"")
     refused("not a Weir commit")

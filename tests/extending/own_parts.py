@@ -141,7 +141,11 @@ class _PeakInstance(Instance):
 
     def push(self, rows: Rows) -> Iterator[Rows]:
         key = self.node.key
-        columns = [pa.array(rows.hash(key)), pa.array(rows.second_hash(key)), *(rows.column(k) for k in key)]
+        columns = [
+            pa.array(rows.hash(key)),
+            pa.array(self.node.second_hash(rows)),
+            *(rows.column(k) for k in key),
+        ]
         values = rows.column(self.operator.column).cast(pa.int64())
         self.parts.append(pa.Table.from_arrays([*columns, values], schema=keyed_schema(self.node.state)))
         return iter(())

@@ -94,6 +94,8 @@ class BatchPlan(msgspec.Struct, kw_only=True):
     servers: int
     seed: int
     salt: int = 0  # the same for all batches of a checkpoint: what routers hash keys with
+    # operator → the secret of the hash that tells its keys apart; "": of a checkpoint by an earlier version
+    secrets: dict[str, str] = {}
     clock: int  # µs; what ttl is measured by
     previous_clock: int
     watermarks: dict[str, int] = {}  # operator → µs
@@ -236,6 +238,7 @@ class Commit(msgspec.Struct, kw_only=True):
     fingerprint: str
     signature: Signature = msgspec.field(default_factory=Signature)
     servers: int
+    secrets: dict[str, str] = {}  # of the plan
     clock: int
     watermarks: dict[str, int] = {}
     event_times: dict[str, int] = {}  # where event time is read → the greatest so far

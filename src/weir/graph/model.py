@@ -14,11 +14,15 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from weir.hashing import keyed_hash
 from weir.operators.base import Operator
 from weir.operators.windows import EventTime, Window
 from weir.routing.base import Grouping, OperatorTraits
+from weir.rows import Rows
 
 HELD = "~held"  # ended the name under which partial states waited, up to version 0.2
 # a sink is known by its operator's name; one of its late rows, or dead letters, ends in one of these
@@ -164,6 +168,7 @@ class Node:
     splits: bool  # rows of one key reach several instances; partial states are merged one step later
     sides: tuple[pa.Schema, ...] = ()  # what it receives of each side, for operators that tell them apart
     times: tuple[TimePoint, ...] = ()  # where its watermark comes from; its window's lateness is in theirs
+    secret: str = field(default="", repr=False)  # of the hash that tells its keys apart, in a batch
 
     @property
     def name(self) -> str:
@@ -205,6 +210,10 @@ class Node:
     def state_level(self) -> int:
         """The step in which its state is final for the batch."""
         return self.level + 1 if self.splits else self.level
+
+    def second_hash(self, rows: Rows | pa.Table) -> NDArray[np.uint64]:
+        """Return what tells the keys of some rows apart that have the same first hash."""
+        return keyed_hash([rows.column(k) for k in self.key], self.secret)
 
     @property
     def waits(self) -> bool:

@@ -122,7 +122,7 @@ class _DeduplicateInstance(BufferingInstance):
         """Return the rows that pass, and an entry for each."""
         node, within = self.node, self.operator.within or 1
         batch = rows.to_batch(node.input)
-        key_hash, key_check = rows.hash(node.key), rows.second_hash(node.key)
+        key_hash, key_check = rows.hash(node.key), node.second_hash(rows)
         saved = self.context.view().all_of(np.unique(key_hash))
         both = [
             np.concatenate([key_hash, saved[H1].to_numpy()]),

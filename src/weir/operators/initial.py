@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from weir.errors import TopologyError, did_you_mean
-from weir.hashing import SECOND_SEED, hash_columns
+from weir.hashing import hash_columns
 from weir.state.segment import NEVER, completed, entries
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def checked_rows(
 
 def key_hashes(node: Node, rows: pa.Table) -> tuple[Hashes, Hashes]:
     """Return both hashes of each row's key."""
-    columns = [rows[k] for k in node.key]
-    return hash_columns(columns), hash_columns(columns, SECOND_SEED)
+    return hash_columns([rows[k] for k in node.key]), node.second_hash(rows)
 
 
 def keyed_entries(node: Node, data: pa.Table, clock: int) -> pa.Table:

@@ -245,7 +245,7 @@ class _JoinInstance(BufferingInstance):
     def _entries(self, rows: Rows, time: NDArray[np.int64], side: int) -> pa.Table:
         node, n = self.node, len(rows)
         batch = rows.to_batch(self.schemas[side])
-        key_hash, key_check = rows.hash(node.key), rows.second_hash(node.key)
+        key_hash, key_check = rows.hash(node.key), node.second_hash(rows)
         own, other = (LEFT, RIGHT) if side == 0 else (RIGHT, LEFT)
         columns = []
         for field in node.state:

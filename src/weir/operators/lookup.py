@@ -94,7 +94,7 @@ class _LookupInstance(BufferingInstance):
             return
         hashes = [
             np.concatenate([one(stream), one(changes)])
-            for one in (lambda rows: rows.hash(node.key), lambda rows: rows.second_hash(node.key))
+            for one in (lambda rows: rows.hash(node.key), node.second_hash)
         ]
         groups, first = group_rows(*hashes)
         key_hash, key_check = (column[first] for column in hashes)

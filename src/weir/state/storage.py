@@ -99,7 +99,7 @@ def _open(place: Place, options: tuple[tuple[str, Option], ...], process: int) -
         ) from None
 
 
-FORMAT = 1
+FORMAT = 2  # 1: written before keys had a hash with a secret
 T = TypeVar("T")
 
 

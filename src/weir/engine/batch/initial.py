@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,11 +43,11 @@ def begin_with(ledger: Ledger, given: Mapping[str, Any]) -> bool:
     new = [name for name in given if name not in known]
     if not new:
         return False
-    clock, parts = ledger.read_clock(), dict[str, tuple[Node, Tables]]()
+    clock, parts, secrets = ledger.read_clock(), dict[str, tuple[Node, Tables]](), ledger.secrets
     for name in new:
-        node = topology.by_name[name]
+        node = replace(topology.by_name[name], secret=secrets[name])
         if isinstance(given[name], State):
-            tables, until = _saved(node, given[name])
+            tables, until, secrets[name] = _saved(node, given[name])
             clock = min(clock, until)  # what has come due since is due with the first batch
         else:
             tables = partial(entries_of, node, given[name], clock, INITIAL)
@@ -56,7 +57,7 @@ def begin_with(ledger: Ledger, given: Mapping[str, Any]) -> bool:
         name: write_entries(ledger.storage, node, last.batch, tables, INITIAL)
         for name, (node, tables) in parts.items()
     }
-    ledger.replace(on_first_server(topology, last, written))
+    ledger.replace(on_first_server(topology, last, written, secrets))
     return True
 
 
@@ -80,9 +81,15 @@ def _nothing(ledger: Ledger, clock: int) -> Commit:
 
 
 def on_first_server(
-    topology: Topology, last: Commit, written: Mapping[str, tuple[list[SegmentRef], int]]
+    topology: Topology,
+    last: Commit,
+    written: Mapping[str, tuple[list[SegmentRef], int]],
+    secrets: Mapping[str, str],
 ) -> Commit:
-    """Return a commit in the place of the last one, in which some operators have other state, on one server."""
+    """Return a commit in the place of the last one, in which some operators have other state, on one server.
+
+    ``secrets`` are those of their hashes.
+    """
     rest: list[list[SegmentRef]] = [[] for _ in range(last.servers - 1)]
     now = topology.signature().operators
     operators, manifest = dict(last.signature.operators), dict(last.manifest)
@@ -100,6 +107,7 @@ def on_first_server(
         last,
         epoch=last.epoch + 1,
         fingerprint=fingerprint(topology),
+        secrets={**last.secrets, **{name: secrets[name] for name in written}},
         signature=msgspec.structs.replace(last.signature, operators=operators),
         manifest=manifest,
         keys=keys,
@@ -176,8 +184,11 @@ def _tables(given: Any, where: str) -> Iterator[pa.Table]:
         yield table.slice(start, AT_ONCE)
 
 
-def _saved(node: Node, given: State) -> tuple[Tables, int]:
-    """Return the state of another checkpoint as entries, and the time up to which what was due there has happened."""
+def _saved(node: Node, given: State) -> tuple[Tables, int, str]:
+    """Return the state of another checkpoint as entries, until when what was due there has happened, and its secret.
+
+    Entries stay as they are, so the hash of their keys stays keyed as it was there.
+    """
     storage = Storage(given.checkpoint, given.storage_options)
     commit = CheckpointLayout(storage).commit_of(given.batch)
     operators, where = commit.signature.operators, f"{node.declared.where}, {INITIAL}"
@@ -208,4 +219,4 @@ def _saved(node: Node, given: State) -> tuple[Tables, int]:
         for refs in commit.manifest[given.operator]:
             yield StateView(storage, refs, node.state).everything()
 
-    return tables, commit.clock
+    return tables, commit.clock, commit.secrets.get(given.operator, "")

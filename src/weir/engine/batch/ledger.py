@@ -11,6 +11,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from secrets import token_hex
 
 import msgspec
 import numpy as np
@@ -159,9 +161,13 @@ class Ledger:
             head = {"id": identity or uuid.uuid4().hex, "mode": mode, "created": int(time.time())}
             # what sinks know the query by: no two checkpoints share it, even if they share the seed of their routers
             head["query"] = uuid.uuid4().hex if identity else head["id"]
+            # of a checkpoint whose routers' seed is given, all is to be the same each time
+            given = blake2b((identity or "").encode(), digest_size=16).hexdigest()
+            head["secret"] = given if identity else token_hex(16)
             self.storage.write_document(self.checkpoint.HEAD, "checkpoint", head)
         head = self.checkpoint.head()
         self.query = str(head.get("query", head["id"]))
+        self._secret = str(head.get("secret", ""))  # "": begun by an earlier version
         began = (self.last.mode if self.last else "") or head["mode"]
         if mode not in (began, IN_PROCESS):
             remedy = "Use another checkpoint folder."
@@ -207,6 +213,14 @@ class Ledger:
         none: Counts = {n.name: [0] * self.topology.servers for n in self.topology.stateful}
         return self.last.counts if self.last else none
 
+    @property
+    def secrets(self) -> dict[str, str]:
+        """What the second hash of each operator's keys is keyed with: as its state was written, or the checkpoint's."""
+        known = self.last.signature.operators if self.last else {}
+        saved = self.last.secrets if self.last else {}
+        names = [node.name for node in self.topology.stateful]
+        return {name: saved.get(name, "") if name in known else self._secret for name in names}
+
     # ------------------------------------------------------------------ plan
 
     def plan(self, batch: int, terms: Terms) -> BatchPlan:
@@ -226,6 +240,7 @@ class Ledger:
             servers=self.topology.servers if change is None else len(change.origin),
             seed=int(mix(np.uint64(int(self.identity[:15], 16)), np.uint64(batch))) >> 1,
             salt=int(self.identity[:15], 16),
+            secrets=self.secrets,
             clock=clock,
             previous_clock=self.expired_until(),
             watermarks=self._watermarks(clock, terms.end_of_input, terms.quiet_until),
@@ -334,6 +349,7 @@ class Ledger:
             fingerprint=self.fingerprint,
             signature=self.topology.signature(),
             servers=self.topology.servers,
+            secrets=plan.secrets,
             clock=plan.clock,
             watermarks=plan.watermarks,
             event_times=event_times,

@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol
 
@@ -395,7 +396,7 @@ class OperatorRuntime:
         if instance is None:
             plan = self.plan
             context = Context(
-                node=node,
+                node=replace(node, secret=plan.secrets.get(node.name, "")),
                 report=self._count(node, step),
                 batch=plan.batch,
                 step=step,

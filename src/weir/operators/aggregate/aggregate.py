@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import OperatorError, TopologyError, UnknownColumn, did_you_mean, renamed
-from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.aggregate.aggregate_functions import FUNCTIONS, AggregateFunction, Columns, Groups, named
 from weir.operators.base import Operator
 from weir.operators.initial import checked_rows, keyed_entries
@@ -248,7 +247,7 @@ class AggregateInstance(Instance):
             self.report.rows_out += len(rows)
             yield rows
         if len(rows):
-            key_hash, key_check = rows.hash(self.node.key), rows.second_hash(self.node.key)
+            key_hash, key_check = rows.hash(self.node.key), self.node.second_hash(rows)
             groups, first = group_rows(key_hash, key_check)
             self._add(self._table(key_hash[first], key_check[first], self._columns(rows, groups, first)))
 
@@ -417,7 +416,7 @@ class WindowedAggregate(AggregateInstance):
 
     def _by_window(self, rows: Rows, times: Times) -> pa.Table:
         """Return partial states of rows, one per key and window that is still open."""
-        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        key_hash, key2 = rows.hash(self.node.key), self.node.second_hash(rows)
         panes = self.window.panes(times)
         groups, first = group_rows(key_hash, second_hash(key2, panes))
         at, starts = self.window.assign(panes[first], self.context.late_at)
@@ -430,7 +429,7 @@ class WindowedAggregate(AggregateInstance):
 
     def _by_session(self, rows: Rows, times: Times) -> pa.Table:
         """Return partial states of rows, one per key and session."""
-        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        key_hash, key2 = rows.hash(self.node.key), self.node.second_hash(rows)
         groups, starts, ends = merge_sessions(key_hash, key2, times, times + self.window.size)
         first = _firsts(groups, len(starts))
         columns = self._columns(rows, groups, first)
@@ -456,7 +455,7 @@ class WindowedAggregate(AggregateInstance):
     def _merged_sessions(self, pieces: list[pa.Table]) -> tuple[pa.Table, Groups]:
         """Return sessions of a key that overlap as one, and which of them each row has become a part of."""
         table = pa.concat_tables(pieces).combine_chunks()
-        key_hash, key2 = table[H1].to_numpy(), self._key_hash(table)
+        key_hash, key2 = table[H1].to_numpy(), self.node.second_hash(table)
         starts, ends = (table[name].cast(pa.int64()).to_numpy() for name in (WINDOW_START, WINDOW_END))
         groups, starts, ends = merge_sessions(key_hash, key2, starts, ends)
         first = _firsts(groups, len(starts))
@@ -466,9 +465,6 @@ class WindowedAggregate(AggregateInstance):
             columns = [*keys, *self.operator.merge(states, groups, len(first))]
         merged = self._table(key_hash[first], second_hash(key2[first], starts), columns, starts, ends)
         return merged, groups
-
-    def _key_hash(self, table: pa.Table) -> Hashes:
-        return hash_columns(self._keys(table), SECOND_SEED)
 
     def _deadlines(self, table: pa.Table) -> Times:
         """Return when windows end."""
@@ -527,7 +523,7 @@ class WindowedAggregate(AggregateInstance):
         context = self.context
         rung = timers_in(view.due(context.previous_clock, context.clock), EARLY)
         starts = rung[WINDOW_START].cast(pa.int64()).to_numpy()
-        r1, r2 = rung[H1].to_numpy(), second_hash(self._key_hash(rung), starts)
+        r1, r2 = rung[H1].to_numpy(), second_hash(self.node.second_hash(rung), starts)
         key_hash, key_check = hashes_of(touched)
         now = among(touched, r1, r2)
         others, _ = view.take(*view.find(r1, r2))

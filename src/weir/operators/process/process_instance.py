@@ -164,7 +164,7 @@ class BufferedInstance(Instance):
 
     def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
         """Return what tells apart the states that rows belong to."""
-        return rows.hash(self.node.key), rows.second_hash(self.node.key)
+        return rows.hash(self.node.key), self.node.second_hash(rows)
 
     def _failed(self, key: Any, lost: list[Any], row: Any, error: BaseException) -> None:
         """Divert what the user's code failed on, or raise an error that names it."""

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.instance import NO_TIME, Context, one_array
 from weir.operators.process.process_instance import Calls, Keys, ProcessInstance
 from weir.operators.timers import (
@@ -66,7 +65,7 @@ class TimedProcess(ProcessInstance):
         if not due.num_rows:
             return woken, written
         d1, own = due[H1].to_numpy(), due[H2].to_numpy()
-        d2 = hash_columns([one_array(due[k]) for k in self.node.key], SECOND_SEED)
+        d2 = self.node.second_hash(due)
         groups, first = group_rows(d1, d2)
         keys = Keys([one_array(due[k]).take(pa.array(first)) for k in self.node.key], d1[first], d2[first])
         self._changed = d1, own, np.zeros(len(own), np.bool_)

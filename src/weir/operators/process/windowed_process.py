@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.hashing import SECOND_SEED, hash_columns
 from weir.operators.instance import NO_TIME, Context, among, one_array
 from weir.operators.process.process_instance import STATE, Calls, Keys, ProcessInstance
 from weir.operators.timers import WindowSpan, second_hash
@@ -49,7 +48,7 @@ class WindowedProcess(ProcessInstance):
         return super().push(rows)
 
     def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
-        key_hash, key2 = rows.hash(self.node.key), rows.second_hash(self.node.key)
+        key_hash, key2 = rows.hash(self.node.key), self.node.second_hash(rows)
         starts = np.concatenate(self.times)
         if self.window.session:
             starts, ends = self._merge_sessions(key_hash, key2, starts)
@@ -61,7 +60,7 @@ class WindowedProcess(ProcessInstance):
     def _merge_sessions(self, key_hash: Hashes, key2: Hashes, times: Times) -> tuple[Times, Times]:
         """Return start and end of the session of each row, as they are with what is saved."""
         saved = self.context.view().all_of(np.unique(key_hash))
-        s1, s2 = saved[H1].to_numpy(), hash_columns([one_array(saved[k]) for k in self.node.key], SECOND_SEED)
+        s1, s2 = saved[H1].to_numpy(), self.node.second_hash(saved)
         spans = [saved[name].cast(pa.int64()).to_numpy() for name in (WINDOW_START, WINDOW_END)]
         groups, starts, ends = merge_sessions(
             np.concatenate([s1, key_hash]),

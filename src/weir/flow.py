@@ -242,12 +242,14 @@ class Stream:
         *,
         concurrency: int = 64,
         retries: int = 0,
+        ordered: bool = True,
         columns: Iterable[str] | None = None,
         **options: Unpack[StatelessOptions],
     ) -> Stream:
         """Turn each row into one row by an ``async def`` function, such as a call of a service or a model.
 
-        Up to ``concurrency`` calls are under way on each server; rows keep their order. A call that fails, or lasts
+        Up to ``concurrency`` calls are under way on each server. Rows keep their order, or, with ``ordered=False``, go
+        on as their calls return. A call that fails, or lasts
         longer than ``timeout``, is made again up to ``retries`` times; then ``on_error`` says what happens. After a
         crash, calls of the batch are made again. See :class:`weir.operators.MapAsync` for sessions and their end, and
         :meth:`map` for the other parameters.
@@ -258,7 +260,7 @@ class Stream:
         >>> source("text string").map_async(score, "text string, score long", concurrency=16, timeout="5 s", retries=2)
         Stream(source → map_async)
         """
-        operator = MapAsync(function, schema, columns, concurrency, retries)
+        operator = MapAsync(function, schema, columns, concurrency, retries, ordered)
         return self._then(operator, "map_async", StatelessOptions, options)
 
     def flat_map(

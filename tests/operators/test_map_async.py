@@ -130,7 +130,70 @@ def test_calls_overlap_up_to_the_bound_and_rows_keep_their_order():
     assert most == 8
 
 
-def test_calls_are_repeated_and_what_still_fails_is_diverted():
+def test_without_order_rows_go_on_as_their_calls_return():
+    """The call for one row returns only when rows behind it have come to the next operator."""
+    came = []
+
+    async def one_waits(row):
+        if row.n == 0:
+            while len(came) < 29:
+                await asyncio.sleep(0.001)
+        return row
+
+    def note(row):
+        came.append(row.n)
+        return row
+
+    app = (
+        weir.source(SCHEMA).map_async(one_waits, ordered=False, timeout="30 s", name="m").map(note, name="n")
+    )
+    query = run(app, [BATCHES[0]], servers=1, source_tasks=1)
+    assert came[-1] == 0
+    assert sorted(came) == list(range(30))
+    assert sorted(r["n"] for r in dicts(query.output("n"))) == list(range(30))
+
+
+@pytest.mark.parametrize("execution", ["jobs", "live"])
+def test_without_order_counts_are_the_same_whatever_runs_again(execution):
+    async def shuffled(row):
+        await asyncio.sleep(0.0005 * (row.n * 7 % 13))
+        return row
+
+    def answer(ordered, faults):
+        app = (
+            weir.source(SCHEMA).map_async(shuffled, ordered=ordered).aggregate("k", total="sum(n)", name="o")
+        )
+        with start(app, servers=2, faults=faults, execution=execution) as query:
+            for batch in BATCHES:
+                query.feed(batch)
+            return rows_of(query.state("o"))
+
+    assert answer(False, ["job-done:1"]) == answer(True, [])
+
+
+def test_what_fails_behind_rows_that_went_on_ends_all_calls():
+    ended = []
+
+    async def slow(row):
+        try:
+            await asyncio.sleep(0 if row.n < 5 else 30)
+        finally:
+            ended.append(row.n)
+        return row
+
+    def refuse(row):
+        raise ValueError("not this one")
+
+    app = weir.source(SCHEMA).map_async(slow, ordered=False, timeout="60 s").map(refuse, name="r")
+    began = time.monotonic()
+    with pytest.raises(OperatorError, match="operator 'r'.*not this one"):
+        run(app, [BATCHES[0]], servers=1, source_tasks=1)
+    assert time.monotonic() - began < 25
+    assert sorted(ended) == list(range(30))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_calls_are_repeated_and_what_still_fails_is_diverted(ordered):
     tried = Counter()
 
     async def flaky(row):
@@ -143,7 +206,7 @@ def test_calls_are_repeated_and_what_still_fails_is_diverted():
 
     letters = []
     app = weir.source(SCHEMA).map_async(
-        flaky, "n long", retries=2, timeout="50 ms", on_error="divert", name="m"
+        flaky, "n long", retries=2, timeout="50 ms", ordered=ordered, on_error="divert", name="m"
     )
     query = start(app, servers=2, dead_letters=lambda table, batch: letters.extend(dicts(table)))
     query.feed(BATCHES[0])
@@ -157,9 +220,10 @@ def test_calls_are_repeated_and_what_still_fails_is_diverted():
     assert query.progress.operators["m"].diverted == 3
 
 
+@pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("execution", ["jobs", "live"])
 @pytest.mark.parametrize("how", ["raise", "late", "cancelled", "exit", "odd", "blocking"])
-def test_a_row_that_fails_is_named_and_other_calls_are_cancelled(how, execution, monkeypatch):
+def test_a_row_that_fails_is_named_and_other_calls_are_cancelled(how, execution, ordered, monkeypatch):
     ended = []
     monkeypatch.setattr("weir.operators.map_async.LONGEST_PAUSE", 0.05)
 
@@ -186,7 +250,7 @@ def test_a_row_that_fails_is_named_and_other_calls_are_cancelled(how, execution,
 
     timeout = "100 ms" if how in ("late", "blocking") else "10 s"
     rows = BATCHES[0] if how != "late" else [BATCHES[0][3]]
-    app = weir.source(SCHEMA).map_async(failing, name="m", timeout=timeout)
+    app = weir.source(SCHEMA).map_async(failing, name="m", timeout=timeout, ordered=ordered)
     with pytest.raises(OperatorError, match=r"operator 'm'.*'n': 3\b"):
         run(app, [rows], servers=1, source_tasks=1, execution=execution)
     if how != "late":
@@ -216,7 +280,7 @@ def test_what_is_no_asyncio_function_is_refused():
         (fine, {"concurrency": 0}, "at least 1"),
         (fine, {"retries": -1}, "0 or more"),
         (fine, {"timeout": 0}, "more than nothing"),
-        (fine, {"ordered": True}, "takes no 'ordered'"),
+        (fine, {"ordered": "no"}, "True or False"),
     ):
         with pytest.raises(TopologyError, match=about):
             source.map_async(function, **options)

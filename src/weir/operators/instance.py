@@ -106,6 +106,9 @@ class Instance(ABC):
     """One operator on one server in one step."""
 
     buffers_rows: ClassVar[bool] = False  # rows are only put by when pushed; the work is done in finish
+    emits_early = (
+        False  # what `push` yields goes on before it is asked for more; its work is the time spent calling
+    )
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -11,7 +11,8 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol
@@ -181,16 +182,21 @@ class OperatorRuntime:
             self.key_counter.key(*origin)
         self._see(node, rows.source_time)
         began = time.perf_counter()
-        out = list(instance.push_side(rows, edge.side))
+        called, out = instance.report.calling, instance.push_side(rows, edge.side)
         group = (rows.source_time, len(rows), rows.came or self._began)
         if instance.buffers_rows:
             self.unserved.setdefault(node.name, []).append(group)
-        self._served(instance, began, [] if instance.buffers_rows else [group])
-        for emitted in out:
-            if origin is not None and emitted.batch is rows.batch:
-                emitted = Rows(emitted.batch, emitted.index, origin=origin)
-            emitted.source_time, emitted.came = rows.source_time, rows.came
-            self._emit(node, emitted)
+        if not instance.emits_early:
+            out = iter([*out])
+            self._served(instance, began, [] if instance.buffers_rows else [group])
+        with closing(out) if isinstance(out, Generator) else nullcontext():
+            for emitted in out:
+                if origin is not None and emitted.batch is rows.batch:
+                    emitted = Rows(emitted.batch, emitted.index, origin=origin)
+                emitted.source_time, emitted.came = rows.source_time, rows.came
+                self._emit(node, emitted)
+        if instance.emits_early:  # others have worked in between
+            self._served(instance, time.perf_counter() - (instance.report.calling - called), [group])
 
     def _see(self, node: Node, source_time: int) -> None:
         """Remember the oldest row of an operator: what it emits at the end is as old as that."""

@@ -30,7 +30,7 @@ from weir.columns import canonical
 from weir.errors import WeirError, did_you_mean
 from weir.locality.counts import PairCounts
 from weir.locality.stats import BatchStats
-from weir.spark.session import arrow_schema, embedded, to_ddl
+from weir.spark.session import active_session, arrow_schema, embedded, to_ddl
 
 _SLICE, _TIME, _COUNT = "slice", "when", "count"
 _MEASURED = 2_000  # rows whose average size stands for all
@@ -38,7 +38,7 @@ _MEASURED = 2_000  # rows whose average size stands for all
 
 def session(master: str | None) -> tuple[SparkSession, bool]:
     """Return the active session, or a new one, and whether it is new and the caller has to stop it."""
-    active = SparkSession.getActiveSession()
+    active = active_session()
     if active is not None:
         return active, False
     try:

@@ -22,7 +22,7 @@ from weir.options import Options
 from weir.spark.failures import Stopped, check_sendable, translated
 from weir.spark.live_runner import LiveRunner, free_servers, require_live
 from weir.spark.runner import SparkRunner
-from weir.spark.session import encrypts_files, own_session
+from weir.spark.session import active_session, encrypts_files, own_session, refuse_connect
 from weir.spark.sources import SparkRows, frames_of, started_stream
 from weir.spark.state import state_frame
 from weir.spark.ticker import Ticker
@@ -265,7 +265,8 @@ def _session(parts: Assembly) -> SparkSession:
     """Return the session of the sources; of topics alone, the one that is active."""
     for frame in parts.frames.values():
         return frame.sparkSession
-    session = SparkSession.getActiveSession()
+    session = active_session()
+    refuse_connect(session, "the active session")
     if session is None:
         raise EngineError(
             "there is no Spark session: create one with SparkSession.builder… before the application starts"

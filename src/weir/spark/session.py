@@ -159,15 +159,27 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def refuse_connect(thing: Any, what: str) -> None:
+    """Refuse what belongs to a session of Spark Connect, and say what to use instead."""
+    if type(thing).__module__.startswith("pyspark.sql.connect"):
+        raise EngineError(
+            f"{what} comes from a Spark Connect session. Weir keeps state on executors and plans batches on the "
+            "driver, which Connect cannot do. Use a classic session: SparkSession.builder.master(…) without "
+            ".remote(…), and no SPARK_REMOTE in the environment. On Databricks that is compute in dedicated access "
+            "mode, neither standard nor serverless. weir.read_state and weir advise work with Connect, too"
+        )
+
+
+def active_session() -> SparkSession | None:
+    """Return the active session, be it one of Spark Connect."""
+    found = SparkSession.getActiveSession()
+    remote = sys.modules.get("pyspark.sql.connect.session")
+    return found if found is not None or remote is None else remote.SparkSession.getActiveSession()
+
+
 def check_frame(frame: Any, name: str) -> None:
     """Refuse what is not a classic DataFrame, with the reason."""
-    module = type(frame).__module__
-    if module.startswith("pyspark.sql.connect"):
-        raise EngineError(
-            f"source {name!r} comes from a Spark Connect session. Weir keeps state on executors and plans batches "
-            "on the driver, which Connect cannot do; create the session with SparkSession.builder.master(…) "
-            "(without .remote(…)) and run the application there."
-        )
+    refuse_connect(frame, f"source {name!r}")
     if not isinstance(frame, DataFrame):
         raise TopologyError(f"source {name!r} must be a Spark DataFrame, not {type(frame).__name__}")
 

@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from weir.engine.task.batch_context import SOURCE_NUMBER, column_name
-from weir.errors import EngineError, SourceUnavailable, TopologyError
+from weir.errors import SourceUnavailable, TopologyError
 from weir.graph.model import Topology
 from weir.messages.feed import RANGES
 from weir.messages.topics import Topics
 from weir.operators.read import BYTES, MODIFIED, PARTITION, PATH
 from weir.spark.failures import translating
-from weir.spark.session import own_session, to_ddl, to_ddl_type
+from weir.spark.session import own_session, refuse_connect, to_ddl, to_ddl_type
 
 if TYPE_CHECKING:
     from weir.graph.declare import Assembly
@@ -35,11 +35,7 @@ _SCHEMA = "path string, modificationTime timestamp, length long, content binary"
 
 def listing(reader: Any, path: str, by: str) -> DataFrame:
     """Return one row per file: its path, its partition, and what it looked like when the batch was planned."""
-    if type(reader).__module__.startswith("pyspark.sql.connect"):
-        raise EngineError(
-            "the reader comes from a Spark Connect session, which Weir cannot run in; create the session with "
-            "SparkSession.builder.master(…) (without .remote(…))"
-        )
+    refuse_connect(reader, "the reader")
     if not hasattr(reader, "format") or not hasattr(reader, "load"):
         raise TopologyError(
             f"files are listed by a Spark reader: pass spark.readStream or spark.read, not {type(reader).__name__}"

@@ -20,7 +20,7 @@ from weir.engine.inspect.inspection import (
 )
 from weir.errors import EngineError
 from weir.graph.model import Topology
-from weir.spark.session import to_ddl, to_ddl_type
+from weir.spark.session import active_session, to_ddl, to_ddl_type
 from weir.state.storage import Storage
 from weir.state.view import StateView
 
@@ -51,9 +51,12 @@ def read_state(
         The state as this batch left it; the last one if not given. As many commits are kept as ``retain=`` of ``start``
         says, and some more until the next clean-up. Read it soon: a running query deletes old files.
     """
-    session = spark or SparkSession.getActiveSession()
+    session = spark or active_session()
     if session is None:
-        raise EngineError("read_state needs a Spark session; create one first or pass spark=")
+        raise EngineError(
+            "read_state needs a Spark session; create one first or pass spark=. Without Spark, the command weir state "
+            "shows the same"
+        )
     storage = Storage(checkpoint, storage_options)
     return state_frame(session, storage, CheckpointLayout(storage).commit_of(batch), name)
 

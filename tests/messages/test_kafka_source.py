@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import io
 import json
@@ -427,3 +428,19 @@ def test_event_time_stands_still_while_brokers_are_away_or_have_more(brokers, mo
         query.finish()
         assert query.late("w").num_rows == 0
         assert sum(row["count"] for row in query.output("w").to_pylist()) == 60
+
+
+def test_the_process_that_asks_for_offsets_ends_quietly_when_spark_has_gone(monkeypatch):
+    """PySpark stops the reader when its connection breaks, and then prints how writing to it fails, too."""
+    from weir.spark.sources import OffsetsOnlyReader
+
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
+    for error in (ConnectionResetError(), EOFError(), ValueError()):
+        with contextlib.suppress(type(error)):
+            try:
+                raise error
+            finally:
+                OffsetsOnlyReader(None).stop()
+    OffsetsOnlyReader(None).stop()
+    assert ended == [0, 0]

@@ -5,6 +5,8 @@ Of topics Spark only learns how far they reach, so that its trigger knows when t
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 import uuid
 from collections.abc import Collection, Iterator
@@ -146,6 +148,11 @@ class OffsetsOnlyReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         return iter(())
+
+    def stop(self) -> None:
+        """End this process where Spark has closed the connection: PySpark would print how writing to it fails."""
+        if isinstance(sys.exc_info()[1], ConnectionError | EOFError):
+            os._exit(0)
 
 
 def frames_of(parts: Assembly, session: SparkSession, *, streaming: bool) -> dict[str, DataFrame]:

@@ -95,7 +95,7 @@ OPERATORS = [
     "keyed_schema",
 ]
 
-SINKS = ["Delivery", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink"]
+SINKS = ["Delivery", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink", "SparkTable"]
 
 
 @pytest.mark.parametrize(

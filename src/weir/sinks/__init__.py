@@ -10,5 +10,6 @@ from weir.sinks.iceberg import Iceberg
 from weir.sinks.kafka import Kafka
 from weir.sinks.parquet import Parquet
 from weir.sinks.postgres import Postgres
+from weir.sinks.spark_table import SparkTable
 
-__all__ = ["Delivery", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink"]
+__all__ = ["Delivery", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink", "SparkTable"]

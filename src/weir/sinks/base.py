@@ -52,6 +52,8 @@ class Delivery:
     files that tasks wrote; ``read(part)`` returns one.
     ``each(count, task)`` runs ``task(0)`` … on the executors and returns their answers, which JSON must hold; a task
     that fails may run again, and one that is thought dead may still be at work. ``sizes`` are the bytes of the files.
+    ``frame()`` returns the rows as a DataFrame, where Spark runs the query; ``frame(order=…)`` adds a column of this
+    name that numbers them.
     """
 
     query: str
@@ -64,6 +66,7 @@ class Delivery:
     read: Callable[[int], pa.Table]
     each: Callable[[int, Callable[[int], Any]], list[Any]]
     sizes: Sequence[int] = ()
+    frame: Callable[..., Any] | None = None
 
     @property
     def owner(self) -> str:
@@ -125,6 +128,9 @@ class Sink(ABC):
     >>> totals.batches
     {0: 2}
     """
+
+    def prepare(self, frame: Callable[[], Any]) -> None:  # noqa: B027
+        """Get ready to write with Spark, before ``open``; ``frame()`` is like that of deliveries, without rows."""
 
     def open(self, query: str, operator: str, schema: pa.Schema, fresh: bool) -> None:  # noqa: B027
         """Make sure that rows can go there, before the first batch; ``fresh``: the query has no batch yet."""

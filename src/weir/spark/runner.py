@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from weir.locality.stats import BatchStats
 from weir.spark.executors import ensure_slots, executors, holders, on_one_host, release, slots
 from weir.spark.failures import translating
 from weir.spark.server_affinity import ServerAffinity
+from weir.spark.session import own_session
 from weir.spark.sources import SparkRows
 from weir.spark.state import output_frame
 from weir.state.storage import Storage
@@ -151,6 +153,18 @@ class SparkRunner:
 
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         sink(output_frame(self.sources.session, self.storage, files, schema), batch)
+
+    def frame(self, files: list[FileRef], schema: pa.Schema, order: str = "") -> DataFrame:
+        return output_frame(self._sinks_session, self.storage, files, schema, order)
+
+    @cached_property
+    def _sinks_session(self) -> SparkSession:
+        """A session with the user's settings, and not those of batches; sinks may change some for a while."""
+        users = self.sources.users
+        session = own_session(users)
+        session.catalog.setCurrentCatalog(users.catalog.currentCatalog())
+        session.catalog.setCurrentDatabase(users.catalog.currentDatabase())
+        return session
 
     def ensure_slots(self, servers: int, new: int, timeout: float) -> None:
         ensure_slots(self.session, servers, timeout)

@@ -70,6 +70,11 @@ class SparkRows:
         self.session: SparkSession | None = None  # of the batches, once there was one
         self.nothing: DataFrame | None = None  # the last rows that were handed out without any
 
+    @property
+    def users(self) -> SparkSession:
+        """The session that the application was started in."""
+        return next(iter(self._frames.values())).sparkSession
+
     def united(self, topology: Topology) -> DataFrame:
         """Return all sources as one DataFrame."""
         united: DataFrame | None = None

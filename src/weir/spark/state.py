@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import accumulate
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -82,22 +83,32 @@ def state_frame(
 
 
 def output_frame(
-    session: SparkSession, storage: Storage, files: list[FileRef], schema: pa.Schema
+    session: SparkSession, storage: Storage, files: list[FileRef], schema: pa.Schema, order: str = ""
 ) -> DataFrame:
     """Return what a batch has for a sink. Read it before the sink returns: the files are deleted some batches later.
 
     What is little is read here: a job with Python tasks to read it takes longer than all the rest of a small batch.
+    ``order`` is a column to be added that numbers the rows.
     """
+    first, written = list(accumulate((ref.rows for ref in files), initial=0)), schema
+
+    def rows(number: int) -> pa.Table:
+        table = read_table(storage, files[number], written)
+        return (
+            table.append_column(order, pa.array(range(first[number], first[number + 1]))) if order else table
+        )
+
+    schema = schema.append(pa.field(order, pa.int64())) if order else schema
     if not files:
         return session.range(0).select(*[F.lit(None).cast(to_ddl_type(f.type)).alias(f.name) for f in schema])
 
     if sum(ref.bytes for ref in files) <= LITTLE:
-        return _local_frame(session, pa.concat_tables(read_table(storage, ref, schema) for ref in files))
+        return _local_frame(session, pa.concat_tables(map(rows, range(len(files)))))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from read_table(storage, files[number], schema).to_batches(1 << 16)
+                yield from rows(number).to_batches(1 << 16)
 
     n = len(files)
     frame = session.range(0, n, 1, min(n, 32)).mapInArrow(read, to_ddl(schema))

@@ -107,6 +107,9 @@ class MadeUpRunner:
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         pass
 
+    def frame(self, files: list[FileRef], schema: pa.Schema, order: str = "") -> Any:
+        return None
+
     def close(self) -> None:
         pass
 

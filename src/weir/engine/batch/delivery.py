@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -88,6 +89,7 @@ class Deliveries:
                     self._open(sink, name, schema, fresh)
 
     def _open(self, sink: Sink, name: str, schema: pa.Schema, fresh: bool) -> None:
+        sink.prepare(partial(self._runner.frame, [], schema))
         self._persist(name, lambda again: sink.open(self.ledger.query, name, schema, fresh))
 
     def deliver(self, commit: Commit, topology: Topology) -> dict[str, Any]:
@@ -140,6 +142,7 @@ class Deliveries:
                     read=lambda part: read_table(storage, files[part], schema),
                     each=self._runner.each,
                     sizes=[f.bytes for f in files],
+                    frame=partial(self._runner.frame, files, schema),
                 )
             )
 

@@ -40,6 +40,12 @@ class TaskRunner(Protocol):
     def call(self, sink: Any, files: list[FileRef], schema: pa.Schema, batch: int) -> None:
         """Call a function with a batch's rows."""
 
+    def frame(self, files: list[FileRef], schema: pa.Schema, order: str = "") -> Any:
+        """Return a batch's rows as a DataFrame, of a session whose settings sinks may change; on Spark only.
+
+        ``order`` is a column to be added that numbers the rows.
+        """
+
 
 class Runner(Protocol):
     """Runs the batches of one query."""

@@ -125,6 +125,11 @@ class InProcessRunner:
         parts = [read_table(self.storage, ref, schema) for ref in files]
         sink(pa.concat_tables([schema.empty_table(), *parts]), batch)
 
+    def frame(self, files: list[FileRef], schema: pa.Schema, order: str = "") -> Any:
+        raise EngineError(
+            "there is no Spark here, and so no DataFrame: test with another sink, as weir.sinks.Delta"
+        )
+
     def ensure_slots(self, servers: int, new: int, timeout: float) -> None:
         pass  # servers take turns in this process, however many there are
 

@@ -159,14 +159,16 @@ def kafka(
         What progress calls it; two sources of one application need two names.
     format, avro
         ``"json"``: an object per message; ``"avro"``: a datum per message, of the schema in the file ``avro``;
-        ``"arrow"``: a stream of rows per message; ``"confluent-avro"``, ``"confluent-json"``: behind the five bytes of
-        a schema registry; ``"debezium"``: changes of a table, as JSON. A change's row is the one after it, of a
-        deletion the one before. ``debezium_op``, ``debezium_deleted`` and ``debezium_time`` say what happened.
+        ``"arrow"``: a stream of rows per message; ``"confluent-avro"``, ``"confluent-json"``, ``"confluent-protobuf"``:
+        behind the bytes of a schema registry; ``"debezium"``: changes of a table, as JSON. A change's row is the one
+        after it, of a deletion the one before. ``debezium_op``, ``debezium_deleted`` and ``debezium_time`` say what
+        happened.
     registry
         The URL of a schema registry that speaks Confluent's protocol, or settings of confluent-kafka's client, e.g.
         ``{"url": …, "basic.auth.user.info": "user:password"}``. Each datum is read with the schema that it was written
         with, and resolved to ``avro`` if that is given. Without it, all messages of ``"confluent-avro"`` must be of the
-        schema in ``avro``. Needs ``pip install 'weir-streams[registry]'``, also on the executors.
+        schema in ``avro``. Needs ``pip install 'weir-streams[registry]'``, also on the executors; for Protobuf
+        ``'weir-streams[protobuf]'``.
     start
         Where a query without a checkpoint begins: ``"earliest"``, ``"latest"``, or a time, by the messages' own.
     max_rows_per_batch

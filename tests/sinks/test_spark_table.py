@@ -33,7 +33,7 @@ def connectors():
 @pytest.mark.long
 def test_tables_of_both_connectors(connectors):
     """Run table_cases.py."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(HERE / "table_cases.py")]
+    command = [sys.executable, "-m", "pytest", "-q", str(HERE / "table_cases.py")]
     done = subprocess.run(command, env=connectors, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-4000:]
 

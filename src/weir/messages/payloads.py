@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from weir.errors import SourceError, TopologyError, did_you_mean
 from weir.extras import require
+from weir.messages.protobuf import Schema, message_path
 from weir.messages.registry import FRAME, Registry, json_schema
 
-FORMATS = ("json", "avro", "confluent-avro", "confluent-json", "debezium", "arrow")
+FORMATS = ("json", "avro", "confluent-avro", "confluent-json", "confluent-protobuf", "debezium", "arrow")
 # columns that say what happened to a row
 CHANGE_COLUMNS = {
     "debezium_op": pa.string(),
@@ -48,9 +49,10 @@ class Payload:
     """How rows are spelt in messages.
 
     ``json``: an object per message; fields that are missing are null, others are passed over. ``avro``: one datum
-    of the schema ``avro`` (JSON text) per message. ``confluent-avro`` and ``confluent-json`` have five bytes in front,
-    which name a schema of a ``registry``; a datum is read with the schema that it was written with, and resolved to
-    ``avro`` if that is given. Schemas are registered under ``subject`` when rows are written. ``arrow``: a stream of
+    of the schema ``avro`` (JSON text) per message. ``confluent-avro``, ``confluent-json``, ``confluent-protobuf`` have
+    five bytes in front, which name a schema of a ``registry``; a datum is read with the schema that it was written
+    with, and resolved to ``avro`` if that is given. Schemas are registered under ``subject`` when rows are written;
+    that of Protobuf is ``proto``, whose first message a row becomes. ``arrow``: a stream of
     any number of rows per message. ``debezium``: a change as JSON; its row is the one after it, of a deletion the one
     before. A message without a value becomes a row of nulls, with ``arrow`` and ``debezium`` none.
 
@@ -67,6 +69,7 @@ class Payload:
     avro: str = ""
     registry: Registry | None = None
     subject: str = ""
+    proto: str = ""
 
     def check(self, writes: bool = False) -> None:
         """Raise a TopologyError if it cannot work."""
@@ -88,6 +91,14 @@ class Payload:
             )
         if writes and framed and self.registry is None:
             raise TopologyError(f"format={self.format!r} needs registry=, which gives schemas their numbers")
+        if self.format == "confluent-protobuf":
+            require("grpc_tools", "protobuf")
+            if self.registry is None:
+                raise TopologyError(
+                    f"format={self.format!r} needs registry=, which has the schemas of messages"
+                )
+            if writes:
+                self._check_proto()
         if "avro" in self.format:
             require("fastavro", "kafka")
             if self.avro:
@@ -104,7 +115,12 @@ class Payload:
             decoded = self._decoded(self._changes, [value for value in values if value is not None])
             failures = [(int(kept[number]), why) for number, why in decoded.failures]
             return Decoded(decoded.rows, kept[decoded.message], failures)
-        part = {"json": self._json, "confluent-json": self._framed_json}.get(self.format, self._avro_rows)
+        parts = {
+            "json": self._json,
+            "confluent-json": self._framed_json,
+            "confluent-protobuf": self._protobuf_rows,
+        }
+        part = parts.get(self.format, self._avro_rows)
         return self._decoded(part, values)
 
     def _decoded(
@@ -141,6 +157,11 @@ class Payload:
             head = self._frame(json_schema(batch.schema), "JSON")
             for row in batch.to_pylist():
                 yield head + encode(row)
+        elif self.format == "confluent-protobuf":
+            head = self._frame(self.proto, "PROTOBUF") + b"\0"  # the first message
+            schema = Schema.of(self.proto)
+            for row in batch.to_pylist(maps_as_pydicts="strict"):
+                yield head + schema.encode(row)
         else:
             from fastavro import schemaless_writer
 
@@ -213,7 +234,7 @@ class Payload:
 
         if self.registry is None:
             return self._avro
-        text = self.registry.schema(number)
+        text, _ = self.registry.schema(number)
         if text not in _writers:
             _writers[text] = parse_schema(json.loads(text))
         return _writers[text]
@@ -234,6 +255,38 @@ class Payload:
             if data.read(1):
                 raise ValueError("the message goes on behind its datum")
         return pa.Table.from_pylist(rows, schema=self.schema)
+
+    def _check_proto(self) -> None:
+        if not self.proto:
+            raise TopologyError(f"format={self.format!r} needs proto=, the file with its schema")
+        try:
+            fields = Schema.of(self.proto).kind((0,)).DESCRIPTOR.fields_by_name
+        except ValueError as error:
+            raise TopologyError(f"proto=: {error}") from None
+        for name in self.schema.names:
+            if name not in fields:
+                raise TopologyError(
+                    f"proto=: its first message has no field {name!r}; {did_you_mean(name, fields)}"
+                )
+
+    def _protobuf_rows(self, values: Sequence[bytes | None]) -> pa.Table:
+        assert self.registry is not None  # see check
+        plans: dict[Any, Any] = {}
+        rows = []
+        for value in values:
+            if value is None:
+                rows.append([None] * len(self.schema))
+                continue
+            number, (path, at) = _number(value), message_path(memoryview(value)[FRAME:])
+            if (number, path) not in plans:
+                schema = Schema.of(*self.registry.schema(number))
+                plans[number, path] = schema.kind(path), schema.getters(path, self.schema)
+            kind, getters = plans[number, path]
+            message = kind.FromString(value[FRAME + at :])
+            rows.append([get(message) for get in getters])
+        columns = zip(*rows, strict=True) if rows else [[] for _ in self.schema]
+        arrays = [pa.array(list(c), f.type) for c, f in zip(columns, self.schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def _decode_arrow(self, values: Sequence[bytes | None]) -> Decoded:
         tables, numbers = [self.schema.empty_table()], [np.empty(0, np.int64)]

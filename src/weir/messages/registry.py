@@ -39,14 +39,18 @@ class Registry:
         require("confluent_kafka.schema_registry", "registry")
         return Registry(settings)
 
-    def schema(self, number: int) -> str:
-        """Return a schema's text. A registry that is away is waited for; then it is a SourceUnavailable."""
+    def schema(self, number: int) -> tuple[str, dict[str, str]]:
+        """Return a schema's text, and those that it imports, by name.
+
+        A registry that is away is waited for; then it is a SourceUnavailable.
+        """
         ends = time.monotonic() + RETRY_SECONDS
         while True:
             try:
-                return self._once(
-                    ("schema", number), lambda client: str(client.get_schema(number).schema_str)
+                found: tuple[str, dict[str, str]] = self._once(
+                    ("schema", number), lambda client: _with_imports(client, number)
                 )
+                return found
             except SourceUnavailable:
                 if time.monotonic() > ends:
                     raise
@@ -83,6 +87,18 @@ class Registry:
             except Exception as error:  # whatever its HTTP client raises
                 raise SourceUnavailable(f"registry {self.settings['url']}: {error!r}") from error
         return known[question]
+
+
+def _with_imports(client: Any, number: int) -> tuple[str, dict[str, str]]:
+    schema, imports = client.get_schema(number), {}
+    unseen = list(schema.references or ())
+    while unseen:
+        reference = unseen.pop()
+        if reference.name not in imports:
+            found = client.get_version(reference.subject, reference.version).schema
+            imports[reference.name] = str(found.schema_str)
+            unseen += found.references or ()
+    return str(schema.schema_str), imports
 
 
 _answers: dict[str, dict[tuple[Any, ...], Any]] = {}

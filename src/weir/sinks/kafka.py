@@ -58,9 +58,10 @@ class Kafka(Sink):
     deleted
         A boolean column, which messages do not get: where it is true, the message has no value, so that compaction
         deletes its key.
-    format, avro
+    format, avro, proto
         ``"json"``, ``"avro"`` with the file of its schema, or ``"arrow"``: streams of many rows per message;
-        ``"confluent-avro"`` and ``"confluent-json"`` with a registry.
+        with a registry ``"confluent-avro"``, ``"confluent-json"``, and ``"confluent-protobuf"`` with the file of its
+        schema, whose first message a row becomes.
     registry
         The URL of a schema registry, or settings of confluent-kafka's client, as for :func:`weir.kafka`. The schema is
         registered as ``TOPIC-value``.
@@ -85,6 +86,7 @@ class Kafka(Sink):
         deleted: str | None = None,
         format: str = "json",
         avro: str | Path | None = None,
+        proto: str | Path | None = None,
         registry: str | Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         marks: str = MARKS,
@@ -94,6 +96,7 @@ class Kafka(Sink):
         self.topic, self.key, self.marks, self.deleted = topic, key, marks, deleted
         self._servers_from = check_servers_from(servers_from)
         self._format, self._avro = format, "" if avro is None else Path(avro).read_text()
+        self._proto = "" if proto is None else Path(proto).read_text()
         self._topics = Topics(servers, (topic,), dict(settings or {}))
         self._producers: dict[str, Any] = {}
         self._registry = Registry.of(registry)
@@ -109,6 +112,7 @@ class Kafka(Sink):
         check_deleted(
             self.deleted, [self.key] if self.key else [], schema, f"{self!r} of operator {operator!r}"
         )
+        self._payload(pa.schema([field for field in schema if field.name != self.deleted])).check(writes=True)
         self._make_marks()
         if not self._exists(self.topic):
             raise SinkError(f"{self!r}: there is no such topic at {self._topics.servers}; create it first")
@@ -162,7 +166,7 @@ class Kafka(Sink):
         )
 
     def _payload(self, schema: pa.Schema) -> Payload:
-        return Payload(self._format, schema, self._avro, self._registry, f"{self.topic}-value")
+        return Payload(self._format, schema, self._avro, self._registry, f"{self.topic}-value", self._proto)
 
     def _topics_of_marks(self, committed: bool = True) -> Topics:
         return Topics(self._topics.servers, (self.marks,), self._topics.settings, committed)

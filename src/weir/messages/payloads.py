@@ -338,8 +338,8 @@ def _halved(
         return
     try:
         table = decode(values[start:end])
-    except SourceError:
-        raise  # the registry is away
+    except (SourceError, TopologyError):
+        raise  # the registry is away, or what decodes is not installed here
     except Exception as error:  # whatever else a decoder raises, it is about these messages
         if end - start == 1:
             failures.append((start, _line(error)))

@@ -129,7 +129,8 @@ def test_names_are_checked_before_any_work(command):
 
 def test_all_systems_say_what_they_promise():
     listed = all_systems()
-    ours, jvm = ["weir-table", "weir-files", "weir-hash"], ["flink-heap", "flink-rocksdb"]
+    ours, jvm = ["weir-table", "weir-files", "weir-hash"], ["flink-heap", "flink-rocksdb", "kafka-streams"]
+    jvm += ["storm-fields", "storm-partial", "storm-local"]
     assert list(listed) == [*ours, "spark", "flink", *jvm, "bytewax"]
     for system in listed.values():
         if system.java:  # what is said is what is fetched

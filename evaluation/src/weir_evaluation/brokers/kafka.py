@@ -26,14 +26,7 @@ from weir_evaluation.brokers.cluster import Cluster
 
 START = 30.0  # seconds within which brokers must answer
 # a broker of tests lives for minutes: to compile for speed takes longer than it saves
-# a broker ends with whoever started it, also if that is killed
-JAVA = [
-    *("setpriv", "--pdeathsig", "KILL"),
-    "java",
-    "-Xmx512m",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-]
+JAVA = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Kafka's own topics are small, and what it does now and then it does often, so that tests see it
 SETTINGS: dict[str, Any] = {
     "auto.create.topics.enable": "false",
@@ -55,13 +48,18 @@ class Kafka(Cluster):
 
     They are numbered from 1, and each is a controller, too. ``settings`` are Kafka's own. ``secure`` names further
     protocols to listen with (``"SSL"``, ``"SASL_PLAINTEXT"``, ``"SASL_SSL"``); ``listeners["SSL"]`` is where.
+    ``java`` are options of the JVM.
     """
 
     def __init__(
-        self, brokers: int = 1, settings: Mapping[str, Any] | None = None, secure: tuple[str, ...] = ()
+        self,
+        brokers: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        secure: tuple[str, ...] = (),
+        java: tuple[str, ...] = JAVA,
     ) -> None:
         self._classes = f"{jars.folder('kafka')}/*"
-        self.brokers, self._settings = brokers, dict(settings or {})
+        self.brokers, self._settings, self._options = brokers, dict(settings or {}), java
         self._protocols = ("CONTROLLER", "PLAINTEXT", *secure)
         self.running: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -147,7 +145,9 @@ class Kafka(Cluster):
         return (self.folder / f"{number}.log").read_text()[-2000:]
 
     def _java(self, number: int, *words: str) -> subprocess.Popen[bytes]:
-        command = [*JAVA, "-cp", self._classes, *words, str(self._config(number))]
+        # a broker ends with whoever started it, also if that is killed
+        command = ["setpriv", "--pdeathsig", "KILL", "java", *self._options]
+        command += ["-cp", self._classes, *words, str(self._config(number))]
         with open(self.folder / f"{number}.log", "ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -126,11 +126,39 @@ def all_systems() -> dict[str, System]:
                 EXACTLY_ONCE,
                 f"two KeyedProcessFunctions in Java, state {where}, checkpoint every 2 s",
                 java="flink",
+                most_rows=most,
                 options=lambda p, backend=backend: {"backend": backend, "checkpoint_seconds": 2},  # type: ignore[misc]
             )
-            for name, backend, where in (
-                ("flink-heap", "hashmap", "on the heap"),
-                ("flink-rocksdb", "rocksdb", "in RocksDB, incremental"),
+            for name, backend, where, most in (
+                ("flink-heap", "hashmap", "on the heap", None),
+                ("flink-rocksdb", "rocksdb", "in RocksDB, incremental", 200_000),
+            )
+        ),
+        System(
+            "kafka-streams",
+            "4.3.1",
+            jvm,
+            EXACTLY_ONCE,
+            "two repartitions and stores, exactly_once_v2, a broker of its own, which counts",
+            java="kafka_streams",
+            most_rows=50_000,
+            options=lambda p: {"commit_ms": 100, "batch_bytes": 262_144},
+        ),
+        *(
+            System(
+                f"storm-{grouping}",
+                "2.8.3",
+                jvm,
+                "rows at least once, counts none",
+                f"{how}, every row acknowledged, a worker process per core; counts are lost with a worker",
+                java="storm",
+                most_rows=50_000,
+                options=lambda p, grouping=grouping: {"grouping": grouping, "pending": 4_000},  # type: ignore[misc]
+            )
+            for grouping, how in (
+                ("fields", "fields grouping"),
+                ("partial", "partial key grouping, whose partial counts wait to be added up"),
+                ("local", "local or shuffle grouping, whose partial counts wait to be added up"),
             )
         ),
         System(

@@ -6,12 +6,20 @@ Runs in our own Python, which sets up what the engine needs around it.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+
+ZOOKEEPER = "org.apache.storm.shade.org.apache.zookeeper.server.ZooKeeperServerMain"
+NO_HTTP = "-Dzookeeper.admin.enableServer=false"
+LEADS = 30.0  # seconds within which Nimbus must lead
 
 
 def blocks(order: dict[str, Any]) -> list[str]:
@@ -69,11 +77,71 @@ def flink(order: dict[str, Any]) -> None:
     os.execv(command[0], command)
 
 
+def kafka_streams(order: dict[str, Any]) -> None:
+    """A broker of its own, which is measured with it; the topic is filled before the clock starts."""
+    from weir_evaluation.brokers.kafka import Kafka
+
+    with Kafka(java=("-Xmx1g",)) as broker:
+        told = properties(order, bootstrap_servers=broker.servers)
+        raise SystemExit(subprocess.call(java(order, "KafkaStreamsCounts", told)))
+
+
+def storm(order: dict[str, Any]) -> None:
+    """A small cluster: ZooKeeper, Nimbus, and a supervisor, which starts a worker process per core."""
+    from weir_evaluation.bench.peers.environment import class_path, tool
+    from weir_evaluation.brokers.kafka import free_ports
+
+    home = Path(order["work"], "storm")
+    (home / "conf").mkdir(parents=True)
+    classes, libraries = class_path("storm")
+    (home / "lib-worker").symlink_to(Path(libraries).parent)  # where workers look for Storm
+    jar = shutil.make_archive(str(home / "counts"), "zip", classes)
+    zookeeper, nimbus, *slots = free_ports(2 + order["workers"])
+    settings = {
+        "storm.zookeeper.servers": ["127.0.0.1"],
+        "storm.zookeeper.port": zookeeper,
+        "storm.local.hostname": "127.0.0.1",
+        "storm.local.dir": str(home / "local"),
+        "nimbus.seeds": ["127.0.0.1"],
+        "nimbus.thrift.port": nimbus,
+        "nimbus.monitor.freq.secs": 1,
+        "supervisor.slots.ports": slots,
+        "worker.childopts": "-Xmx2g",
+    }
+    (home / "conf" / "storm.yaml").write_text(json.dumps(settings))  # which is YAML, too
+    path = f"{classes}:{libraries}:{home}/conf"
+
+    def command(main: str, *words: str) -> list[str]:
+        places = [f"-Dstorm.home={home}", f"-Dstorm.log.dir={home}/logs", f"-Dstorm.jar={jar}"]
+        return [tool("java"), "-Xmx512m", NO_HTTP, *places, "-cp", path, main, *words]
+
+    def ended() -> int:
+        return len(list(Path(order["work"]).glob("ended-*")))
+
+    daemons = [
+        subprocess.Popen(words)
+        for words in (
+            command(ZOOKEEPER, str(zookeeper), str(home / "zookeeper")),
+            command("org.apache.storm.daemon.nimbus.Nimbus"),
+            command("org.apache.storm.daemon.supervisor.Supervisor"),
+        )
+    ]
+    submit, until = command("StormCounts", properties(order)), time.monotonic() + LEADS
+    while subprocess.call(submit):
+        if time.monotonic() > until:
+            raise SystemExit("Nimbus does not take the topology")
+        time.sleep(0.5)
+    while ended() < 2 * order["workers"]:
+        if any(daemon.poll() is not None for daemon in daemons):
+            raise SystemExit("a daemon of Storm has ended")
+        time.sleep(0.05)
+
+
 def main() -> None:
     import told
 
     order = told.job()
-    {"flink": flink}[order["options"]["java"]](order)
+    {"flink": flink, "kafka_streams": kafka_streams, "storm": storm}[order["options"]["java"]](order)
 
 
 if __name__ == "__main__":

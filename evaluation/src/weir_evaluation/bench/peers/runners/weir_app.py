@@ -48,8 +48,9 @@ def main() -> None:
         counts = told.Counts(work, operator)
         for row in query.state(operator).collect():
             counts.add(row[key], row["count"])
-    left = sum(p.bytes_left_on_host for p in query.recent_progress)
-    told.detail(work, exchanged_bytes=told.shuffled_bytes(spark) + left)
+    # what stays on its server weighs nothing
+    crossed = sum(each["bytes"] for p in query.recent_progress for each in p.distance.values())
+    told.detail(work, exchanged_bytes=told.shuffled_bytes(spark) + crossed)
     spark.stop()
 
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import difflib
 import functools
+import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+_PACKAGE = str(Path(__file__).parent)
 
 
 class WeirError(Exception):
@@ -147,3 +150,11 @@ def said(error: BaseException) -> str:
         return str(error)
     except Exception:
         return "(its message cannot be read)"
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the file and the line of the user's own code that an error comes from."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_PACKAGE) and "site-packages" not in frame.filename:
+            return f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return ""

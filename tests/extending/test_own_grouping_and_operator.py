@@ -12,9 +12,7 @@ from own_parts import Halves, Modulo, NearestRested, Peak, _PeakInstance
 import weir
 import weir.testing
 from support import POSTS, posts, stream, write_batches
-from weir.errors import GroupingError
 from weir.hashing import hash_columns, key_group
-from weir.routing import Grouping, Router
 
 TABLES = [posts(400, seed, places=15, topics=60) for seed in range(4)]
 
@@ -137,31 +135,3 @@ def test_what_an_instance_returns_as_updates_reaches_its_sink(execution):
             source.keyed("place", operator), [rows, rows], servers=2, execution=execution
         )
         assert sorted((r["place"], r["peak"]) for r in query.output().to_pylist()) == [("a", 7), ("b", 1)]
-
-
-class _Turns(Router):
-    def route(self, keys):
-        return (np.arange(len(keys)) % self.n).astype(np.int32)
-
-    def counters(self):
-        return {"rows": np.zeros(1)}
-
-
-class _Restored(_Turns):
-    def restore(self, counters):
-        pass
-
-
-@pytest.mark.parametrize(("router", "free"), [(_Restored, True), (_Turns, False)])
-def test_a_grouping_that_would_lose_rows_of_a_task_that_runs_again_is_refused(router, free):
-    class Turns(Grouping):
-        name, splits_keys, order_free = "turns", True, free
-
-        def make_router(self, context):
-            return router(context.n)
-
-    app = weir.source(POSTS).count("place", name="places", routing=Turns())
-    with pytest.raises(
-        GroupingError, match="operator .places.: routers of Turns count, so it needs order_free = False"
-    ):
-        weir.testing.start(app, servers=2)

@@ -97,7 +97,7 @@ def counts(name="c", key=("place",), inputs=("posts",), **options):
         (
             Declared("p", Last(), ("posts",), ("topic",), grouping=weir.Weighted(weir.Hash())),
             weir.errors.GroupingError,
-            "WG on the edge posts → p .* cannot merge partial states",
+            r"Weighted \('WG'\) on the edge posts → p .* cannot merge partial states",
         ),
         (
             Declared(
@@ -107,7 +107,7 @@ def counts(name="c", key=("place",), inputs=("posts",), **options):
                 grouping=weir.Weighted(weir.Hash()),
             ),
             weir.errors.GroupingError,
-            "WG routes by key",
+            r"Weighted \('WG'\) routes by key",
         ),
         (counts(grouping=weir.Table.of({"x": 7})), weir.errors.GroupingError, "names instance 7"),
         (

@@ -58,7 +58,7 @@ def test_an_operator_that_cannot_merge_is_refused():
         "place", lambda key, rows, state: None, name="custom", routing=weir.Weighted(weir.Hash())
     )
     with pytest.raises(
-        weir.errors.GroupingError, match=r"'custom': WG on the edge source → custom .* merge"
+        weir.errors.GroupingError, match=r"'custom': Weighted \('WG'\) on the edge source → custom .* merge"
     ) as error:
         start(app, servers=2)
     assert "Hash" in str(error.value)

@@ -27,7 +27,8 @@ from weir.graph.model import (
 from weir.operators.base import combined_schema, side_schema
 from weir.operators.timers import TIMER
 from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime, Window
-from weir.routing.base import Grouping, OperatorTraits, Router
+from weir.routing.base import Grouping, OperatorTraits
+from weir.routing.checks import check_routers, naming
 from weir.routing.hash import Hash
 from weir.routing.shuffle import LocalOrShuffle
 
@@ -73,9 +74,8 @@ def build(
         given = None if placements is None else placements.get(d.name)
         placed[d.name] = _placement(d, servers) if given is None else tuple(given)
         # the table of a stateful operator that has been scaled is in the plan, not in the application
-        if given is None or not d.operator.stateful:
-            groupings[d.name].check(len(placed[d.name]), d.where)
-            _check_counters(groupings[d.name], len(placed[d.name]), d.where)
+        if given is None or not d.operator.stateful or not groupings[d.name].scales_by_key_group:
+            check_promises(d, groupings[d.name], len(placed[d.name]))
         outputs[d.name], sink_out[d.name] = _outputs(d, schema)
 
     points = time_points(order, outputs, times or {})
@@ -139,15 +139,6 @@ def build(
         sinks=frozenset(sinks),
         by_name={n.name: n for n in nodes},
     )
-
-
-def _check_counters(grouping: Grouping, n: int, where: str) -> None:
-    """Refuse a grouping that would lose or double rows in a task that runs again."""
-    router = grouping.router(n)
-    if router.counters() and (grouping.order_free or type(router).restore is Router.restore):
-        raise GroupingError(
-            f"{where}: routers of {type(grouping).__name__} count, so it needs order_free = False, and they restore(…)"
-        )
 
 
 def _topological(sources: Mapping[str, pa.Schema], declared: Sequence[Declared]) -> list[Declared]:
@@ -412,21 +403,30 @@ def check_grouping(d: Declared, grouping: Grouping) -> None:
         f"{d.where}: ",
         (
             grouping.keyed and not d.key,
-            f"grouping {grouping.name} routes by key; give the operator a key=",
+            f"{grouping} routes by key; give the operator a key=",
         ),
         (
             splits and not d.operator.mergeable,
-            f"{grouping.name} on the edge {d.inputs[0]} → {d.name} sends the rows of one key to several servers, but "
-            f"{type(d.operator).__name__} cannot merge partial states. Give it a merge function, or use a grouping "
+            f"{grouping} on the edge {', '.join(d.inputs)} → {d.name} sends the rows of one key to several servers, "
+            f"but {type(d.operator).__name__} cannot merge partial states. Give it a merge function, or use a grouping "
             "that keeps a key in one place (Hash, Table).",
         ),
         (
             splits and timed,
-            f"windows, timers and ttl are not available behind {grouping.name}, which splits keys; use Hash or Table "
+            f"windows, timers and ttl are not available behind {grouping}, which splits keys; use Hash or Table "
             "for this operator",
         ),
         error=GroupingError,
     )
+
+
+def check_promises(d: Declared, grouping: Grouping, n: int) -> None:
+    """Refuse a grouping that does not fit ``n`` instances, or is not what it says; ours are tried by tests."""
+    grouping.check(n, d.where)
+    if not type(grouping).__module__.startswith("weir.routing."):
+        who = f"{d.where}: {grouping} on the edge {', '.join(d.inputs)} → {d.name}"
+        with naming(who):
+            check_routers(grouping, n, stateful=d.operator.stateful)
 
 
 Points = frozenset[TimePoint]

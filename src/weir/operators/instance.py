@@ -11,11 +11,9 @@ import contextlib
 import ctypes
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -23,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.errors import OperatorError, WeirError, said
+from weir.errors import OperatorError, WeirError, raised_at, said
 from weir.rows import Rows, one_batch
 from weir.state.index import positions_among
 from weir.state.segment import DEADLINE, H1, H2
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from weir.graph.model import Node
 
 
-_PACKAGE = str(Path(__file__).parents[1])
 KEYED = (pa.field(H1, pa.uint64(), nullable=False), pa.field(H2, pa.uint64(), nullable=False))
 
 
@@ -240,14 +237,6 @@ def naming(node: Node) -> Iterator[None]:
         raise OperatorError(f"operator {node.name!r}: {error}") from None
 
 
-def _where(error: BaseException) -> str:
-    """Return the file and the line of the user's own code that an error comes from."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(_PACKAGE) and "site-packages" not in frame.filename:
-            return f" ({Path(frame.filename).name}, line {frame.lineno})"
-    return ""
-
-
 def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
     """Return the error that a user sees when a function of theirs fails."""
     if isinstance(error, WeirError) and not isinstance(error, OperatorError):
@@ -261,7 +250,7 @@ def failed(node: Node, key: Any, row: Any, error: BaseException) -> WeirError:
         if isinstance(error, TimeoutError) and not error.args:
             seconds = node.declared.timeout / 1e6
             error_text = f"it did not return within {seconds:g} s, its timeout="
-        error_text += _where(error)
+        error_text += raised_at(error)
     what = f"row {row._asdict() if hasattr(row, '_asdict') else row!r}" if not isinstance(row, str) else row
     about = f", key {key!r}" if key is not None else ""
     return OperatorError(

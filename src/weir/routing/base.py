@@ -166,6 +166,10 @@ class Grouping(ABC):
     scales_by_key_group: ClassVar[bool] = False
     settings: Any = None  # a weir.Locality, where tables are learnt
 
+    def __str__(self) -> str:
+        """Return what errors call it."""
+        return f"{type(self).__name__} ({self.name!r})"
+
     @abstractmethod
     def make_router(self, context: RouterContext) -> Router:
         """Return a router for one upstream instance."""

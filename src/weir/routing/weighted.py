@@ -25,6 +25,7 @@ from weir.routing.base import (
     RouterContext,
     part_of,
 )
+from weir.routing.checks import answered
 from weir.routing.locality_aware import LocalityAware
 from weir.routing.partial_key import taken
 from weir.routing.shuffle import Shuffle
@@ -272,6 +273,9 @@ class Weighted(CountingGrouping):
         execution, waiting = load.busy / rows, load.waited / rows + NOISE
         return load.period, _or_none(execution), _or_none(waiting), load.busy.tolist()
 
+    def check(self, n: int, where: str) -> None:
+        self.default.check(n, where)
+
     def make_router(self, context: RouterContext) -> WeightedRouter:
         """Return a router for one upstream instance.
 
@@ -333,9 +337,9 @@ class WeightedRouter(Router):
         return self.state.initial
 
     def route(self, keys: Keys) -> Instances:
-        out = self.default.route(keys)
-        if not out.flags.writeable or out.dtype != np.int32:
-            out = out.astype(np.int32)
+        out = answered(self.default.route(keys), len(keys), self.n)
+        if not out.flags.writeable:
+            out = out.copy()
         _share_out(out, self.weights, self.used, self.order, self.at)
         return out
 

@@ -26,7 +26,7 @@ from weir.engine.task.job_tasks import SourceTask, StepTask
 from weir.engine.task.key_counting import Learning
 from weir.engine.task.look_ahead import Ahead
 from weir.engine.task.reports import BatchResult, result_of
-from weir.errors import EngineError, HandoffLost, OperatorError
+from weir.errors import EngineError, GroupingError, HandoffLost, OperatorError
 from weir.faults import reach
 from weir.graph.model import Topology
 from weir.locality.stats import BatchStats
@@ -322,7 +322,7 @@ def _reporting(task: SourceTask | StepTask, batches: Iterator[pa.RecordBatch]) -
     """Run a task; an error of the user's own code becomes part of its report."""
     try:
         yield from task.run(batches)
-    except OperatorError as error:
+    except (OperatorError, GroupingError) as error:
         yield from task.fail(error)
 
 

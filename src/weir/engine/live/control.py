@@ -270,7 +270,7 @@ class Control:
             if feedback is not None:
                 router.listen(feedback)
             piece = rows.slice(start, start + size)
-            instances = router.route(piece.hash(node.key))
+            instances = self._routers.choose(edge, node, piece.hash(node.key))
             receivers.note(instances)
             yield piece, instances
             start += size

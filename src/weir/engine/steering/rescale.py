@@ -26,6 +26,7 @@ from weir.engine.documents import Commit, Layout, Move, TableRef
 from weir.engine.task.ownership import known, listed_before, owners_before, transfer, write_moves
 from weir.engine.task.tables import load_table, whole_table
 from weir.errors import EngineError
+from weir.graph.build import check_promises
 from weir.graph.model import HELD, Node, Topology
 from weir.routing.base import Grouping
 from weir.routing.table import NO_TABLE
@@ -61,15 +62,18 @@ def everywhere(topology: Topology) -> frozenset[str]:
     return frozenset(n.name for n in topology.nodes if n.declared.everywhere)
 
 
-def check(topology: Topology) -> None:
+def check(topology: Topology, decision: Decision) -> None:
     """Refuse to scale what can't be: before anything has changed, with a remedy."""
     for node in topology.stateful:
         grouping = topology.grouping_of(node)
         if not grouping.scales:
             raise EngineError(
-                f"operator {node.name!r} is routed by {grouping.name}, which is made for a fixed number of "
-                "instances; queries scale with Hash, Table, Locality, groupings that split keys, and those that say so"
+                f"operator {node.name!r} is routed by {grouping}, whose keys cannot move to another number of "
+                "instances: its rows depend on each other (order_free = False), or it says scales = False. Set "
+                "splits_keys = True if rows of one key may reach several instances, or use Hash, Table or Locality"
             )
+        if not grouping.scales_by_key_group:
+            check_promises(node.declared, grouping, len(decision.after.instances[node.name]))
 
 
 def scaled(
@@ -85,7 +89,7 @@ def scaled(
 
     ``weigh`` gives the recent load of listed keys of an operator; all weigh the same without it.
     """
-    check(topology)
+    check(topology, decision)
     before, after = decision.before, decision.after
     number = {machine: i for i, machine in enumerate(after.machines)}
     origin = [int(m) if m in before.machines else -1 for m in after.machines]

@@ -85,7 +85,7 @@ class Scaler:
 
     def _queue(self, pending: Pending) -> Pending:
         request = pending.request
-        check(self.load.topology)
+        check(self.load.topology, pending.decision)
         with self._lock:
             if self.pending is not None or self._preparing:
                 raise EngineError("the query is about to scale already; wait for the next batch")

@@ -21,7 +21,7 @@ from weir.engine.task.batch_context import BatchContext, host_name
 from weir.engine.task.reports import condensed
 from weir.engine.task.routers import Routers
 from weir.engine.task.runtime import OperatorRuntime, new_report
-from weir.errors import OperatorError
+from weir.errors import WeirError
 
 
 class SourceTask:
@@ -54,7 +54,7 @@ class SourceTask:
             _report(runtime, outbox, self._to, [], self._last)
             yield from outbox.flush()
 
-    def fail(self, error: OperatorError) -> Iterator[pa.RecordBatch]:
+    def fail(self, error: WeirError) -> Iterator[pa.RecordBatch]:
         """Report that a user's function failed, see :meth:`StepTask.fail`."""
         return _failed(self._runtime.report, error, self._outbox, self._to)
 
@@ -97,7 +97,7 @@ class StepTask:
                 _report(runtime, outbox, self._server, self._carried, self._last)
             yield from outbox.flush()
 
-    def fail(self, error: OperatorError) -> Iterator[pa.RecordBatch]:
+    def fail(self, error: WeirError) -> Iterator[pa.RecordBatch]:
         """Report to the driver that a user's function failed, in place of what this task would have sent.
 
         Raised in a task, it would be tried again by Spark, and logged by each of its layers.
@@ -150,7 +150,7 @@ def _report(
 
 
 def _failed(
-    report: TaskReport, error: OperatorError, outbox: wire.ExchangeOutbox, to: int
+    report: TaskReport, error: WeirError, outbox: wire.ExchangeOutbox, to: int
 ) -> Iterator[pa.RecordBatch]:
     report.error = type(error).__name__, str(error)
     _forward([report], outbox, to)

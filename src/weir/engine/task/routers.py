@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from weir.engine.task.task_files import TaskFiles
 from weir.graph.model import Edge, Node
 from weir.hashing import mix
 from weir.network.distance import distances
-from weir.routing.base import Grouping, Instances, Router, RouterContext
+from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
+from weir.routing.checks import answered, naming
 from weir.rows import Rows
 
 SHOWN_WEIGHTS = 64  # servers up to which reports tell the weights that each has for every other
@@ -50,24 +52,32 @@ class Routers:
 
     def _make(self, edge: Edge, node: Node) -> Router:
         plan, grouping = self._job.plan, self.grouping(node)
-        router = grouping.make_router(
-            RouterContext(
-                n=len(node.placement),
-                # the same for every batch and source: a key must keep its choices
-                seed=int(mix(np.uint64(plan.salt), np.uint64(edge.index))) >> 1,
-                source=self._source,
-                local=-1 if self._server is None else node.instance_on.get(self._server, -1),
-                distances=self._distances(node) if grouping.uses_distances else None,
-            )
+        context = RouterContext(
+            n=len(node.placement),
+            # the same for every batch and source: a key must keep its choices
+            seed=int(mix(np.uint64(plan.salt), np.uint64(edge.index))) >> 1,
+            source=self._source,
+            local=-1 if self._server is None else node.instance_on.get(self._server, -1),
+            distances=self._distances(node) if grouping.uses_distances else None,
         )
         saved = plan.counters.get(f"{edge.index}/{self._source}")
-        if saved is not None:
-            router.restore(load_arrays(self._storage, saved))
-        if node.name in plan.feedback:
-            router.listen(plan.feedback[node.name])
-        if self._slowed:
-            router.server_slowed()
+        counters = None if saved is None else load_arrays(self._storage, saved)
+        with self._naming(edge):
+            router = grouping.make_router(context)
+            if counters is not None:
+                router.restore(counters)
+            if node.name in plan.feedback:
+                router.listen(plan.feedback[node.name])
+            if self._slowed:
+                router.server_slowed()
         return router
+
+    def _naming(self, edge: Edge) -> AbstractContextManager[None]:
+        """Let errors name the operator, the grouping and the edge that they are about."""
+        edge_text = f"{edge.source} → {edge.target}"
+        return naming(
+            f"operator {edge.target!r}: the router of {self._groupings[edge.target]} on the edge {edge_text}"
+        )
 
     def server_slowed(self) -> None:
         """Tell all routers of this batch that a server is much slower than when it was planned."""
@@ -87,7 +97,13 @@ class Routers:
 
     def route(self, edge: Edge, node: Node, rows: Rows) -> Iterator[tuple[Rows, Instances]]:
         """Yield rows, and the instance to which each goes."""
-        yield rows, self.router(edge, node).route(rows.hash(node.key))
+        yield rows, self.choose(edge, node, rows.hash(node.key))
+
+    def choose(self, edge: Edge, node: Node, keys: Keys) -> Instances:
+        """Return the instance to which each key's row goes, as the router of the edge answers."""
+        router = self.router(edge, node)
+        with self._naming(edge):
+            return answered(router.route(keys), len(keys), router.n)
 
     def shares(self) -> dict[int, list[int]]:
         """Return the weights of receivers by edge, where weights decide; none of many servers: reports stay short."""
@@ -99,7 +115,8 @@ class Routers:
     def save(self, files: TaskFiles) -> None:
         """Write what routers have counted, for the next batch to go on from."""
         for edge, router in self._routers.items():
-            counters = router.counters()
+            with self._naming(self._job.topology.edges[edge]):
+                counters = router.counters()
             if counters:
                 ref = save_arrays(files.storage, files.name(ROUTERS), counters)
                 files.report.counters[f"{edge}/{self._source}"] = ref

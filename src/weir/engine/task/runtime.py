@@ -372,7 +372,7 @@ class OperatorRuntime:
             order = np.lexsort([np.concatenate(h) for h in zip(*hashes, strict=True)][::-1])
             keys = [part.hash(node.key) for part in parts]
             instances = np.empty(len(order), np.int32)
-            instances[order] = self.routers.router(edge, node).route(np.concatenate(keys)[order])
+            instances[order] = self.routers.choose(edge, node, np.concatenate(keys)[order])
             cuts = np.cumsum([len(part) for part in parts])[:-1]
             for part, chosen in zip(parts, np.split(instances, cuts), strict=True):
                 self._dispatch(edge, part, chosen)

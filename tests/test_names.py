@@ -54,10 +54,15 @@ TOP = [
 ROUTING = [
     "BalancedWeights",
     "Consistent",
+    "Counters",
+    "CountingGrouping",
     "Grouping",
     "Hash",
     "InstanceLoad",
+    "Instances",
+    "Keys",
     "LocalOrShuffle",
+    "OperatorTraits",
     "PartialKey",
     "PlannedRouting",
     "Router",
@@ -66,6 +71,8 @@ ROUTING = [
     "Shuffle",
     "Table",
     "Weighted",
+    "key_group",
+    "mix",
 ]
 OPERATORS = [
     "Aggregate",

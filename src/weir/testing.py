@@ -41,6 +41,8 @@ from weir.flow import Application, Stream, parts_of
 from weir.graph.declare import LISTED
 from weir.graph.model import DEAD_LETTERS, LATE
 from weir.options import Options, Settings
+from weir.routing.base import Grouping
+from weir.routing.checks import check_name, check_routers, naming
 from weir.state.local_files import without_flushing
 from weir.state.storage import Storage
 from weir.values import to_array
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 Rows = Any  # a pyarrow Table or RecordBatch, or a list of dicts
 Batch = Any  # rows, or paths of files; with several sources a dict of their names and rows or paths
 
-__all__ = ["Crash", "LocalQuery", "local_spark", "run", "start"]
+__all__ = ["Crash", "LocalQuery", "check_grouping", "local_spark", "run", "start"]
 
 
 class Crash(BaseException):
@@ -329,6 +331,20 @@ def run(
     query.finish(keep_open=keep_open)
     query.stop()
     return query
+
+
+def check_grouping(grouping: Grouping, *, stateful: bool = True) -> None:
+    """Try a grouping of your own as when an application is built, to 1, 2, 3, 8 and 17 instances.
+
+    Raise a GroupingError that names the promise which it breaks. Unless ``stateful``, it may split keys without saying.
+
+    >>> from weir.routing import PartialKey
+    >>> check_grouping(PartialKey())
+    """
+    check_name(grouping)
+    for n in (1, 2, 3, 8, 17):
+        with naming(f"{grouping}, n={n}"):
+            check_routers(grouping, n, stateful=stateful)
 
 
 def local_spark(master: str = "local[6]", name: str = "weir", **settings: str) -> SparkSession:

@@ -15,7 +15,8 @@ from support import POSTS, posts
 from weir.errors import GroupingError, OperatorError
 from weir.hashing import key_group, mix
 from weir.operators import Filter
-from weir.routing import Grouping, Router, RouterContext, RoutingRule
+from weir.routing import CountingGrouping, Grouping, InstanceLoad, Router, RouterContext, RoutingRule
+from weir.routing.checks import NAMES
 
 TABLE = posts(300, 1, places=15, topics=60)
 EDGE = r"^operator 'topics': \w+ \('\w+'\) on the edge source → topics: "
@@ -257,19 +258,96 @@ def test_what_a_weighted_grouping_asks_first_is_looked_at_too() -> None:
 
 
 def test_counters_that_no_longer_fit_name_the_grouping() -> None:
+    known = "next"
+
     class Forgetful(_RestoredTurns):
         def restore(self, counters: dict[str, np.ndarray]) -> None:
-            self.next = int(counters["turn"][0])
+            self.next = int(counters[known][0])
 
-    class Turns(Grouping):
-        name, splits_keys, order_free = "turns", True, False
+    class Turns(CountingGrouping):
+        name = "turns"
 
         def make_router(self, context: RouterContext) -> Router:
             return Forgetful(context.n)
 
     with weir.testing.start(counted(Turns()), servers=2) as query:
         query.feed(TABLE)
-        with pytest.raises(
-            GroupingError, match=r"router of Turns \('turns'\) on .* KeyError: 'turn' \(test_"
-        ):
+        known = "turn"
+        why = r"KeyError: 'turn' \(test_checks.py, line \d+\)$"
+        with pytest.raises(GroupingError, match=r"the router of Turns \('turns'\) on the edge .*: " + why):
             query.feed(TABLE)
+        with pytest.raises(GroupingError, match=EDGE + why):
+            query.restart()
+        known = "next"
+        query.restart()
+        query.feed(TABLE)
+        assert total(query) == 2 * len(TABLE)
+
+
+def test_a_grouping_needs_a_name_of_its_own() -> None:
+    class NoName(Grouping):
+        def make_router(self, context: RouterContext) -> Router:
+            return _Routed(context, in_process)
+
+    class Taken(NoName):
+        name = "PKG"
+
+    class Inherits(weir.Hash):
+        pass
+
+    with pytest.raises(GroupingError, match=r"'topics': NoName needs name = \"…\": progress and checkpoints"):
+        weir.testing.start(counted(NoName()))
+    with pytest.raises(
+        GroupingError,
+        match=r"'topics': Taken \('PKG'\) needs another name: in checkpoints",
+    ):
+        weir.testing.start(counted(Taken()))
+    assert total(weir.testing.run(counted(Inherits()), [TABLE])) == len(TABLE)
+    ours = {
+        k.name for k in _below(Grouping) if k.__module__.startswith("weir.routing.") and hasattr(k, "name")
+    }
+    assert ours == set(NAMES)
+
+
+def _below(kind: type) -> set[type]:
+    return {kind}.union(*map(_below, kind.__subclasses__()))
+
+
+# ---------------------------------------------------------------------- weir.testing.check_grouping
+
+
+def test_what_is_refused_at_build_is_refused_by_name_and_number_of_instances() -> None:
+    turns = Routed(lambda context, keys: np.arange(len(keys)) % context.n, order_free=False)
+    with pytest.raises(GroupingError, match=r"^Routed \('routed'\), n=2: " + SPLITS):
+        weir.testing.check_grouping(turns)
+    weir.testing.check_grouping(turns, stateful=False)
+    weir.testing.check_grouping(Routed(contiguous, lambda n: np.arange(8) * n // 8))
+    with pytest.raises(GroupingError, match=r"n=3: by rule\(3\)"):
+        weir.testing.check_grouping(Routed(contiguous, lambda n: np.arange(8) * n // 8 if n < 3 else [0]))
+
+
+def test_a_router_must_go_on_from_its_counters_and_feedback_must_be_json() -> None:
+    class Forgets(_RestoredTurns):
+        def restore(self, counters: dict[str, np.ndarray]) -> None:
+            self.next = 0
+
+    class Turns(CountingGrouping):
+        name = "turns"
+        made: Any = Forgets
+        told: Any = None
+
+        def make_router(self, context: RouterContext) -> Router:
+            return self.made(context.n)
+
+        def feedback(self, load: InstanceLoad) -> Any:
+            return self.told
+
+    with pytest.raises(GroupingError, match="n=2: a router that is restored from counters.. does not go on"):
+        weir.testing.check_grouping(Turns())
+    with pytest.raises(GroupingError, match=EDGE + "a router that is restored"):
+        weir.testing.start(counted(Turns()), servers=3)
+    Turns.made = _RestoredTurns
+    weir.testing.check_grouping(Turns())
+    Turns.told = np.ones(2)
+    with pytest.raises(GroupingError, match="n=1: TypeError: .* numpy.ndarray"):
+        weir.testing.check_grouping(Turns())

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import weir
+import weir.testing
 from weir.hashing import mix
 from weir.routing.base import Grouping, InstanceLoad
 from weir.routing.consistent import Consistent
@@ -76,6 +78,15 @@ def test_a_restored_router_goes_on_as_if_nothing_had_happened(grouping, keys, n,
     first.route(keys)  # nor may the saved counters follow the original
     after = second.route(keys[at:])
     assert np.array_equal(np.concatenate([before, after]), whole)
+
+
+@pytest.mark.parametrize(
+    "grouping",
+    [*ALL, weir.Table.of({"a": 0}), weir.Weighted(weir.Hash()), weir.Weighted(PartialKey()), weir.Shuffle()],
+    ids=lambda g: g.name,
+)
+def test_the_library_keeps_what_it_asks_of_groupings_of_users(grouping) -> None:
+    weir.testing.check_grouping(grouping)
 
 
 @pytest.mark.parametrize("grouping", [g for g in ALL if g.name not in ("KG", "DKG")], ids=lambda g: g.name)

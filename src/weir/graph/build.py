@@ -28,7 +28,7 @@ from weir.operators.base import combined_schema, side_schema
 from weir.operators.timers import TIMER
 from weir.operators.windows import CLOSED, WINDOW_END, WINDOW_START, EventTime, Window
 from weir.routing.base import Grouping, OperatorTraits
-from weir.routing.checks import check_routers, naming
+from weir.routing.checks import check_name, check_routers, naming
 from weir.routing.hash import Hash
 from weir.routing.shuffle import LocalOrShuffle
 
@@ -397,14 +397,13 @@ def check_sides(d: Declared, sides: Sequence[pa.Schema]) -> None:
 
 def check_grouping(d: Declared, grouping: Grouping) -> None:
     """Refuse a grouping that does not fit the operator behind it."""
+    with naming(d.where):
+        check_name(grouping)
     splits = d.operator.stateful and grouping.splits_keys
     timed = d.ttl is not None or d.timed or bool(d.operator.timers)
     refuse(
         f"{d.where}: ",
-        (
-            grouping.keyed and not d.key,
-            f"{grouping} routes by key; give the operator a key=",
-        ),
+        (grouping.keyed and not d.key, f"{grouping} routes by key; give the operator a key="),
         (
             splits and not d.operator.mergeable,
             f"{grouping} on the edge {', '.join(d.inputs)} → {d.name} sends the rows of one key to several servers, "
@@ -424,8 +423,7 @@ def check_promises(d: Declared, grouping: Grouping, n: int) -> None:
     """Refuse a grouping that does not fit ``n`` instances, or is not what it says; ours are tried by tests."""
     grouping.check(n, d.where)
     if not type(grouping).__module__.startswith("weir.routing."):
-        who = f"{d.where}: {grouping} on the edge {', '.join(d.inputs)} → {d.name}"
-        with naming(who):
+        with naming(f"{d.where}: {grouping} on the edge {', '.join(d.inputs)} → {d.name}"):
             check_routers(grouping, n, stateful=d.operator.stateful)
 
 

@@ -1,9 +1,22 @@
 """Groupings: who receives a row. One file per grouping, named as in the papers; rivals are in weir_evaluation.routing.
 
-To write a grouping of your own, subclass :class:`Grouping` and :class:`Router`.
+To write one of your own, subclass :class:`Grouping` and :class:`Router`. :func:`weir.testing.check_grouping` tries it.
 """
 
-from weir.routing.base import Grouping, InstanceLoad, PlannedRouting, Router, RouterContext, RoutingRule
+from weir.hashing import key_group, mix
+from weir.routing.base import (
+    Counters,
+    CountingGrouping,
+    Grouping,
+    InstanceLoad,
+    Instances,
+    Keys,
+    OperatorTraits,
+    PlannedRouting,
+    Router,
+    RouterContext,
+    RoutingRule,
+)
 from weir.routing.consistent import Consistent
 from weir.routing.hash import Hash
 from weir.routing.partial_key import PartialKey
@@ -14,10 +27,15 @@ from weir.routing.weighted import BalancedWeights, Weighted
 __all__ = [
     "BalancedWeights",
     "Consistent",
+    "Counters",
+    "CountingGrouping",
     "Grouping",
     "Hash",
     "InstanceLoad",
+    "Instances",
+    "Keys",
     "LocalOrShuffle",
+    "OperatorTraits",
     "PartialKey",
     "PlannedRouting",
     "Router",
@@ -26,6 +44,8 @@ __all__ = [
     "Shuffle",
     "Table",
     "Weighted",
+    "key_group",
+    "mix",
 ]
 
 _MOVED = (

@@ -94,10 +94,17 @@ class Router(ABC):
 
     @abstractmethod
     def route(self, keys: Keys) -> Instances:
-        """Return the receiving instance, 0 … n−1, of each key, in the order given."""
+        """Return the receiving instance, 0 … n−1, of each key, in the order given; any 64-bit number may come.
+
+        Called once or many times per batch, never without keys: turns and loads go on from call to call.
+        """
 
     def counters(self) -> Counters:
-        """Return everything that later answers depend on, as arrays; empty for stateless routers."""
+        """Return everything that later answers depend on, as arrays; empty for stateless routers.
+
+        They are kept per edge and upstream instance, and written with every batch: keep them small. After a change of
+        servers routers begin anew, without :meth:`restore`. So results must not depend on them.
+        """
         return {}
 
     def restore(self, counters: Counters) -> None:  # noqa: B027 - a stateless router has nothing to restore
@@ -124,7 +131,8 @@ class Grouping(ABC):
 
     Attributes say what the grouping may do, and plans are refused by them:
 
-    * ``splits_keys``: rows of one key may reach several instances, so the operator behind it must merge.
+    * ``splits_keys``: rows of one key may reach several instances, so the operator behind it must merge. State lives
+      at the key's home by hash. Without it, all routers must send a key to one instance, whatever their seed.
     * ``keyed``: it needs a key; otherwise it only suits stateless operators.
     * ``order_free``: the answer for a row depends on that row alone. Other groupings are handed all rows of a task in a
       canonical order, since a task that Spark runs again must route each row as before.
@@ -134,27 +142,16 @@ class Grouping(ABC):
     * ``follows_load``: routers want :meth:`feedback` also while a batch runs, where that can be had.
     * ``scales``: keys and their state can move to another number of instances while the stream runs.
       ``scales_by_key_group``: by moving as few key groups as balance needs; otherwise its own routers for the
-      new number say where keys live.
+      new number say where keys live (not where it splits keys: there homes follow the hash).
+
+    :class:`CountingGrouping` sets what one needs that splits keys by what it has sent. The guide has an example. An
+    application is built only if routers keep these promises for some keys; see :func:`weir.testing.check_grouping`.
 
     Routers get a key's 64-bit hash (Spark's ``xxhash64``), never its value. To route by a range of keys, make the
     range a column and a part of the key.
-
-    A grouping of your own that uses two instances at most. By its rule, state moves without being read.
-
-    >>> from weir.hashing import key_group
-    >>> class Halves(Grouping):
-    ...     name = "halves"
-    ...     def make_router(self, context):
-    ...         return HalvesRouter(context.n)
-    ...     def rule(self, n):
-    ...         return RoutingRule(np.arange(2, dtype=np.int32) % n)
-    >>> class HalvesRouter(Router):
-    ...     def route(self, keys):
-    ...         return key_group(keys, 2) % self.n
-    >>> Halves().router(3).route(np.array([4, 2**63], np.uint64)).tolist()
-    [0, 1]
     """
 
+    # what progress calls it and checkpoints know it by: after a restart, one of the same name goes on with its counters
     name: ClassVar[str]
     splits_keys: ClassVar[bool] = False
     keyed: ClassVar[bool] = True

@@ -1,7 +1,7 @@
 """Whether a grouping keeps what it promises: what routers answer, and what they do with keys that are tried on them.
 
-A grouping whose promises do not hold loses rows, or keeps a key twice, without an error. So an application with one of
-the user's is built only if it keeps them for some keys, and every answer of a router is looked at.
+One that breaks them loses rows, or keeps a key twice, without an error. So an application with a grouping of the user's
+is built only if that keeps them for some keys, and every answer of a router is looked at.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from weir.errors import GroupingError, WeirError, raised_at, said
 from weir.hashing import hash_home, mix
-from weir.routing.base import Grouping, Instances, Keys, Router, RouterContext
+from weir.routing.base import Grouping, InstanceLoad, Instances, Keys, Router, RouterContext
 
-LISTED = 10_000  # keys with homes of their own that are tried, at most
+NAMES = ("CG", "KG", "LAR", "LSG", "PKG", "SG", "WG", "table")  # of the groupings of this package
 TRIED = mix(np.arange(1000, dtype=np.uint64), np.uint64(0x7E57))
 
 
 def answered(answer: Any, rows: int, n: int) -> Instances:
-    """Return what a router has answered for so many rows; raise a GroupingError unless it is one of ``n`` for each.
-
-    >>> answered(np.array([1, 3]), 2, n=3)
-    Traceback (most recent call last):
-    weir.errors.GroupingError: it answered instance 3 of 3 (row 1); route must return 0 … n−1 for each key
-    """
+    """Return what a router has answered for so many rows; raise a GroupingError unless it is one of ``n`` for each."""
     instances = np.asarray(answer)
     if instances.shape != (rows,) or instances.dtype.kind not in "iu":
         got = f"{len(instances)} {instances.dtype} values" if instances.ndim == 1 else f"{answer!r:.80}"
@@ -36,7 +32,7 @@ def answered(answer: Any, rows: int, n: int) -> Instances:
     if rows and unsigned.max() >= n:
         row = int(np.argmax(unsigned >= n))
         raise GroupingError(
-            f"it answered instance {instances[row]} of {n} (row {row}); route must return 0 … n−1 for each key"
+            f"it answered instance {instances[row]} of {n} (row {row}); route must return 0 … n−1"
         )
     return instances.astype(np.int32, copy=False)
 
@@ -54,11 +50,18 @@ def naming(who: str) -> Iterator[None]:
         raise GroupingError(f"{who}: {type(error).__name__}: {said(error)}{raised_at(error)}") from error
 
 
-def check_routers(grouping: Grouping, n: int, *, stateful: bool = True) -> None:
-    """Try some keys on routers to ``n`` instances; raise a GroupingError if they break what the grouping says.
+def check_name(grouping: Grouping) -> None:
+    """Raise a GroupingError if a grouping has no name, or that of one of the library's."""
+    kind, name = type(grouping), getattr(grouping, "name", None)
+    if not isinstance(name, str):
+        raise GroupingError(f'{kind.__name__} needs name = "…": progress and checkpoints know it by that')
+    named = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
+    if name in NAMES and not named.__module__.startswith("weir.routing."):
+        raise GroupingError(f"{grouping} needs another name: in checkpoints that is one of Weir's groupings")
 
-    In front of an operator that is not ``stateful``, any key may have several homes.
-    """
+
+def check_routers(grouping: Grouping, n: int, *, stateful: bool = True) -> None:
+    """Raise a GroupingError if routers do not as the grouping says; unless ``stateful``, they may split keys."""
     far = np.where(np.arange(n) == n - 1, 0, 2).astype(np.int8) if grouping.uses_distances else None
     # so different are upstream instances, and the seeds of several edges to one operator
     contexts = RouterContext(n, 1 << 62, 0, -1), RouterContext(n, 3, 1, n - 1, far)
@@ -67,8 +70,7 @@ def check_routers(grouping: Grouping, n: int, *, stateful: bool = True) -> None:
     one, other = (np.stack([a, b[::-1], c]) for a, b, c in (np.split(out, 3) for out in (one, other)))
     in_turn = (one != one[0]).any(axis=0) | (other != other[0]).any(axis=0)
     several = in_turn | (one[0] != other[0])
-    counting = [router for router in routers if router.counters()]
-    needs = []
+    counting, needs = [router for router in routers if router.counters()], []
     if stateful and several.any() and not grouping.splits_keys:
         by_key = (
             "" if in_turn.any() else " (or to go by the key alone, not by seed, source, local or distances)"
@@ -79,14 +81,15 @@ def check_routers(grouping: Grouping, n: int, *, stateful: bool = True) -> None:
     if any(type(router).restore is Router.restore for router in counting):
         needs.append("restore(counters) on its router")
     if needs:
-        what = "its routers have counters()"
-        if several.any():
-            at = int(np.argmax(several))
-            to = np.unique([one[:, at], other[:, at]])
-            what = f"rows of one key go to several instances (hash {TRIED[at]} to {to[0]} and {to[1]})"
+        at = int(np.argmax(several))
+        to = np.unique([one[:, at], other[:, at]])
+        what = f"rows of one key go to several instances (hash {TRIED[at]} to {to[0]} and {to[-1]})"
+        what = what if several.any() else "its routers have counters()"
         raise GroupingError(f"{what}, so it needs {' and '.join(needs)}")
     if stateful and not grouping.splits_keys:
         _check_rule(grouping, routers[0])
+    for router, context in zip(routers, contexts, strict=True):
+        _check_replay(grouping, router, context)
 
 
 def ask(router: Router, keys: Keys) -> Instances:
@@ -101,14 +104,27 @@ def _check_rule(grouping: Grouping, router: Router) -> None:
         return
     if len(rule.listed) != len(rule.instances) or not len(rule.homes):
         raise GroupingError(f"rule({n}) must name an instance for each listed key, and for each key group")
-    some = slice(None, None, 1 + len(rule.listed) // LISTED)
-    listed, instances = np.asarray(rule.listed, np.uint64)[some], np.asarray(rule.instances)[some]
-    keys = np.append(TRIED, listed)
-    by_rule = np.append(hash_home(TRIED, n, np.asarray(rule.homes)), instances)
+    some = slice(None, None, 1 + len(rule.listed) // 10_000)
+    keys = np.append(TRIED, np.asarray(rule.listed, np.uint64)[some])
+    by_rule = np.append(hash_home(TRIED, n, np.asarray(rule.homes)), np.asarray(rule.instances)[some])
     by_router = ask(router, keys)
-    if (by_rule != by_router).any():
-        at = int(np.argmax(by_rule != by_router))
+    for at in np.flatnonzero(by_rule != by_router)[:1]:
         raise GroupingError(
             f"by rule({n}) the key with hash {keys[at]} lives on instance {by_rule[at]}, but its routers send it to "
             f"{by_router[at]}. Let both name the same instance: state moves by rule, rows go by route"
         )
+
+
+def _check_replay(grouping: Grouping, router: Router, context: RouterContext) -> None:
+    """Refuse a router that does not go on from its counters as it would have, and feedback that no plan can keep."""
+    ask(router, TRIED[:7])
+    if saved := router.counters():
+        expected, again = ask(router, TRIED[::-1]), grouping.make_router(context)
+        ask(again, TRIED[:7])  # whatever it did before must not matter
+        again.restore(saved)
+        if (ask(again, TRIED[::-1]) != expected).any():
+            raise GroupingError(
+                "a router that is restored from counters() does not go on as the original does"
+            )
+    if (told := grouping.feedback(InstanceLoad(1, *np.ones((3, router.n))))) is not None:
+        router.listen(msgspec.json.decode(msgspec.json.encode(told)))

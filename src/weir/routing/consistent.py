@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weir.errors import CheckpointError, ParameterError
+from weir.errors import ParameterError
 from weir.routing.base import Counters, CountingGrouping, Feedback, InstanceLoad, RouterContext
 from weir.routing.partial_key import taken
 from weir.routing.random_choices import RandomChoicesRouter, check_bounds
@@ -296,11 +296,8 @@ class ConsistentRouter(RandomChoicesRouter):
         super().restore(counters)
         for name in (*_ARRAYS, *(name for name in _PACE if "step" in counters)):
             getattr(self, name)[:] = taken(counters, name, getattr(self, name))
-        try:
-            self._idle = counters["idle"].astype(np.int64).tolist()
-            self._busy = counters["busy"].astype(np.int64).tolist()
-        except KeyError as missing:
-            raise CheckpointError(f"saved routing counters lack the queue {missing}") from None
+        self._idle = counters["idle"].astype(np.int64).tolist()
+        self._busy = counters["busy"].astype(np.int64).tolist()
 
     def _resized(self, saved: NDArray[np.int64]) -> Counters:
         """Deal the virtual workers out in the proportions of another number of them; rows are counted anew."""

@@ -235,7 +235,7 @@ class Weighted(CountingGrouping):
             )
         if isinstance(self.default, Weighted | LocalityAware):
             raise ParameterError(
-                f"default must choose by itself, e.g. Shuffle(), Hash() or Table(…), got {self.default.name}; "
+                f"default must choose by itself, e.g. Shuffle(), Hash() or Table(…), got {self.default}; "
                 "tables that are learnt while the stream runs cannot be weighted"
             )
         if not isinstance(self.profile, Profile):
@@ -338,8 +338,7 @@ class WeightedRouter(Router):
 
     def route(self, keys: Keys) -> Instances:
         out = answered(self.default.route(keys), len(keys), self.n)
-        if not out.flags.writeable:
-            out = out.copy()
+        out = out if out.flags.writeable else out.copy()
         _share_out(out, self.weights, self.used, self.order, self.at)
         return out
 

@@ -68,9 +68,8 @@ def check(topology: Topology, decision: Decision) -> None:
         grouping = topology.grouping_of(node)
         if not grouping.scales:
             raise EngineError(
-                f"operator {node.name!r} is routed by {grouping}, whose keys cannot move to another number of "
-                "instances: its rows depend on each other (order_free = False), or it says scales = False. Set "
-                "splits_keys = True if rows of one key may reach several instances, or use Hash, Table or Locality"
+                f"operator {node.name!r} is routed by {grouping}, whose keys cannot move: it has order_free = False "
+                "without splits_keys = True, or says scales = False. Queries scale with Hash, Table, Locality, too"
             )
         if not grouping.scales_by_key_group:
             check_promises(node.declared, grouping, len(decision.after.instances[node.name]))
@@ -89,7 +88,6 @@ def scaled(
 
     ``weigh`` gives the recent load of listed keys of an operator; all weigh the same without it.
     """
-    check(topology, decision)
     before, after = decision.before, decision.after
     number = {machine: i for i, machine in enumerate(after.machines)}
     origin = [int(m) if m in before.machines else -1 for m in after.machines]

@@ -74,10 +74,8 @@ class Routers:
 
     def _naming(self, edge: Edge) -> AbstractContextManager[None]:
         """Let errors name the operator, the grouping and the edge that they are about."""
-        edge_text = f"{edge.source} → {edge.target}"
-        return naming(
-            f"operator {edge.target!r}: the router of {self._groupings[edge.target]} on the edge {edge_text}"
-        )
+        name, grouping = edge.target, self._groupings[edge.target]
+        return naming(f"operator {name!r}: the router of {grouping} on the edge {edge.source} → {name}")
 
     def server_slowed(self) -> None:
         """Tell all routers of this batch that a server is much slower than when it was planned."""

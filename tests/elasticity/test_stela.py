@@ -137,7 +137,7 @@ def test_relief_moves_on_to_the_next_bottleneck() -> None:
 
 
 def test_situations_and_placements_are_checked() -> None:
-    with pytest.raises(TopologyError, match="no rates for operator 'mid'"):
+    with pytest.raises(EngineError, match="no rates for operator 'mid': feed a batch first"):
         replace(chain(), rates={"in": Rates(1, 1, 1)})
     with pytest.raises(TopologyError, match="has no instance"):
         Placement((0,), {"a": ()})

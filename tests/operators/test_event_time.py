@@ -107,8 +107,16 @@ def test_an_idle_source_holds_up_nobody_after_its_time_out():
     # only from the last commit on is it known that nothing came for more than two minutes
     assert told(query) == [(2, "a", 0, 2)]
     assert query.progress.operators["w"].late == 0
+    assert [p.inputs["slow.time"].idle for p in query.recent_progress] == [False, True, True, True]
+    micros = {minute: int(at(minute).timestamp() * 1e6) for minute in (0, 1, 2, 13)}
+    assert query.progress.to_dict()["inputs"] == {
+        "fast.time": {"time": micros[13], "heard": micros[13], "idle": False},
+        "slow.time": {"time": micros[1], "heard": micros[0], "idle": True},
+    }
     query.feed({"slow": rows(("a", at(2)))})  # too late: nobody waited for it
     assert query.progress.operators["w"].late == 1
+    slow = query.progress.inputs["slow.time"]
+    assert (slow.time, slow.heard, slow.idle) == (micros[2], micros[13], False)
     assert query.late("w").to_pylist() == rows(("a", at(2)))
 
 
@@ -120,6 +128,8 @@ def test_a_source_that_never_sends_anything_is_waited_for_until_its_time_out():
         wall.time = at(minute)
         query.feed({"one": rows(("a", at(minute)))})
     assert told(query) == [(3, "a", 0, 2)]
+    never = [p.inputs["never.time"] for p in query.recent_progress]
+    assert [(i.time, i.idle) for i in never] == [(None, False), (None, False), (None, True), (None, True)]
 
 
 @pytest.mark.parametrize("point", [None, *POINTS])

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from weir.elasticity.graph import Graph, Machine, Placement, etp
 from weir.elasticity.rates import CONGESTED, Rates, congested
-from weir.errors import EngineError, TopologyError
+from weir.errors import EngineError
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Situation:
         for what, given in (("rates", self.rates), ("instances", self.placement.instances)):
             missing = [name for name in self.graph.operators if name not in given]
             if missing:
-                raise TopologyError(
-                    f"no {what} for operator {missing[0]!r}; wait until a batch has been measured"
+                raise EngineError(
+                    f"no {what} for operator {missing[0]!r}: feed a batch first, also after a restart or a fault"
                 )
 
     def congested(self) -> set[str]:

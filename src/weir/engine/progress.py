@@ -200,6 +200,14 @@ class Scaling(Record, rename={"before": "from"}):
     refused: str | None = None
 
 
+class InputProgress(Record):
+    """Event time at one place where it is read, up to this batch; all in microseconds since 1970."""
+
+    time: int | None = None  # the greatest so far, None before the first row
+    heard: int = 0  # the clock of the last batch with rows of it
+    idle: bool = False  # whether nobody waits for it any more
+
+
 class Seconds(Record):
     """Where the time of a batch went, after the seconds of ``waiting`` for it.
 
@@ -247,6 +255,7 @@ class Progress(Record):
     state_bytes_written: int = 0
     table_version: int = 0
     watermarks: dict[str, int] = {}
+    inputs: dict[str, InputProgress] = {}  # where event time is read, as "part.column"
     moved_servers: list[int] = []
     seconds: Seconds = msgspec.field(default_factory=Seconds)
     ran_again: str | None = None  # why the batch had to run twice, if it did

@@ -38,7 +38,7 @@ from weir.engine.documents import (
 )
 from weir.engine.progress import Progress
 from weir.engine.steering.rescale import Change
-from weir.engine.task.event_times import heard, watermarks
+from weir.engine.task.event_times import heard, inputs, watermarks
 from weir.engine.task.ownership import ranged, reassigned
 from weir.engine.task.reports import feedback
 from weir.engine.task.tables import refresh
@@ -337,6 +337,7 @@ class Ledger:
                 manifest[written.operator][server] = [*refs[:start], *new, *refs[end:]]
         keys = dict(self.last.keys) if self.last else {}
         event_times, clocks = heard(self.topology, plan, self.last, reports)
+        progress.inputs = inputs(self.topology, event_times, clocks, plan.clock)
         counters = dict(plan.counters)
         for report in reports:
             for name, op in report.operators.items():

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weir.engine.documents import BatchPlan, Commit, TaskReport
+from weir.engine.progress import InputProgress
 from weir.graph.model import Node, TimePoint, Topology
 from weir.operators.windows import newest_time
 from weir.rows import Rows
+
+Times = dict[str, int]  # point → µs
 
 
 class EventTimes:
@@ -67,14 +70,28 @@ def _reached(node: Node, last: Commit, known_until: int) -> int | None:
     for point in node.times:
         time = last.event_times.get(point.name)
         newest = None if time is None else time - point.time.lateness
-        silence = known_until - last.heard.get(point.name, last.clock)
-        if point.time.idle is None or silence <= point.time.idle:
+        overdue = _overdue(point, last.heard.get(point.name, last.clock), known_until)
+        if overdue is None:
             active.append(newest)
         elif newest is not None:
-            idle.append(newest + silence - point.time.idle)
+            idle.append(newest + overdue)
     if active:
         return None if None in active else min(t for t in active if t is not None)
     return min(idle, default=None)
+
+
+def _overdue(point: TimePoint, since: int, clock: int) -> int | None:
+    """Return for how long an input has been idle; None while it is waited for."""
+    idle = point.time.idle
+    return None if idle is None or clock - since <= idle else clock - since - idle
+
+
+def inputs(topology: Topology, times: Times, clocks: Times, clock: int) -> dict[str, InputProgress]:
+    """Return what progress says of each input, from what :func:`heard` returns."""
+    points = {
+        p.name: _overdue(p, clocks[p.name], clock) is not None for ps in topology.points.values() for p in ps
+    }
+    return {n: InputProgress(time=times.get(n), heard=clocks[n], idle=idle) for n, idle in points.items()}
 
 
 def heard(

@@ -16,7 +16,7 @@ from unittest import mock
 import pyarrow as pa
 
 from weir import Application
-from weir.errors import TopologyError, WeirError
+from weir.errors import EngineError, WeirError
 from weir.flow import parts_of
 from weir.testing import Crash, LocalQuery, start
 from weir_evaluation.bench.chaos import outside
@@ -229,7 +229,7 @@ class Story:
             return
         try:
             query.situation()
-        except TopologyError:  # no rates yet: the driver has just been started again
+        except EngineError:  # no rates yet: the driver has just been started again
             return
         change, by = (query.scale_out, rng.randint(1, 2)) if what == "out" else (query.scale_in, 1)
         self.result.scalings += self._attempt(lambda: change(by))

@@ -64,6 +64,8 @@ class Clock:
         self.sleep(1e-6)
         return self.seconds
 
+    monotonic = perf_counter
+
     def time_ns(self) -> int:
         """Return the time, as the function of the same name does."""
         return int(self.perf_counter() * 1e9)

@@ -245,7 +245,7 @@ def test_groupings_made_for_a_number_of_instances_are_refused(tables, checkpoint
     keys = np.arange(1000, dtype=np.uint64)
     query = start(two_counts(routing=rivals.HeavyKeys.learn(keys, 2)), checkpoint, servers=2)
     query.feed(tables[0])
-    with pytest.raises(EngineError, match="'topics' is routed by DKG"):
+    with pytest.raises(EngineError, match=r"'topics' is routed by HeavyKeys \('DKG'\)"):
         query.scale_out(1)
     query.feed(tables[1])
     assert sizes(query) == [2, 2]

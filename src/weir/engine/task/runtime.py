@@ -305,9 +305,11 @@ class OperatorRuntime:
 
         Rows that were put by have waited ``since`` then at most. Returns the copy, None if there is nothing to end.
         """
-        idle = self.report.server not in node.placement and (node.name, step) not in self.instances
-        if idle and not (node.operator.stateful and self.keeper.has_state(node)):
-            return None
+        if (node.name, step) not in self.instances:  # nothing has come for it in this step
+            ends = step in (node.level, node.state_level) or (step == 1 and node.wakes)
+            here = self.report.server in node.placement
+            if not ends or not (here or (node.operator.stateful and self.keeper.has_state(node))):
+                return None
         instance = self._instance(node, step)
         self.serve(node, instance, instance.finish(), self.unserved.pop(node.name, []), since)
         self._send_partials(node, instance)

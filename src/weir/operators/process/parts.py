@@ -458,14 +458,23 @@ def state_type(kind: Any, ordered: bool = False) -> StateType:
     return StateType(kind, decode_part, partial(decode_part, verify=True), encode_part, _FITS, ordered)
 
 
+@lru_cache(maxsize=256)
+def _elements_of(kind: Any) -> dict[str, tuple[Any, Any, Fits | None, Any]]:
+    """Return of each list or map of a state type: its class, what reads an element, what checks some, its keys' type.
+
+    Every batch asks, of every server.
+    """
+    return {
+        name: (origin, decoder_of(element, _refuse), fits_of(element, _FITS), key)
+        for name, (origin, key, element) in parts_of(kind).items()
+    }
+
+
 class PartEntries:
     """The lists and maps in the state of one Process, on one server in one step."""
 
     def __init__(self, kind: Any, schema: pa.Schema, view: Callable[[], StateView]) -> None:
-        self._parts: dict[str, tuple[Any, Any, Fits | None, Any]] = {
-            name: (origin, decoder_of(element, _refuse), fits_of(element, _FITS), key)
-            for name, (origin, key, element) in parts_of(kind).items()
-        }
+        self._parts = _elements_of(kind)
         self._schema, self._view = schema, view
         self._keys: tuple[U64, U64] = (np.empty(0, np.uint64), np.empty(0, np.uint64))
         self._bound: dict[int, list[tuple[str, Any]]] = {}  # key's number → long lists and maps that it had

@@ -78,45 +78,58 @@ def by_group(groups: I64, n: int, order: I64) -> tuple[I64, I64]:
     return out, begins
 
 
-@compiled("uint64[]", "uint64[]", "uint64", "out int64[]", "out int64[]")
-def _hash_order(key_hash, key_check, shift, begins, order):  # type: ignore[no-untyped-def]
+@compiled(
+    "uint64[]",
+    "uint64[]",
+    "uint64",
+    "out int64[]",
+    "out int64[]",
+    "out uint64[]",
+    "out uint64[]",
+    "out int64[]",
+)
+def _hash_order(key_hash, key_check, shift, begins, order, hashes, checks, first):  # type: ignore[no-untyped-def]
+    """Sort keys into buckets, and those within; return how many distinct ones there are, −1 if a bucket is full."""
     for h in key_hash:
         begins[np.int64(h >> shift) + 1] += 1
     for b in range(1, len(begins)):
         if begins[b] > 64:
-            return False
+            return -1
         begins[b] += begins[b - 1]
     for i in range(len(key_hash)):
         bucket = np.int64(key_hash[i] >> shift)
-        order[begins[bucket]] = i
+        at = begins[bucket]
         begins[bucket] += 1
+        order[at], hashes[at], checks[at] = i, key_hash[i], key_check[i]
     for i in range(1, len(order)):
-        row, at = order[i], i
-        while at > 0:
-            before = order[at - 1]
-            if key_hash[before] < key_hash[row]:
-                break
-            if key_hash[before] == key_hash[row] and key_check[before] <= key_check[row]:
-                break
-            order[at] = before
+        h, check, row, at = hashes[i], checks[i], order[i], i
+        while at > 0 and (hashes[at - 1] > h or (hashes[at - 1] == h and checks[at - 1] > check)):
+            hashes[at], checks[at], order[at] = hashes[at - 1], checks[at - 1], order[at - 1]
             at -= 1
-        order[at] = row
-    return True
+        hashes[at], checks[at], order[at] = h, check, row
+    keys = 0
+    for i in range(len(order)):
+        if i == 0 or hashes[i] != hashes[i - 1] or checks[i] != checks[i - 1]:
+            first[keys] = i
+            keys += 1
+    return keys
 
 
-def hash_order(key_hash: U64, key_check: U64) -> I64:
-    """Return the positions of keys in the order of their hashes; equal ones stay in their order.
+def hash_order(key_hash: U64, key_check: U64) -> tuple[I64, I64] | None:
+    """Return the positions of keys in the order of their hashes, and where in it each distinct key begins.
 
-    Hashes are spread evenly, so each of as many buckets, by their first bits, has few of them.
+    Equal keys stay in their order. Hashes are spread evenly, so each of as many buckets, by their first bits, has few
+    of them. If some key is there very often, that is not so: then None.
 
-    >>> hash_order(np.array([9, 5, 9], np.uint64), np.array([1, 0, 0], np.uint64)).tolist()
-    [1, 2, 0]
+    >>> order, first = hash_order(np.array([9, 5, 9], np.uint64), np.array([1, 0, 1], np.uint64))
+    >>> order.tolist(), first.tolist()
+    ([1, 0, 2], [0, 1])
     """
-    bits = max(1, len(key_hash).bit_length())
-    order, begins = np.empty(len(key_hash), np.int64), np.zeros((1 << bits) + 1, np.int64)
-    if _hash_order(key_hash, key_check, np.uint64(64 - bits), begins, order):
-        return order
-    return np.lexsort((key_check, key_hash))  # not so evenly
+    bits, n = max(1, len(key_hash).bit_length()), len(key_hash)
+    order, first, begins = np.empty(n, np.int64), np.empty(n, np.int64), np.zeros((1 << bits) + 1, np.int64)
+    hashes, checks = np.empty(n, np.uint64), np.empty(n, np.uint64)
+    keys = _hash_order(key_hash, key_check, np.uint64(64 - bits), begins, order, hashes, checks, first)
+    return None if keys < 0 else (order, first[:keys])
 
 
 @subroutine
@@ -178,9 +191,38 @@ def positions_among(key_hash: U64, key_check: U64, among_hash: U64, among_check:
     return at[groups[:n]]
 
 
-@compiled("uint64[]", "uint64[]", "uint64[]", "uint64[]", "out int64[]", "out int64[]")
-def _find(seg1, seg2, key_hash, key_check, found, pending):  # type: ignore[no-untyped-def]
-    """For each pending key: its row in one sorted segment; keeps those not found pending.
+@subroutine
+def _find_in_run(values, start, end, value):  # type: ignore[no-untyped-def]
+    """Return where a value is among sorted ones, or −1; as for keys, from where it would be if they were even."""
+    lowest, highest = values[start], values[end - 1]
+    if value < lowest or value > highest:
+        return -1
+    at = start + int(float(value - lowest) / max(1.0, float(highest - lowest)) * (end - 1 - start))
+    at = min(at, end - 1)
+    step = 4
+    if values[at] < value:
+        lo = hi = at + 1
+        while hi < end and values[hi] < value:
+            lo, hi = hi + 1, hi + 1 + step
+            step += step
+        hi = min(hi, end)
+    else:
+        lo = hi = at
+        while lo > start and values[lo - 1] >= value:
+            lo, hi = max(start, lo - 1 - step), lo - 1
+            step += step
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        if values[mid] < value:
+            lo = mid + 1
+        else:
+            hi = mid
+    return lo if lo < end and values[lo] == value else -1
+
+
+@compiled("uint64[]", "uint64[]", "uint64[]", "uint64[]", "out int64[]", "out int64[]", "out int64[]")
+def _find(seg1, seg2, key_hash, key_check, found, pending, hits):  # type: ignore[no-untyped-def]
+    """For each pending key: its row in one sorted segment; keeps those not found pending, and notes the others.
 
     The search begins where the key before was found, if keys are in order, else where the key would be if hashes were
     spread quite evenly; it goes on from there in steps that double.
@@ -194,7 +236,8 @@ def _find(seg1, seg2, key_hash, key_check, found, pending):  # type: ignore[no-u
     for p in range(1, len(pending)):
         ordered &= key_hash[pending[p]] >= key_hash[pending[p - 1]]
     scale = (size - 1) / max(1.0, float(highest - lowest))
-    at = 0
+    at = run_end = 0
+    run_key = lowest
     for p in range(len(pending)):
         i = pending[p]
         key = key_hash[i]
@@ -220,22 +263,25 @@ def _find(seg1, seg2, key_hash, key_check, found, pending):  # type: ignore[no-u
                     lo = mid + 1
                 else:
                     hi = mid
-            at = hi = lo
-            step = 1  # a key with a long list has many entries
-            while hi < size and seg1[hi] == key and seg2[hi] < key_check[i]:
-                lo, hi = hi + 1, hi + 1 + step
-                step += step
-            hi = min(hi, size)
-            while lo < hi:
-                mid = (lo + hi) >> 1
-                if seg1[mid] == key and seg2[mid] < key_check[i]:
-                    lo = mid + 1
-                else:
-                    hi = mid
-            if lo < size and seg1[lo] == key and seg2[lo] == key_check[i]:
-                row = lo
+            at = lo
+            if lo < size and seg1[lo] == key:
+                if key != run_key or run_end <= at:  # where its entries end: a key with a long list has many
+                    run_key, run_end, step = key, lo + 1, 1
+                    while run_end < size and seg1[run_end] == key:
+                        lo, run_end = run_end, run_end + step
+                        step += step
+                    lo, hi = lo + 1, min(run_end, size)
+                    while lo < hi:
+                        mid = (lo + hi) >> 1
+                        if seg1[mid] == key:
+                            lo = mid + 1
+                        else:
+                            hi = mid
+                    run_end = lo
+                row = _find_in_run(seg2, at, run_end, key_check[i])
         if row >= 0:
             found[i] = row
+            hits[p - still] = i
         else:
             pending[still] = i
             still += 1
@@ -266,14 +312,11 @@ class Search:
 
     def look(self, number: int, seg1: U64, seg2: U64) -> I64:
         """Look for the missing keys in a run sorted by ``(h1, h2)``; return the positions of those it has."""
-        asked = self.missing.copy()
-        still = _find(seg1, seg2, self.key_hash, self.key_check, self.row, self.missing)
-        if still == len(asked):
-            return asked[:0]
-        self.missing = self.missing[:still]
-        hit = asked[self.row[asked] >= 0]
-        self.which[hit] = number
-        return hit
+        hits = np.empty(len(self.missing), np.int64)
+        still = _find(seg1, seg2, self.key_hash, self.key_check, self.row, self.missing, hits)
+        hits, self.missing = hits[: len(hits) - still], self.missing[:still]
+        self.which[hits] = number
+        return hits
 
     def leave_out(self, holds: Callable[[U64], NDArray[np.bool_]]) -> I64:
         """Stop looking for the missing keys that the next runs do not hold; return their positions."""

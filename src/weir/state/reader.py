@@ -82,6 +82,9 @@ class WholeSegment(Segment):
         self.firsts = np.array([index.key_hash[0] for _, index in self._indexes], np.uint64)
         self.lasts = np.array([index.key_hash[-1] for _, index in self._indexes], np.uint64)
 
+    def holding(self, search: Search) -> Iterator[tuple[int, Index]]:
+        return iter(self._indexes)
+
     def holding_any(self, routes: U64) -> Iterator[tuple[int, Index]]:
         return iter(self._indexes)
 

@@ -139,12 +139,12 @@ class Index(NamedTuple):
     key_hash: U64
     key_check: U64
     deadline: I64
-    bits: NDArray[np.uint8]  # which entries are tombstones
+    bits: NDArray[np.uint8]  # which entries are tombstones; empty: none is
     bit: int  # where in ``bits`` the first entry's is
 
     def dead(self, rows: I64) -> NDArray[np.bool_]:
         """Return which of some rows are tombstones."""
-        return bits_at(self.bits, self.bit, rows)
+        return bits_at(self.bits, self.bit, rows) if len(self.bits) else np.zeros(len(rows), np.bool_)
 
     def by_deadline(self) -> tuple[I64, I64]:
         """Return the deadlines in order, and the rows that they belong to."""
@@ -166,7 +166,7 @@ def index_of(batch: pa.RecordBatch, key: tuple[object, ...]) -> Index:
         batch.column(H1).to_numpy(),
         batch.column(H2).to_numpy(),
         batch.column(DEADLINE).to_numpy(),
-        np.frombuffer(bits, np.uint8) if bits is not None else np.empty(0, np.uint8),
+        _some(np.frombuffer(bits, np.uint8) if bits is not None else np.empty(0, np.uint8)),
         dead.offset,
     )
 
@@ -180,9 +180,13 @@ def index_in(data: pa.Buffer, rows: int, key: tuple[object, ...]) -> Index:
         np.frombuffer(data, np.uint64, rows, body),
         np.frombuffer(data, np.uint64, rows, body + 8 * rows),
         np.frombuffer(data, np.int64, rows, at + _padded_bits(rows)),
-        np.frombuffer(data, np.uint8, (rows + 7) // 8, at),
+        _some(np.frombuffer(data, np.uint8, (rows + 7) // 8, at)),
         0,
     )
+
+
+def _some(bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return bits if bits.any() else bits[:0]
 
 
 def _body(block: pa.Buffer) -> int:
@@ -323,7 +327,11 @@ def newest(table: pa.Table) -> pa.Table:
     up = key_hash[1:] > key_hash[:-1]
     if (up | ((key_hash[1:] == key_hash[:-1]) & (key_check[1:] > key_check[:-1]))).all():
         return table.combine_chunks()
-    order = hash_order(key_hash, key_check)  # stable, so the newest of equal keys comes last
+    found = hash_order(key_hash, key_check)  # stable, so the newest of equal keys comes last
+    if found is not None:
+        order, first = found
+        return table.take(pa.array(order[np.append(first[1:], len(order)) - 1])).combine_chunks()
+    order = np.lexsort((key_check, key_hash))
     s1, s2 = key_hash[order], key_check[order]
     last = np.ones(len(order), np.bool_)
     last[:-1] = (s1[1:] != s1[:-1]) | (s2[1:] != s2[:-1])

@@ -27,13 +27,17 @@ class StateView:
         self.refs = list(refs)
         self.segments = [open_segment(storage, r.whole) for r in refs]
         self._starts = list(accumulate((len(s.firsts) for s in self.segments), initial=0))  # of their blocks
+        # the keys that were looked for last, and where they are: whoever counts what a batch changes asks once more
+        self._last: tuple[NDArray[np.uint64], NDArray[np.uint64], Search] | None = None
 
     def find(
         self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (block, row) of the living entry of each key, for :meth:`take`; −1 where there is none."""
-        search = self._search(key_hash, key_check, living=True)
-        return search.which, search.row
+        last = self._last
+        if last is None or not (np.array_equal(key_hash, last[0]) and np.array_equal(key_check, last[1])):
+            last = self._last = key_hash, key_check, self._search(key_hash, key_check, living=True)
+        return last[2].which, last[2].row
 
     def _search(self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64], living: bool) -> Search:
         search = Search(key_hash, key_check)
@@ -44,7 +48,7 @@ class StateView:
             elsewhere = search.leave_out(ref.holds) if ref.ranges is not None else None
             for number, index in segment.holding(search):
                 hits = search.look(start + number, index.key_hash, index.key_check)
-                if living and len(hits):
+                if living and len(hits) and len(index.bits):
                     gone = index.dead(search.row[hits])
                     if gone.any():
                         search.drop(hits[gone])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,6 +55,10 @@ class _Spec:
 
     def kinds(self, schema: pa.Schema) -> list[pa.DataType]:
         return [schema.field(column).type for column in self.rule.columns]
+
+    def failed(self, error: OperatorError) -> OperatorError:
+        """Return an error that names the value that it is about."""
+        return OperatorError(f"{self.name}={self}: {error}")
 
     def __str__(self) -> str:
         return self.rule.function + (f"({self.rule.arguments})" if self.rule.arguments else "")
@@ -143,16 +146,20 @@ class Aggregate(Operator):
         """Return the partial state of each of ``n`` groups of rows."""
         out: Columns = []
         for s in self.specs:
-            with _naming(s):
+            try:
                 out += s.rule.begin([column(c) for c in s.rule.columns], groups, n)
+            except OperatorError as error:
+                raise s.failed(error) from None
         return out
 
     def merge(self, states: Sequence[pa.Array], groups: Groups, n: int) -> Columns:
         """Merge partial states: rows of equal group become one."""
         out: Columns = []
         for s, own in zip(self.specs, self._apart(states), strict=True):
-            with _naming(s):
+            try:
                 out += s.rule.merge(own, groups, n)
+            except OperatorError as error:
+                raise s.failed(error) from None
         return out
 
     def finish(self, states: Sequence[pa.Array]) -> Columns:
@@ -323,7 +330,8 @@ class AggregateInstance(Instance):
             table = newest(self._reduced())  # in the order of hashes keys are found and written faster
             if not node.splits:
                 self.report.pairs += table.num_rows
-            self._prior, at = view.take(*view.find(*hashes_of(table)))
+            columns = [*self._looked_up, *([] if node.ttl is None else [DEADLINE])]
+            self._prior, at = view.take(*view.find(*hashes_of(table)), columns)
             living = self._prior
             if node.ttl is not None and living.num_rows:
                 alive = living[DEADLINE].to_numpy() > context.clock
@@ -345,6 +353,11 @@ class AggregateInstance(Instance):
         if out is not None and out.num_rows:
             self.report.rows_out += out.num_rows
             yield Rows(out)
+
+    @property
+    def _looked_up(self) -> list[str]:
+        """The columns that are read of what was saved: a key has those of its own at hand."""
+        return self.schema.names[self.width :]
 
     def _deadlines(self, table: pa.Table) -> Times:
         ttl = self.node.ttl
@@ -376,6 +389,10 @@ class AggregateInstance(Instance):
 
 class ChangesInstance(AggregateInstance):
     """Emits one row per key that has changed, with the values from before and after."""
+
+    @property
+    def _looked_up(self) -> list[str]:
+        return [H1, H2, *super()._looked_up]
 
     def _told(self) -> pa.RecordBatch | None:
         parts = []
@@ -562,15 +579,6 @@ def _firsts(groups: Groups, n: int) -> Groups:
     first = np.empty(n, np.int64)
     first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)  # of equal groups the last assignment stays
     return first
-
-
-@contextlib.contextmanager
-def _naming(spec: _Spec) -> Iterator[None]:
-    """Let errors name the value that they are about."""
-    try:
-        yield
-    except OperatorError as error:
-        raise OperatorError(f"{spec.name}={spec}: {error}") from None
 
 
 def _parse(name: str, value: Any) -> _Spec:

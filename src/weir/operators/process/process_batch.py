@@ -52,12 +52,21 @@ class KeyedBatch:
         batch: int = 0,
         clock: int = 0,
         watermark: int | None = None,
+        order: Numbers | None = None,
     ) -> None:
-        self.keys, self.rows, self.offsets, self.states = keys, rows, offsets, states
+        self.keys, self.offsets, self.states = keys, offsets, states
         self.batch, self.clock, self.watermark = batch, clock, watermark
+        # rows that are still to be put in order: a function that reads one column need not wait for the others
+        self._rows, self._order = rows, None if order is None else pa.array(order)
+        self._sorted: dict[str, pa.RecordBatch] = {}
 
     def __len__(self) -> int:
         return self.keys.num_rows
+
+    @cached_property
+    def rows(self) -> pa.RecordBatch:
+        """All rows, sorted by key."""
+        return self._rows if self._order is None else self._rows.take(self._order)
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -71,7 +80,11 @@ class KeyedBatch:
 
     def values(self, column: str, fill: Any = None) -> NDArray[Any]:
         """Return a column of the rows for NumPy; ``fill`` stands for nulls."""
-        return _numpy(self.rows, column, fill)
+        if self._order is None or column not in self._rows.schema.names:
+            return _numpy(self._rows, column, fill)
+        if column not in self._sorted:
+            self._sorted[column] = self._rows.select([column]).take(self._order)
+        return _numpy(self._sorted[column], column, fill)
 
     def state(self, column: str, fill: Any = None) -> NDArray[Any]:
         """Return a column of the states for NumPy, one value per key; ``fill`` stands for nulls, as of new keys."""
@@ -224,7 +237,7 @@ class ProcessBatchInstance(BufferedInstance):
         """Call the function with the rows that are here; return state entries, and rows that it emitted."""
         node, context = self.node, self.context
         with self.spending("encoding"):
-            batch, columns, first, _, key_hash, key_check = self._sorted()
+            batch, order, first, columns, key_hash, key_check = self._sorted()
         if node.splits:
             prior = pa.table([pa.nulls(len(first), f.type) for f in self.operator.state], self.operator.state)
         else:
@@ -238,6 +251,7 @@ class ProcessBatchInstance(BufferedInstance):
             context.batch,
             context.clock,
             context.watermark,
+            order,
         )
         self.report.pairs += len(given)
         with TimeLimit(node.declared.timeout):
@@ -438,6 +452,8 @@ def _apart(result: Any, part: KeyedBatch) -> tuple[Any, Any, Any]:
 
 def _remembered(states: pa.Table | pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which states have a value in any column."""
+    if any(not column.null_count for column in states.columns):
+        return np.ones(states.num_rows, np.bool_)
     out = np.zeros(states.num_rows, np.bool_)
     for column in states.columns:
         out |= column.is_valid().to_numpy(zero_copy_only=False)
@@ -450,6 +466,9 @@ def _differ(states: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
     for one, other in zip(states.columns, others.columns, strict=True):
         if pa.types.is_nested(one.type):
             return np.ones(states.num_rows, np.bool_)
+        if not one.null_count and not other.null_count:
+            out |= pc.not_equal(one, other).to_numpy()
+            continue
         unequal = pc.fill_null(pc.not_equal(one, other), False)
         out |= pc.or_(unequal, pc.xor(one.is_null(), other.is_null())).to_numpy()
     return out

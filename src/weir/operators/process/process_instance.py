@@ -151,16 +151,16 @@ class BufferedInstance(Instance):
         hashes = [part.hash(self.node.key) for part in parts]
         return Rows(one_batch([part.batch for part in parts]), key_hash=np.concatenate(hashes))
 
-    def _sorted(self) -> tuple[pa.RecordBatch, list[pa.Array], Index, Index, Hashes, Hashes]:
-        """Return rows by key, the keys' columns, where each key's rows begin, one of them as they came, its hashes."""
+    def _sorted(self) -> tuple[pa.RecordBatch, Index, Index, list[pa.Array], Hashes, Hashes]:
+        """Return rows, their order by key, and where in it each key begins; the keys' columns and hashes."""
         rows = self._arrived()
         batch, (key_hash, key_check) = rows.batch, self._hashes(rows)
         order, first = in_order(batch, key_hash, key_check, self.operator.order_by, self.node.key)
-        leads, batch = order[first], batch.take(pa.array(order))
+        leads = order[first]
         columns = [
-            batch.column(k).take(pa.array(first)).cast(self.node.state.field(k).type) for k in self.node.key
+            batch.column(k).take(pa.array(leads)).cast(self.node.state.field(k).type) for k in self.node.key
         ]
-        return batch, columns, first, leads, key_hash[leads], key_check[leads]
+        return batch, order, first, columns, key_hash[leads], key_check[leads]
 
     def _hashes(self, rows: Rows) -> tuple[Hashes, Hashes]:
         """Return what tells apart the states that rows belong to."""
@@ -273,9 +273,10 @@ class ProcessInstance(BufferedInstance):
 
     def _by_key(self) -> Keys:
         """Return the keys of the rows that are here, in the order of their hashes; rows in canonical order."""
-        batch, columns, first, leads, key_hash, key_check = self._sorted()
+        batch, order, first, columns, key_hash, key_check = self._sorted()
         keys = Keys(columns, key_hash, key_check)
-        keys.leads, keys.rows, keys.bounds = leads, list(rows_of(batch)), [*first.tolist(), batch.num_rows]
+        keys.leads, keys.bounds = order[first], [*first.tolist(), batch.num_rows]
+        keys.rows = list(rows_of(batch.take(pa.array(order))))
         return keys
 
     def _prior(self, view: StateView, keys: Keys) -> list[bytes | None]:
@@ -569,19 +570,24 @@ def in_order(
     The rows of a key are in the order that is asked for, and equal ones by their content, so that the result is one of
     the set of rows, however they have come.
     """
-    groups, leads = group_rows(key_hash, key_check)
-    ranked = hash_order(key_hash[leads], key_check[leads])
-    if len(leads) == len(groups):
-        return ranked, np.arange(len(ranked))
-    rank = np.empty(len(leads), np.int64)
-    rank[ranked] = np.arange(len(leads))
-    order, first = by_group(rank[groups], len(leads), np.arange(len(groups)))
+    rows, found = len(key_hash), hash_order(key_hash, key_check)
+    if found is None:  # some key has many rows: its keys are grouped before they are sorted
+        groups, leads = group_rows(key_hash, key_check)
+        even = hash_order(key_hash[leads], key_check[leads])
+        rank = np.empty(len(leads), np.int64)
+        rank[np.lexsort((key_check[leads], key_hash[leads])) if even is None else even[0]] = np.arange(
+            len(leads)
+        )
+        found = by_group(rank[groups], len(leads), np.arange(rows))
+    order, first = found
+    if len(first) == rows:
+        return order, first
     others = batch.drop_columns([k for k in key if _is_exact(batch.column(k))])
     if not others.num_columns:  # rows of a key are all alike
         return order, first
-    wanted = _ranks(batch, order_by) if order_by else np.zeros(len(groups), np.int64)
-    content, ends = row_hashes(others, 1)[0], np.append(first[1:], len(groups))
-    tied = np.zeros(len(groups), np.bool_)
+    wanted = _ranks(batch, order_by) if order_by else np.zeros(rows, np.int64)
+    content, ends = row_hashes(others, 1)[0], np.append(first[1:], rows)
+    tied = np.zeros(rows, np.bool_)
     sort_within(first, ends, wanted, content, order, tied)
     alike = others.num_columns == 1 and pa.types.is_integer(others.schema.field(0).type)
     if tied.any() and not (alike and _is_exact(others.column(0))):  # as far as we have looked

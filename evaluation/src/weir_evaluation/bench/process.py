@@ -20,6 +20,7 @@ from collections import Counter, deque, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,21 @@ MARKS = (1, 10, 100, 1000, 10_000)  # batches whose cost is told
 COMPARED = 12  # batches of which every row is compared; of most others, their number and sum
 KINDS = ("value", "dict", "list", "map", "timers", "window", "vector")
 GROWING = ("growing-list", "growing-map")  # of which nothing is ever taken away
+WAYS = (
+    "ordered",
+    "every-column",
+    "merged",
+    "map-rows",
+    "filter-rows",
+    "flat-map-rows",
+)  # to call a function, state apart
+EVERY = ["user", "page", "n", "at"]
 COLUMNS = {
+    "ordered": ["n", "at"],
+    "every-column": EVERY,
+    "map-rows": ["user", "n"],
+    "filter-rows": EVERY,
+    "flat-map-rows": ["user", "page", "n"],
     "value": ["n"],
     "dict": ["page", "n"],
     "list": ["n"],
@@ -57,7 +72,10 @@ COLUMNS = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--state", action="append", choices=[*KINDS, *GROWING], help="(default: all but growing ones)"
+        "--state",
+        action="append",
+        choices=[*KINDS, *GROWING, *WAYS],
+        help="what is kept, or how the function is called (default: all kinds of state but growing ones)",
     )
     parser.add_argument("--keys", type=int, default=20_000, help="keys of a batch")
     parser.add_argument("--rows-per-key", type=int, default=2)
@@ -186,6 +204,34 @@ def tell_window(key: Any, window: Any, state: Any) -> Any:
     return [(key, state.n)]
 
 
+def add_in_order(key: Any, rows: Any, state: Any) -> Any:
+    """Keep a number that depends on the order of rows; tell it."""
+    for row in rows:
+        state.n = (31 * state.n + row.at.microsecond) % 1_000_003
+    return [(key, state.n)]
+
+
+def merged(one: Any, other: Any) -> Any:
+    """Return the sum of two partial ones."""
+    one.n += other.n
+    return one
+
+
+def doubled(row: Any) -> Any:
+    """Return a row with twice its number."""
+    return row.user, 2 * row.n
+
+
+def is_even(row: Any) -> Any:
+    """Return whether a row's number is even."""
+    return row.n % 2 == 0
+
+
+def both_names(row: Any) -> Any:
+    """Return a row for the user and one for the page."""
+    return [(row.user, row.n), (row.page, row.n)]
+
+
 def add_columns(batch: Any) -> Any:
     """Add up the numbers of all keys at once; tell the sums."""
     n = batch.state("n", 0) + np.add.reduceat(batch.values("n"), batch.offsets[:-1])
@@ -202,6 +248,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, Any]] = {  # function, state
     "vector": (add_columns, None, Number),
     "growing-list": (keep_all, StoredLastFive, LastFive),
     "growing-map": (number_all, StoredNumbers, Numbers),
+    "ordered": (add_in_order, Number, Number),
+    "every-column": (add, Number, Number),
+    "merged": (add, Number, Number),
+    "map-rows": (doubled, None, None),
+    "filter-rows": (is_even, None, None),
+    "flat-map-rows": (both_names, None, None),
 }
 
 
@@ -209,6 +261,11 @@ def application(state: str, source: Any) -> Any:
     """Return the application that keeps a kind of state."""
     output = {"user": "string", "n": "long"}
     function, kind, _ = FUNCTIONS[state]
+    if state in ("map-rows", "flat-map-rows"):
+        method = source.map if state == "map-rows" else source.flat_map
+        return method(function, output, columns=COLUMNS[state], name="p")
+    if state == "filter-rows":
+        return source.filter(function, name="p")
     if state == "vector":
         kept = {"n": "long"}
         return source.process_batch("user", function, state=kept, output=output, columns=["n"], name="p")
@@ -218,8 +275,12 @@ def application(state: str, source: Any) -> Any:
     elif state == "timers":
         source = source.event_time("at")
         terms = {"timers": "event", "on_timer": leave, "columns": COLUMNS[state]}
+    elif state == "merged":
+        terms = {"columns": ["n"], "merge": merged, "routing": weir.Shuffle()}
+    elif state == "ordered":
+        terms = {"columns": COLUMNS[state], "order_by": "at"}
     else:
-        terms = {"columns": COLUMNS[state]}
+        terms = {} if state == "every-column" else {"columns": COLUMNS[state]}
     return source.process("user", function, state=kind, output=output, name="p", **terms)
 
 
@@ -231,7 +292,8 @@ class Plain:
 
     def __init__(self, state: str) -> None:
         self.function, _, self.make = FUNCTIONS["value" if state == "vector" else state]
-        self.columns = ["user", *COLUMNS.get(state, ["n"])]
+        columns = COLUMNS.get(state, ["n"])
+        self.columns = columns if "user" in columns else ["user", *columns]
         self.row = namedtuple("Row", self.columns)  # type: ignore[misc]
         self.states: dict[Any, Any] = {}
 
@@ -258,6 +320,40 @@ class Plain:
     def rows(self, table: pa.Table) -> Iterator[Any]:
         columns = (to_python(table[name].combine_chunks()) for name in self.columns)
         return map(self.row._make, zip(*columns, strict=True))  # type: ignore[attr-defined]
+
+
+class PlainOrdered(Plain):
+    """With the rows of each key in the order of their times."""
+
+    def grouped(self, table: pa.Table) -> dict[Any, list[Any]]:
+        groups = super().grouped(table)
+        for rows in groups.values():
+            rows.sort(key=attrgetter("at"))
+        return groups
+
+
+class PlainMerged(Plain):
+    """With a partial state per key and batch, which is merged into that of the batches before."""
+
+    def feed(self, table: pa.Table) -> list[Any]:
+        out: list[Any] = []
+        for key, rows in self.grouped(table).items():
+            state = self.make()
+            out.extend(self.function(key, rows, state))
+            before = self.states.get(key)
+            self.states[key] = state if before is None else merged(before, state)
+        return out
+
+
+class PlainRows(Plain):
+    """Without keys and states: a function of one row, called for each."""
+
+    def feed(self, table: pa.Table) -> list[Any]:
+        if self.function is is_even:
+            return [(row.user, row.n) for row in self.rows(table) if self.function(row)]
+        if self.function is doubled:
+            return [self.function(row) for row in self.rows(table)]
+        return [one for row in self.rows(table) for one in self.function(row)]
 
 
 class PlainTimed(Plain):
@@ -313,7 +409,8 @@ class PlainWindows(PlainTimed):
 
 
 def plain(state: str) -> Plain:
-    return {"timers": PlainTimed, "window": PlainWindows}.get(state, Plain)(state)
+    apart = {"timers": PlainTimed, "window": PlainWindows, "ordered": PlainOrdered, "merged": PlainMerged}
+    return (PlainRows if FUNCTIONS[state][1:] == (None, None) else apart.get(state, Plain))(state)
 
 
 # ---------------------------------------------------------------------- rows
@@ -322,8 +419,9 @@ def plain(state: str) -> Plain:
 class Stream:
     """Batches of rows, a minute each, made from their number."""
 
-    def __init__(self, keys: int, rows_per_key: int, of: int | None = None) -> None:
+    def __init__(self, keys: int, rows_per_key: int, of: int | None = None, spread: bool = False) -> None:
         self.keys, self.rows_per_key, self.of = keys, rows_per_key, of or keys
+        self.spread = spread  # whether the rows of a key differ in their times
         self.names = np.array([f"user-{number}" for number in range(self.of)], object)
         self.pages = np.array([f"page-{number}" for number in range(6)], object)
 
@@ -333,6 +431,8 @@ class Stream:
         key = np.repeat(chosen, self.rows_per_key)
         # rows of a key differ in nothing that the order of calls could show
         at = batch * MINUTE + np.repeat(rng.integers(0, 60_000, len(chosen)) * 1000, self.rows_per_key)
+        if self.spread:
+            at += np.tile(np.arange(self.rows_per_key), len(chosen))
         order = rng.permutation(len(key))
         columns = {
             "user": pa.array(self.names[key[order]], pa.string()),
@@ -394,7 +494,8 @@ def in_bytewax(state: str, args: argparse.Namespace, console: Console) -> tuple[
 
 def measure(state: str, args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Run one kind of state beside the plain loop; the vectorised one beside Aggregate, too."""
-    stream = Stream(args.keys, args.rows_per_key, args.of or (2 * args.keys if state == "timers" else None))
+    of = args.of or (2 * args.keys if state == "timers" else None)
+    stream = Stream(args.keys, args.rows_per_key, of, spread=state == "ordered")
     source = weir.source(SCHEMA, "rows")
     apps = {"weir": application(state, source)}
     if state == "vector":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import chain, compress, repeat
 from operator import ne
 from typing import Any
@@ -385,6 +386,22 @@ class ProcessInstance(BufferedInstance):
                 self._parts.bind(state, number)
         return states
 
+    def _encoded(self, states: list[Any]) -> tuple[list[bytes], list[tuple[int, Exception]]]:
+        """Return states as they are saved, and which of them can't be, by their positions, and why."""
+        try:
+            saved = list(map(self._type.save, states))
+            return saved, list(self._type.wrong(states, saved))
+        except Exception:  # one after the other, to see which one it is
+            saved, bad = [], []
+            for at, state in enumerate(states):
+                try:
+                    saved.append(self._type.save(state))
+                    bad += ((at, why) for _, why in self._type.wrong([state], saved[-1:]))
+                except Exception as error:
+                    saved.append(b"")
+                    bad.append((at, error))
+            return saved, bad
+
     def _keep(
         self,
         calls: Calls,
@@ -399,18 +416,7 @@ class ProcessInstance(BufferedInstance):
         ``cleared`` are states that were cleared, by identity, as they were then: one that still is so is not kept.
         """
         wrong: set[int] = set()
-        try:
-            saved = list(map(self._type.save, states))
-            bad = list(self._type.wrong(states, saved))
-        except Exception:  # one after the other, to see which one it is
-            saved, bad = [], []
-            for at, state in enumerate(states):
-                try:
-                    saved.append(self._type.save(state))
-                    bad += ((at, why) for _, why in self._type.wrong([state], saved[-1:]))
-                except Exception as error:
-                    saved.append(b"")
-                    bad.append((at, error))
+        saved, bad = self._encoded(states)
         for at, state in enumerate(states) if cleared else ():
             if id(state) not in cleared:
                 continue
@@ -463,21 +469,27 @@ class ProcessInstance(BufferedInstance):
         states = table[STATE].to_pylist()
         bounds = [*first.tolist(), len(states)]
         merged = Calls()
-        load, save = self._type.load, self._type.save
-        for i, saved in enumerate(prior):
-            arrived = states[bounds[i] : bounds[i + 1]]
-            parts = arrived if saved is None else [saved, *arrived]
-            try:
-                state = load(parts[0])
-                for part in parts[1:]:
-                    state = self.operator.merge(state, load(part))
-                data = save(state)
-                for _, why in self._type.wrong([state], [data]):
-                    raise why
-                merged.add(i, data, None)
-            except Exception as error:
-                lost = [{"partial state": self._plain(part)} for part in arrived]
-                self._failed(keys.labels[i], lost, lost[0], error)
+
+        def lose(number: int, error: Exception) -> None:
+            lost = [{"partial state": self._plain(p)} for p in states[bounds[number] : bounds[number + 1]]]
+            self._failed(keys.labels[number], lost, lost[0], error)
+
+        for start in range(0, len(prior), AT_ONCE):
+            whole: dict[int, Any] = {}
+            for number in range(start, min(start + AT_ONCE, len(prior))):
+                saved, arrived = prior[number], states[bounds[number] : bounds[number + 1]]
+                try:
+                    parts = map(self._type.load, arrived if saved is None else [saved, *arrived])
+                    whole[number] = reduce(self.operator.merge, parts)
+                except Exception as error:
+                    lose(number, error)
+            encoded, bad = self._encoded(list(whole.values()))
+            wrong = {list(whole)[at]: why for at, why in bad}
+            for number, data in zip(whole, encoded, strict=True):
+                if number in wrong:
+                    lose(number, wrong[number])
+                else:
+                    merged.add(number, data, None)
         self.report.keys_delta += sum(prior[number] is None for number in merged.numbers)
         return self._saved(keys, merged, prior)
 

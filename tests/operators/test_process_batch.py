@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 
 import numpy as np
 import pyarrow as pa
@@ -264,6 +265,30 @@ def test_a_part_of_a_batch_is_a_batch():
     part = batch.part(1, 3)
     assert (len(part), part.offsets.tolist(), part.values("n").tolist()) == (2, [0, 2, 3], [2, 3, 4])
     assert part.state("s").tolist() == [1, 2]
+
+
+def test_columns_are_put_in_order_when_they_are_read():
+    rows = pa.record_batch({"n": [1, 2, 3], "t": ["a", None, "c"]})
+    keys, states = pa.record_batch({"k": ["x", "y"]}), pa.record_batch({"s": pa.nulls(2, pa.int64())})
+    batch = KeyedBatch(keys, rows, np.array([0, 2, 3]), states, order=np.array([2, 0, 1]))
+    assert (batch.values("n").tolist(), batch.values("t", "b").tolist()) == ([3, 1, 2], ["c", "a", "b"])
+    assert batch.rows.to_pydict() == {"n": [3, 1, 2], "t": ["c", "a", None]}
+    assert batch.part(1, 2).values("n").tolist() == [2]
+    with pytest.raises(KeyError, match="no column 'm'"):
+        batch.values("m")
+
+
+@pytest.mark.parametrize("hot", [3, 300])  # rows of one key: few are sorted at once, many are grouped before
+def test_a_key_may_have_few_rows_or_many(hot):
+    def sums(batch):
+        some = [batch.values("n")[a:b].tolist() for a, b in itertools.pairwise(batch.offsets)]
+        assert all(numbers == sorted(numbers) for numbers in some)
+        return {"total": batch.state("total", 0.0) + [sum(numbers) for numbers in some]}
+
+    sent = rows(*(("hot", n) for n in range(hot)), *((f"k{n}", n) for n in range(50)))
+    query = run(app(sums, {"total": "double"}, None, order_by="n"), [sent[::-1], sent], servers=1)
+    totals = {state["k"]: state["total"] for state in states(query)}
+    assert totals == {"hot": 2.0 * sum(range(hot)), **{f"k{n}": 2.0 * n for n in range(50)}}
 
 
 STORY = st.lists(

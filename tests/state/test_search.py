@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.state.index import Search
+from weir.state.index import Search, hash_order
 
 NUMBERS = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1), st.integers(2**64 - 9, 2**64 - 1))
-PAIRS = st.lists(st.tuples(NUMBERS, st.integers(0, 40)), max_size=60)
+PAIRS = st.lists(st.tuples(NUMBERS, st.integers(0, 40) | NUMBERS), max_size=60)
 
 
 def columns(pairs):
@@ -29,3 +29,17 @@ def test_a_key_is_found_where_it_is(held, asked, in_order):
     assert search.which.tolist() == [3 if pair in where else -1 for pair in asked]
     assert hits.tolist() == [i for i, pair in enumerate(asked) if pair in where]
     assert search.missing.tolist() == [i for i, pair in enumerate(asked) if pair not in where]
+
+
+@given(PAIRS)
+def test_keys_are_put_in_order_and_equal_ones_stay_as_they_were(pairs):
+    order, first = hash_order(*columns(pairs))
+    assert order.tolist() == sorted(range(len(pairs)), key=pairs.__getitem__)
+    ordered = [pairs[i] for i in order]
+    assert [ordered[i] for i in first] == sorted(set(pairs))
+    assert first.tolist() == [i for i, pair in enumerate(ordered) if i == 0 or ordered[i - 1] != pair]
+
+
+def test_a_key_that_is_there_very_often_is_not_sorted_by_buckets():
+    assert hash_order(*columns([(7, 7)] * 100)) is None
+    assert hash_order(*columns([(i << 57, 0) for i in range(100)])) is not None

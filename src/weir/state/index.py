@@ -134,14 +134,17 @@ def hash_order(key_hash: U64, key_check: U64) -> tuple[I64, I64] | None:
 
 @subroutine
 def _before(one, other, major, minor):  # type: ignore[no-untyped-def]
-    if major[one] != major[other]:
+    if len(major) and major[one] != major[other]:
         return major[one] < major[other]
     return minor[one] < minor[other]
 
 
 @compiled("int64[]", "int64[]", "int64[]", "uint64[]", "out int64[]", "out bool[]")
 def sort_within(begins, ends, major, minor, order, tied):  # type: ignore[no-untyped-def]
-    """Sort rows between some positions of ``order`` by two columns; note where two are equal in both."""
+    """Sort rows between some positions of ``order`` by one column or two; note where two are equal in both.
+
+    The first of them may be empty.
+    """
     for g in range(len(begins)):
         begin, size = begins[g], ends[g] - begins[g]
         if size <= 24:

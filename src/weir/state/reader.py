@@ -124,6 +124,8 @@ class RangedSegment(Segment):
             )
 
     def holding_any(self, routes: U64) -> Iterator[tuple[int, Index]]:
+        if len(self._blocks) == 1:
+            return self._indexes([0])
         block = np.searchsorted(self.firsts, routes, "right") - 1
         inside = (block >= 0) & (routes <= self.lasts[block])
         return self._indexes(np.flatnonzero(np.bincount(block[inside])).tolist())

@@ -388,11 +388,12 @@ class ProcessInstance(BufferedInstance):
 
     def _encoded(self, states: list[Any]) -> tuple[list[bytes], list[tuple[int, Exception]]]:
         """Return states as they are saved, and which of them can't be, by their positions, and why."""
+        bad: list[tuple[int, Exception]] = []
         try:
             saved = list(map(self._type.save, states))
             return saved, list(self._type.wrong(states, saved))
         except Exception:  # one after the other, to see which one it is
-            saved, bad = [], []
+            saved = []
             for at, state in enumerate(states):
                 try:
                     saved.append(self._type.save(state))
@@ -597,7 +598,7 @@ def in_order(
     others = batch.drop_columns([k for k in key if _is_exact(batch.column(k))])
     if not others.num_columns:  # rows of a key are all alike
         return order, first
-    wanted = _ranks(batch, order_by) if order_by else np.zeros(rows, np.int64)
+    wanted = _ranks(batch, order_by) if order_by else np.empty(0, np.int64)
     content, ends = row_hashes(others, 1)[0], np.append(first[1:], rows)
     tied = np.zeros(rows, np.bool_)
     sort_within(first, ends, wanted, content, order, tied)

@@ -12,10 +12,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from weir.state.index import Search, rows_of
+from weir.state.index import Search, positions_among, rows_of
 from weir.state.reader import EVERYWHERE, Segment, between, open_segment
 from weir.state.segment import DEAD, H1, H2, NEVER, Index, SegmentRef, completed, merged, stored_schema
 from weir.state.storage import Storage
+
+FEW = 8  # segments in which keys are looked for again rather than among those that were found
+
+
+class _Found(NamedTuple):
+    """Keys that were looked for, and where they are: who counts what a batch changes asks for them once more."""
+
+    key_hash: NDArray[np.uint64]
+    key_check: NDArray[np.uint64]
+    which: NDArray[np.int64]
+    row: NDArray[np.int64]
+
+    def same(self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]) -> bool:
+        return np.array_equal(key_hash, self.key_hash) and np.array_equal(key_check, self.key_check)
 
 
 class StateView:
@@ -27,17 +41,26 @@ class StateView:
         self.refs = list(refs)
         self.segments = [open_segment(storage, r.whole) for r in refs]
         self._starts = list(accumulate((len(s.firsts) for s in self.segments), initial=0))  # of their blocks
-        # the keys that were looked for last, and where they are: whoever counts what a batch changes asks once more
-        self._last: tuple[NDArray[np.uint64], NDArray[np.uint64], Search] | None = None
+        self._last: _Found | None = None
 
     def find(
         self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (block, row) of the living entry of each key, for :meth:`take`; −1 where there is none."""
-        last = self._last
-        if last is None or not (np.array_equal(key_hash, last[0]) and np.array_equal(key_check, last[1])):
-            last = self._last = key_hash, key_check, self._search(key_hash, key_check, living=True)
-        return last[2].which, last[2].row
+        last, n = self._last, len(key_hash)
+        if last is not None and last.same(key_hash, key_check):
+            return last.which, last.row
+        at = np.full(n, -1)
+        if last is not None and len(last.which) and len(self.segments) > FEW:
+            at = positions_among(key_hash, key_check, last.key_hash, last.key_check)
+        rest = np.flatnonzero(at < 0)
+        search = self._search(key_hash[rest], key_check[rest], living=True)
+        which, row = search.which, search.row
+        if last is not None and len(rest) < n:
+            which, row = last.which[at], last.row[at]
+            which[rest], row[rest] = search.which, search.row
+        self._last = _Found(key_hash, key_check, which, row)
+        return which, row
 
     def _search(self, key_hash: NDArray[np.uint64], key_check: NDArray[np.uint64], living: bool) -> Search:
         search = Search(key_hash, key_check)

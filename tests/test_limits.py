@@ -26,7 +26,7 @@ SOURCE = Path(weir.__file__).parent
 PACKAGES_THAT_MAY_ASK = ("routing", "operators")
 LONGEST_FILE = 700
 LONGEST_BARE_FUNCTION = 80
-ALL_LINES = 44_680
+ALL_LINES = 44_810
 
 
 # words of this project's own, for which the field has others: see the glossary of docs/architecture.md

@@ -172,6 +172,7 @@ def test_old_files_are_deleted_and_everything_named_stays(checkpoint):
     ledger = query._driver.ledger
     orphan = "state/topics/000000000003/s0-1-zombie.arrow"
     storage.write(orphan, b"a task that came too late")
+    ledger.checkpoint.delete_unfinished()  # as the driver does before it has old files deleted
     assert ledger.clean() >= 1
     assert not storage.exists(orphan)
     assert len(storage.names("commits")) == 2

@@ -106,3 +106,14 @@ def test_files_are_deleted_meanwhile_and_what_goes_wrong_there_stops_the_query(
     query._driver._cleaning.begin(meanwhile=True)
     with pytest.raises(ZeroDivisionError):
         query._driver._cleaning.begin(meanwhile=True)
+
+
+def test_what_is_being_written_meanwhile_is_left_alone(begin):
+    with begin() as query:
+        query.feed()
+        storage, ledger = query._driver.storage, query._driver.ledger
+        storage.write("plans/000000000099-0000.tmp", b"half of a plan")
+        ledger.clean()
+        assert storage.exists("plans/000000000099-0000.tmp")
+        query._driver._cleaning.begin(meanwhile=True)  # between two documents
+        assert not storage.exists("plans/000000000099-0000.tmp")

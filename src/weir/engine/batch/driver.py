@@ -128,6 +128,8 @@ class Cleaning:
         self.end()
         if self._error is not None:
             raise self._error
+        # here, in the thread that writes documents: what it is writing must not be taken for what a dead driver left
+        self._ledger.checkpoint.delete_unfinished()
         if not meanwhile:
             self._ledger.clean()
             return

@@ -411,7 +411,6 @@ class Ledger:
         """Delete what no retained commit names; return the number of files."""
         self.fence.check()
         self.fence.forget_older()
-        self.checkpoint.delete_unfinished()
         names = self.checkpoint.documents(COMMITS)
         if not names:
             return 0

@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.ready
 # tests wait for Spark more than they compute; those that share a session, or what their file has made, stay together
-JOBS   ?= 3
+JOBS   ?= 4
 
 .PHONY: demo test soak check docs bench setup lock clean
 

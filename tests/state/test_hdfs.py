@@ -73,6 +73,7 @@ def test_of_many_writers_of_a_document_one_succeeds(place):
     assert storage._files.names("") == ["claim"]
 
 
+@pytest.mark.long
 def test_an_application_goes_on_after_faults_restarts_and_a_fork(place):
     words = weir.source("word string, topic string")
     app = words.keyed("word", weir.Count(emit="rows")).keyed("topic", weir.Count())

@@ -21,7 +21,7 @@ class Registry:
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
         settings = [f"-Dquarkus.http.port={port}", "-Dquarkus.http.host=127.0.0.1"]
-        command = [*JAVA, *settings, "-jar", str(self._program)]
+        command = ["setpriv", "--pdeathsig", "KILL", "java", *JAVA, *settings, "-jar", str(self._program)]
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log

@@ -119,6 +119,7 @@ def test_the_wheel_of_the_evaluation_has_only_the_evaluation(wheels):
     assert "[weir.commands]" in entry_points(wheels[1])
 
 
+@pytest.mark.long
 def test_the_example_of_the_readme_runs_where_only_weir_is_installed(product, tmp_path):
     example = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     assert example

@@ -470,7 +470,8 @@ def test_an_overview_has_all_queries_of_a_folder_as_they_come(tmp_path):
             assert ask(server, "/query/nobody/api/now")[0].status == 404
             assert ask(server, "/query/clicks~ckpt")[0].headers["location"] == "./clicks~ckpt/"
             assert ask(server, "/query/clicks~ckpt/api/now", authorization=None)[0].status == 401
-            assert healthy(server)[0] == 200
+            status, said = healthy(server)
+            assert (status, said["ready"], said["queries"]["clicks~ckpt"]["batch"]) == (200, True, 0)
             with one("late"):
                 end = time.monotonic() + 20
                 while len(now["queries"]) < 3 and time.monotonic() < end:

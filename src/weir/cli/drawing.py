@@ -70,6 +70,9 @@ def table(title: str | None = None, *columns: str) -> Table:
 
 def show_table(console: Console, drawn: Table) -> None:
     """Print a table; where the terminal is too narrow, lines run on rather than that numbers are cut off."""
+    if drawn.title:  # of its own width, not that of the table
+        console.print(drawn.title, style="bold", highlight=False, markup=False, soft_wrap=True)
+        drawn.title = None
     natural = console.measure(drawn, options=console.options.update(max_width=1000)).maximum
     if natural <= console.width:
         console.print(drawn)

@@ -33,7 +33,7 @@ from weir.state.storage import Storage
 from weir.watch.guard import Access, Guard
 from weir.watch.keys import find_key, hottest_keys
 from weir.watch.metrics import Metrics, Together
-from weir.watch.reader import CheckpointReader, QueryStatus, Readiness
+from weir.watch.reader import CheckpointReader, QueryStatus
 from weir.watch.snapshot import Steering, brief, decisions, snapshot, timeline
 
 STATIC = Path(str(files("weir.watch") / "static"))
@@ -213,7 +213,8 @@ def page_routes(page: Page) -> list[BaseRoute]:
 
     def ready(request: Request) -> Response:
         page.reader.refresh()
-        return _ready([page.reader.readiness(_seconds(request, "lag", math.inf))])
+        told = page.reader.readiness(_seconds(request, "lag", math.inf))
+        return _ready(told, told.ready)
 
     return [
         Route("/", _file("index.html")),
@@ -244,7 +245,9 @@ def overview_routes(pages: Pages) -> list[BaseRoute]:
 
     def ready(request: Request) -> Response:
         lag = _seconds(request, "lag", math.inf)
-        return _ready([page.reader.readiness(lag) for page in pages.refreshed().values()])
+        told = {name: page.reader.readiness(lag) for name, page in pages.refreshed().items()}
+        ready = all(one.ready for one in told.values())
+        return _ready({"ready": ready, "queries": told}, ready)
 
     async def to_page(request: Request) -> Response:
         return RedirectResponse(f"./{quote(request.path_params['name'])}/", 303)
@@ -270,9 +273,8 @@ def _live(request: Request) -> Response:
     return _answer({"live": True})
 
 
-def _ready(told: list[Readiness]) -> Response:
-    code = 200 if all(one.ready for one in told) else 503
-    return Response(_json(told[0] if len(told) == 1 else told), code, media_type="application/json")
+def _ready(told: Any, ready: bool) -> Response:
+    return Response(_json(told), 200 if ready else 503, media_type="application/json")
 
 
 def _metrics(registry: CollectorRegistry) -> Response:

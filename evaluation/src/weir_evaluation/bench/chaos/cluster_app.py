@@ -58,7 +58,7 @@ def main(seed: str, data: str, checkpoint: str, deliveries: str) -> None:
             if steers:
                 query, folder = holder["query"], Path(deliveries)
                 last = query._driver.ledger.last  # the commit that is being delivered
-                if last.progress.get("scaled"):
+                if last.progress and last.progress.scaled:
                     (folder / f"{SCALED}{last.batch}").touch()
                 scaled = any(folder.glob(f"{SCALED}*"))
                 _steer(query, drawn, random.Random(f"{seed}/{batch}"), scaled)

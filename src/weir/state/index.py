@@ -195,14 +195,8 @@ def positions_among(key_hash: U64, key_check: U64, among_hash: U64, among_check:
 
 
 @subroutine
-def _find_in_run(values, start, end, value):  # type: ignore[no-untyped-def]
-    """Return where a value is among sorted ones, or −1; as for keys, from where it would be if they were even."""
-    lowest, highest = values[start], values[end - 1]
-    if value < lowest or value > highest:
-        return -1
-    at = start + int(float(value - lowest) / max(1.0, float(highest - lowest)) * (end - 1 - start))
-    at = min(at, end - 1)
-    step = 4
+def _lower_bound(values, start, end, at, step, value):  # type: ignore[no-untyped-def]
+    """Return where the first value not less than one is among sorted ones: from ``at``, in steps that double."""
     if values[at] < value:
         lo = hi = at + 1
         while hi < end and values[hi] < value:
@@ -220,6 +214,18 @@ def _find_in_run(values, start, end, value):  # type: ignore[no-untyped-def]
             lo = mid + 1
         else:
             hi = mid
+    return lo
+
+
+@subroutine
+def _find_in_run(values, start, end, value):  # type: ignore[no-untyped-def]
+    """Return where a value is among sorted ones, or −1; as for keys, from where it would be if they were even."""
+    lowest, highest = values[start], values[end - 1]
+    if value < lowest or value > highest:
+        return -1
+    at = start + int(float(value - lowest) / max(1.0, float(highest - lowest)) * (end - 1 - start))
+    at = min(at, end - 1)
+    lo = _lower_bound(values, start, end, at, 4, value)
     return lo if lo < end and values[lo] == value else -1
 
 
@@ -248,25 +254,7 @@ def _find(seg1, seg2, key_hash, key_check, found, pending, hits):  # type: ignor
         if lowest <= key <= highest:  # one of many blocks: mostly not this one
             if not ordered:
                 at = min(size - 1, int(float(key - lowest) * scale))
-            step = 1 if ordered else 8
-            if seg1[at] < key:
-                lo = hi = at + 1
-                while hi < size and seg1[hi] < key:
-                    lo, hi = hi + 1, hi + 1 + step
-                    step += step
-                hi = min(hi, size)
-            else:
-                lo = hi = at
-                while lo > 0 and seg1[lo - 1] >= key:
-                    lo, hi = max(0, lo - 1 - step), lo - 1
-                    step += step
-            while lo < hi:
-                mid = (lo + hi) >> 1
-                if seg1[mid] < key:
-                    lo = mid + 1
-                else:
-                    hi = mid
-            at = lo
+            at = lo = _lower_bound(seg1, 0, size, at, 1 if ordered else 8, key)
             if lo < size and seg1[lo] == key:
                 if key != run_key or run_end <= at:  # where its entries end: a key with a long list has many
                     run_key, run_end, step = key, lo + 1, 1

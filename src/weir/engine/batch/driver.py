@@ -52,11 +52,9 @@ from weir.state.view import next_deadline
 
 CLEAN_EVERY = 10
 COMPILING = "compiling, once per installation"
-ROUND, LINGER, LOOK = (
-    60.0,
-    0.5,
-    0.01,
-)  # seconds: of a round of topics, without rows at its end, between two looks
+ROUND = 60.0  # seconds for which a round of topics goes on while they bring rows,
+LINGER = 0.5  # for which it waits for some,
+LOOK = 0.01  # and between two looks
 SECOND = 1_000_000  # µs
 
 logger = logging.getLogger("weir.engine")
@@ -126,8 +124,9 @@ class Cleaning:
     def begin(self, meanwhile: bool) -> None:
         """Begin to delete; what was found wrong the last time is raised, with ``meanwhile`` the next time."""
         self.end()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         # here, in the thread that writes documents: what it is writing must not be taken for what a dead driver left
         self._ledger.checkpoint.delete_unfinished()
         if not meanwhile:

@@ -1,7 +1,8 @@
 """Java programs that tests and benchmarks start: ``NAME.xml`` names their jars, and Maven fetches them once.
 
-``python -m weir_evaluation.jars`` fetches all that are not there yet into the virtual environment; ``scripts/setup``
-does so. Nothing is fetched while tests run: where the jars are missing, :func:`folder` says so.
+``python -m weir_evaluation.jars`` fetches those of ``make test`` into the virtual environment; ``scripts/setup``
+does so. Nothing is fetched while these run: where the jars are missing, :func:`folder` says so. Tests that are `long`
+and benchmarks fetch what only they use.
 """
 
 from __future__ import annotations
